@@ -58,10 +58,10 @@ func TestShortRunsMayMissLimitsByHalf(t *testing.T) {
 		}
 	}
 	if got := atMost(16, 8).judgeShort(23); got != near {
-		t.Errorf("23 of at most 16: %q", got)
+		t.Errorf("judgeShort(23) with a limit of at most 16 = %q, not %q", got, near)
 	}
 	if got := atMost(16, 8).judgeShort(math.NaN()); got != failed {
-		t.Errorf("without a figure: %q", got)
+		t.Errorf("judgeShort(NaN) = %q, not %q", got, failed)
 	}
 }
 
@@ -74,18 +74,18 @@ func TestConclusion(t *testing.T) {
 	}
 	whole := conclude(r, samples, nil, r.Limits.judge)
 	if whole.Ours != 12 || whole.Etcd != 84 || whole.Figure != 7 || whole.Verdict != mustMet {
-		t.Errorf("%+v", whole)
+		t.Errorf("conclude returned %+v; want medians of 12 and 84, the figure 7 and %q", whole, mustMet)
 	}
 	if short := conclude(r, samples, nil, func(float64) verdict { return notJudged }); short.Verdict != notJudged || short.Figure != 7 {
-		t.Errorf("not judged: %+v", short)
+		t.Errorf("conclude of a row that is not judged returned %+v; want the figure 7 and %q", short, notJudged)
 	}
 	broken := conclude(r, samples[:4], errors.New("it broke"), r.Limits.judge)
 	if broken.Verdict != failed || broken.Figure == 0 || len(broken.Samples) != 4 {
-		t.Errorf("with an error after some samples: %+v", broken)
+		t.Errorf("conclude with an error after 4 samples returned %+v; want %q, a figure and 4 samples", broken, failed)
 	}
 	nothing := conclude(r, samples[:1], errors.New("it broke"), r.Limits.judge)
 	if nothing.Verdict != failed || nothing.Figure != 0 {
-		t.Errorf("without samples of etcd: %+v", nothing)
+		t.Errorf("conclude without samples of etcd returned %+v; want %q without a figure", nothing, failed)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestPassed(t *testing.T) {
 	} {
 		r := result{Rows: []outcome{{Verdict: verdicts[0]}, {Verdict: verdicts[1]}}}
 		if r.passed() != want {
-			t.Errorf("%v: passed is %v", verdicts, r.passed())
+			t.Errorf("with the verdicts %v, passed() = %v, not %v", verdicts, r.passed(), want)
 		}
 	}
 }
@@ -108,13 +108,13 @@ func TestChoose(t *testing.T) {
 	l := &lab{}
 	all := rows(l)
 	if chosen, err := choose(all, ""); err != nil || len(chosen) != len(all) {
-		t.Errorf("%d rows, %v", len(chosen), err)
+		t.Errorf("choosing all rows returned %d rows, error %v; want %d rows", len(chosen), err, len(all))
 	}
 	if chosen, err := choose(all, "watch,put"); err != nil || len(chosen) != 2 || chosen[0].ID != "put" {
-		t.Errorf("%v, %v", chosen, err)
+		t.Errorf("choosing watch and put returned %v, error %v; want put and watch", chosen, err)
 	}
 	if _, err := choose(all, "put,nothing"); !errors.Is(err, errUsage) {
-		t.Errorf("unknown row: %v", err)
+		t.Errorf("choosing an unknown row returned the error %v; want a usage error", err)
 	}
 }
 
@@ -131,6 +131,6 @@ func TestPageOfPartialResult(t *testing.T) {
 	var text strings.Builder
 	r.print(&text)
 	if lines := strings.Count(text.String(), "\n"); lines != len(r.Rows)+1 {
-		t.Errorf("%d lines:\n%s", lines, text.String())
+		t.Errorf("the table has %d lines; want %d:\n%s", lines, len(r.Rows)+1, text.String())
 	}
 }

@@ -2,7 +2,7 @@ package main
 
 import "github.com/k8s-1m/k8s-1m/internal/bench/chart"
 
-// maxMargin is the maximum length of a bar. Longer bars would make the other bars unreadably short.
+// maxMargin is the maximum length of a bar. If bars were longer, other bars would be too short to read.
 const maxMargin = 6
 
 // marginChart shows for each row how many times better its figure is than the required limit,
@@ -16,7 +16,7 @@ func marginChart(rows []outcome) *chart.BarChart {
 		limits := o.limits()
 		margin := min(limits.margin(o.Figure, o.Must), maxMargin)
 		if margin < 0 {
-			margin = maxMargin // the longest pause was not longer than on the idle store
+			margin = maxMargin // the slowest put was faster than on the idle store
 		}
 		c.Bars = append(c.Bars, chart.Bar{Name: o.ID, Value: margin, Good: margin >= 1, Target: limits.margin(o.Aim, o.Must)})
 	}
@@ -40,9 +40,8 @@ func ratioChart(rows []outcome) *chart.BarChart {
 	return c
 }
 
-// oursShouldBeLarger reports whether a larger measured value of mem_etcd is better. AtLeast
-// is about the figure: if the figure divides etcd's value by mem_etcd's, smaller values of mem_etcd are
-// better.
+// oursShouldBeLarger reports whether a larger value of mem_etcd is better. AtLeast applies to the figure. If
+// the figure is etcd's value divided by mem_etcd's, a smaller value of mem_etcd makes the figure larger.
 func (o outcome) oursShouldBeLarger() bool {
 	return o.AtLeast && o.FigureName != "etcd ÷ mem_etcd"
 }

@@ -1,11 +1,11 @@
-// Command bench measures mem_etcd and etcd, and compares the figures with the required limits and the
-// aims of mem_etcd. The table has one row for each figure.
+// Command bench measures mem_etcd and etcd. The table of results has one row for each figure. Each figure
+// of mem_etcd has a required limit, and an aim that is stricter.
 //
-// Both stores are measured in the same run, in turn, with server and client pinned to one core
-// each. Data is on tmpfs, except for the rows that measure a disk. CPU is the CPU time of the
-// server process. The result, result.json and index.html in results/<UTC>_store/, is written
-// after each row, so that an interrupted run keeps its rows. docs/benchmarks.md describes the
-// measurement of each row.
+// Both stores are measured in the same run, one after the other, with server and client pinned to one core
+// each. Data is on tmpfs, except for the rows that measure a disk. CPU is the CPU time of the server
+// process. The result consists of result.json and index.html in results/<UTC>_store/. It is written after
+// each row, so that an interrupted run keeps its rows. docs/benchmarks.md describes the measurement of each
+// row.
 package main
 
 import (
@@ -42,20 +42,20 @@ var errUsage = errors.New("usage")
 // lab is the environment of the measurements.
 type lab struct {
 	storeserver.Lab
-	// disk is a directory on a real disk, and diskName the name of its file system.
+	// disk is a directory on a disk, and diskName the name of its file system.
 	disk, diskName string
 	quick          bool
 	repeat         int
-	people         *population
+	large          *largeStore
 }
 
 func main() {
 	l := lab{Lab: storeserver.Lab{ServerCores: "0", ClientCores: "1"}}
-	flag.BoolVar(&l.quick, "quick", false, "short run: a tenth of the operations, one sample, and 100,000 keys instead of 3 million")
-	flag.IntVar(&l.repeat, "repeat", 3, "samples of each row; the result is the median")
+	flag.BoolVar(&l.quick, "quick", false, "short run: a tenth of the operations, one sample, and 100,000 keys instead of 3,000,000 in the large store")
+	flag.IntVar(&l.repeat, "repeat", 3, "number of samples of each row; the result is the median")
 	flag.StringVar(&l.Bin, "bin", "bin", "directory of the programs")
-	flag.StringVar(&l.disk, "disk", "target", "directory on a real disk, for the rows that measure a disk")
-	only := flag.String("only", "", "measure only these rows, comma-separated")
+	flag.StringVar(&l.disk, "disk", "target", "directory on a disk (not tmpfs), for the rows that measure a disk")
+	only := flag.String("only", "", "measure only the rows with these IDs, comma-separated")
 	out := flag.String("out", filepath.Join("results", time.Now().UTC().Format("20060102T150405Z")+"_store"), "directory of the result")
 	flag.Parse()
 	if l.quick && !given("repeat") {
@@ -77,6 +77,7 @@ func main() {
 	}
 }
 
+// given reports whether a flag is set on the command line.
 func given(name string) (found bool) {
 	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })
 	return found
@@ -99,7 +100,7 @@ func (l *lab) measure(ctx context.Context, only, out string) (result, error) {
 		Time: time.Now().UTC(), Machine: machine.This(), Versions: l.versions(ctx),
 		Disk: l.diskName, Quick: l.quick, Repeat: l.repeat,
 	}
-	defer func() { l.population().discard() }()
+	defer func() { l.largeStore().discard() }()
 	for i, row := range chosen {
 		fmt.Fprintf(os.Stderr, "[%d/%d] %s: %s\n", i+1, len(chosen), row.ID, row.Title)
 		samples, err := l.samples(ctx, row)
@@ -109,7 +110,7 @@ func (l *lab) measure(ctx context.Context, only, out string) (result, error) {
 		r.Rows = append(r.Rows, conclude(row, samples, err, l.judge(row)))
 		r.Seconds = time.Since(r.Time).Seconds()
 		r.Complete = ctx.Err() == nil && len(r.Rows) == len(chosen)
-		// The result is written after each row, so that later failures cannot lose it.
+		// The result is written after each row, so that it is not lost if a later row fails.
 		if err := r.save(out); err != nil {
 			return r, err
 		}
@@ -124,8 +125,8 @@ func (l *lab) measure(ctx context.Context, only, out string) (result, error) {
 	return r, nil
 }
 
-// judge returns the verdict function of a row. In a short run, the rows with the large population and the
-// row overhead are not judged, because their limits apply to the full number of keys.
+// judge returns the function that judges the figure of a row. In a short run, the rows of the large store and
+// the row overhead are not judged, because their limits apply to the full number of keys.
 func (l *lab) judge(r row) func(figure float64) verdict {
 	switch {
 	case !l.quick:
@@ -136,7 +137,7 @@ func (l *lab) judge(r row) func(figure float64) verdict {
 	return r.Limits.judgeShort
 }
 
-// choose selects rows by their names.
+// choose returns the rows whose IDs are in the comma-separated list only, or all rows if it is empty.
 func choose(all []row, only string) ([]row, error) {
 	if only == "" {
 		return all, nil
@@ -158,7 +159,7 @@ func choose(all []row, only string) ([]row, error) {
 	return chosen, nil
 }
 
-// samples measures each store of a row in turn, -repeat times.
+// samples measures the stores of a row one after the other, -repeat times.
 func (l *lab) samples(ctx context.Context, r row) (samples []sample, err error) {
 	repeat := l.repeat
 	if r.Once {
@@ -166,7 +167,7 @@ func (l *lab) samples(ctx context.Context, r row) (samples []sample, err error) 
 	}
 	for round := range repeat {
 		for _, store := range r.Stores {
-			begun := time.Now()
+			start := time.Now()
 			s, err := r.Sample(ctx, l, store)
 			if err != nil {
 				return samples, fmt.Errorf("%s: %w", store, err)
@@ -174,7 +175,7 @@ func (l *lab) samples(ctx context.Context, r row) (samples []sample, err error) 
 			s.Store = store
 			samples = append(samples, s)
 			fmt.Fprintf(os.Stderr, "      %d/%d  %-8s  %8s %s  (%.0f s)  %s\n",
-				round+1, repeat, store, number.Text(s.Value), r.Unit, time.Since(begun).Seconds(), s.Note)
+				round+1, repeat, store, number.Text(s.Value), r.Unit, time.Since(start).Seconds(), s.Note)
 		}
 	}
 	return samples, nil

@@ -10,7 +10,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// page is the template of index.html, a single file that works offline.
+// page is the template of index.html, which works offline and needs no other files.
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"number": number.Text, "orNone": orNone, "limit": outcome.limit, "commands": outcome.commands, "spread": outcome.spread,
 }).Parse(`<!doctype html>
@@ -24,11 +24,11 @@ th:first-child, td:first-child { text-align: left; } td:nth-child(n+7) { white-s
 pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; } small { color: #666; }
 </style>
 <h1>mem_etcd compared with etcd</h1>
-<p>{{.Time.Format "2006-01-02 15:04 UTC"}}, {{printf "%.0f" .Seconds}} s{{if .Quick}}, <b>short run: its figures are indications</b>{{end}}{{if not .Complete}}, <b>not complete</b>{{end}}.</p>
+<p>{{.Time.Format "2006-01-02 15:04 UTC"}}, {{printf "%.0f" .Seconds}} s{{if .Quick}}, <b>short run: its figures are less precise</b>{{end}}{{if not .Complete}}, <b>not complete</b>{{end}}.</p>
 <ul>
 <li>Machine: {{.Machine}}.
 <li>{{range $name, $version := .Versions}}{{$name}}: {{$version}}. {{end}}
-<li>Both stores were measured in this run, in turn: server on one core, client on the other. Each row was repeated (-repeat {{.Repeat}}); values are medians.
+<li>Both stores were measured in this run, one after the other, with the server on one core and the client on another. Values are medians of the samples (-repeat {{.Repeat}}).
 <li>CPU is the CPU time of all threads of the server process, measured by the operating system.
 <li>Data was on tmpfs; for the rows fsync, resident, restart and pause on {{.Disk}}.
 </ul>
@@ -37,7 +37,7 @@ pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; } small { color
 {{range .Rows}}<tr><td>{{.Title}}<br><small>{{.ID}}</small><td>{{number .Ours}}<br><small>{{spread . "mem_etcd"}}</small><td>{{orNone .Etcd}}<br><small>{{spread . "etcd"}}</small><td>{{.Unit}}<td>{{number .Figure}}<td>{{.FigureName}}<td>{{limit . .Must}}<td>{{limit . .Aim}}<td class="{{.Verdict}}">{{.Verdict}}{{with .Error}}<br><small>{{.}}</small>{{end}}</tr>
 {{end}}</table>
 <h2>Charts</h2>
-<p>The first chart shows how many times better each figure is than the required limit: bars that reach 1 meet it, and the cross is the aim. The second chart shows how many times better mem_etcd is than etcd, for rows that measure both.</p>
+<p>The first chart shows how many times better each figure is than the required limit. A figure meets the limit if its bar reaches 1. The cross is the aim. The second chart shows how many times better mem_etcd is than etcd, for rows that measure both.</p>
 {{.Charts}}
 <h2>Samples and commands</h2>
 <p>$URL and $DIR differ between samples.</p>
@@ -50,7 +50,7 @@ pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; } small { color
 {{end}}</html>
 `))
 
-// spread returns the smallest and the largest value of a store.
+// spread returns the smallest and the largest sample of a store as text; "" if there are fewer than two.
 func (o outcome) spread(store string) string {
 	values := o.values(store)
 	if len(values) < 2 {

@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	// The probe starts one small put per millisecond, whether or not earlier puts have returned.
+	// The probe starts one small put per millisecond, even if earlier puts have not returned yet.
 	probeRate = "1000"
 	// The probe starts this long before a disturbance and ends this long after it.
 	probeMargin = time.Second
-	// Pauses are measured relative to the longest put on the idle store. If that takes longer
-	// than this, the measurement is not meaningful.
+	// Maximum latency of the slowest put on the idle store in milliseconds. Pauses are measured relative to it. If
+	// it is longer, the machine is too busy for the measurement.
 	noiseLimitMillis = 10
 
-	// Log size at which the store takes a snapshot in this row, which a moderate load reaches,
-	// and the time limit for that.
+	// Size of the log at which the store takes a snapshot in this row, and the time limit for the snapshot. The size
+	// is small, so that a moderate load reaches it.
 	snapshotLogBytes = 16 << 20
 	snapshotTimeout  = 2 * time.Minute
 )
 
-// longestPause measures how much longer than on the idle store the slowest put takes while the
-// store compacts, takes a snapshot, or reads a million keys.
+// longestPause measures the latency of the slowest put while the store compacts, takes a snapshot, or returns
+// a million keys. The result is the difference to the slowest put on the idle store.
 func longestPause(ctx context.Context, l *lab, _ string) (sample, error) {
-	p, err := l.populated(ctx)
+	p, err := l.filledLargeStore(ctx)
 	if err != nil {
 		return sample{}, err
 	}
-	// Renewed Leases leave old versions to compact.
+	// Writing the Leases again creates old versions, which the compaction removes.
 	_, renewal, err := l.Run(ctx, p.server, fillArgs(p.leases())...)
 	if err != nil {
 		return sample{}, err
@@ -62,7 +62,7 @@ func longestPause(ctx context.Context, l *lab, _ string) (sample, error) {
 	if quiet > noiseLimitMillis && !l.quick {
 		return sample{}, fmt.Errorf("the machine is too busy: the slowest put on the idle store took %.1f ms", quiet)
 	}
-	result.Note = "longest put in ms: " + strings.Join(longest, ", ")
+	result.Note = "slowest put in ms: " + strings.Join(longest, ", ")
 	return result, nil
 }
 
@@ -72,48 +72,50 @@ type disturbance struct {
 	run  func(context.Context, *storeserver.Server) error
 }
 
+// disturbances returns the operations during which the slowest put is measured. The first is no operation.
 func disturbances(l *lab) []disturbance {
-	millions := strings.TrimSuffix(nodes, "node-")
+	prefix := strings.TrimSuffix(nodes, "node-")
 	quiet := 10 * time.Second
 	if l.quick {
 		quiet = 3 * time.Second
 	}
 	return []disturbance{
 		{"quiet", func(ctx context.Context, _ *storeserver.Server) error { return sleep(ctx, quiet) }},
-		{"range", func(ctx context.Context, s *storeserver.Server) error { return l.read(ctx, s, "--prefix", millions) }},
+		{"range", func(ctx context.Context, s *storeserver.Server) error { return l.read(ctx, s, "--prefix", prefix) }},
 		{"rangeStream", func(ctx context.Context, s *storeserver.Server) error {
-			return l.read(ctx, s, "--prefix", millions, "--stream")
+			return l.read(ctx, s, "--prefix", prefix, "--stream")
 		}},
 		{"compaction", compact},
 		{"snapshot", l.snapshot},
 	}
 }
 
-// probe returns the longest latency of a put during an operation, in milliseconds.
+// probe puts a key at probeRate while meanwhile runs. It returns the latency of the slowest put in
+// milliseconds, and the command of the probe.
 func (l *lab) probe(ctx context.Context, s *storeserver.Server, meanwhile func(context.Context, *storeserver.Server) error) (float64, string, error) {
 	c, err := l.Bench(ctx, s, storeserver.NormalPriority, "put", "--rate", probeRate, "--clients", "100", "--connections", "1",
 		"--key-space-size", "1", "--val-size", "16", "--duration", "1h")
 	if err != nil {
 		return 0, "", err
 	}
-	disturbed := sleep(ctx, probeMargin)
-	if disturbed == nil {
-		disturbed = meanwhile(ctx, s)
+	meanwhileErr := sleep(ctx, probeMargin)
+	if meanwhileErr == nil {
+		meanwhileErr = meanwhile(ctx, s)
 	}
-	if disturbed == nil {
-		disturbed = sleep(ctx, probeMargin)
+	if meanwhileErr == nil {
+		meanwhileErr = sleep(ctx, probeMargin)
 	}
-	interrupted := c.Stop()
+	stopErr := c.Stop()
 	r, err := c.Report(ctx)
-	if err := errors.Join(disturbed, interrupted, err); err != nil {
+	if err := errors.Join(meanwhileErr, stopErr, err); err != nil {
 		return 0, "", err
 	}
 	return float64(r.LatencyMicros.Max) / 1000, c.Command, nil
 }
 
-// read reads everything below a prefix, at a lower priority than the probe.
-func (l *lab) read(ctx context.Context, s *storeserver.Server, how ...string) error {
-	c, err := l.Bench(ctx, s, storeserver.IdlePriority, append([]string{"range", "--total", "1"}, how...)...)
+// read runs etcd-bench range once with these arguments, at a lower priority than the probe.
+func (l *lab) read(ctx context.Context, s *storeserver.Server, args ...string) error {
+	c, err := l.Bench(ctx, s, storeserver.IdlePriority, append([]string{"range", "--total", "1"}, args...)...)
 	if err != nil {
 		return err
 	}
@@ -144,7 +146,7 @@ func (l *lab) snapshot(ctx context.Context, s *storeserver.Server) error {
 			return err
 		}
 	}
-	return fmt.Errorf("no snapshot within %s", snapshotTimeout)
+	return fmt.Errorf("the store completed no snapshot within %s", snapshotTimeout)
 }
 
 // newestSnapshot returns the name of the newest complete snapshot.
@@ -158,6 +160,7 @@ func newestSnapshot(s *storeserver.Server) (newest string, err error) {
 	return newest, err
 }
 
+// sleep waits for the duration, or until ctx is done.
 func sleep(ctx context.Context, duration time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -26,7 +26,7 @@ type result struct {
 	Disk   string `json:"disk"`
 	Quick  bool   `json:"quick"`
 	Repeat int    `json:"repeat"`
-	// Complete means that no row was interrupted or omitted.
+	// Complete means that all chosen rows were measured without an interruption.
 	Complete bool      `json:"complete"`
 	Rows     []outcome `json:"rows"`
 }
@@ -44,12 +44,13 @@ type outcome struct {
 	Aim        float64 `json:"aim"`
 	AtLeast    bool    `json:"atLeast"`
 	Verdict    verdict `json:"verdict"`
-	// Error is the error that ended the row early; earlier samples are kept.
+	// Error is the error that ended the measurement of the row. Samples contains the samples before it.
 	Error   string   `json:"error,omitempty"`
 	Samples []sample `json:"samples"`
 }
 
-// conclude computes the figure and verdict of a row from its samples.
+// conclude computes the figure and the verdict of a row from its samples. err is the error that ended the
+// measurement.
 func conclude(r row, samples []sample, err error, judge func(figure float64) verdict) outcome {
 	o := outcome{
 		ID: r.ID, Title: r.Title, Unit: r.Unit, FigureName: r.FigureName,
@@ -85,7 +86,7 @@ func (o outcome) values(store string) (values []float64) {
 	return values
 }
 
-// limit formats a limit for the table.
+// limit formats the required limit or the aim for the table.
 func (o outcome) limit(value float64) string {
 	if o.AtLeast {
 		return "≥ " + number.Text(value)

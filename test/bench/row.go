@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// The two stores, by the names of their programs.
+// The names of the stores, which are also the names of their programs.
 const (
 	ours = "mem_etcd"
 	etcd = "etcd"
@@ -18,7 +18,7 @@ type row struct {
 	Title string
 	// Unit is the unit of a sample.
 	Unit string
-	// Stores are the stores to measure, in turn.
+	// Stores are the stores that are measured, one after the other.
 	Stores []string
 	// Once means that the row is measured once, regardless of -repeat.
 	Once bool
@@ -37,7 +37,7 @@ type sampler func(ctx context.Context, l *lab, store string) (sample, error)
 type sample struct {
 	Store string  `json:"store"`
 	Value float64 `json:"value"`
-	// Details are further values by name; names end with the unit.
+	// Details are further values by name. The names contain the unit.
 	Details map[string]float64 `json:"details,omitempty"`
 	// Note is a remark on the value.
 	Note string `json:"note,omitempty"`
@@ -45,7 +45,7 @@ type sample struct {
 	Commands []string `json:"commands,omitempty"`
 }
 
-// limits are the required limit and the aim of a figure.
+// limits are the required limit (Must) and the aim of a figure.
 type limits struct {
 	Must, Aim float64
 	// AtLeast means that larger figures are better.
@@ -67,16 +67,17 @@ const (
 	notJudged verdict = "not judged"
 )
 
-// judgeShort judges the figure of a short run, which may miss the required limit by a factor of up to
+// judgeShort judges the figure of a short run. It may be worse than the required limit by a factor of up to
 // 1.5. `k1m bench all --compare` uses the same tolerance.
 func (l limits) judgeShort(figure float64) verdict {
-	const band = 1.5
-	if v := l.judge(figure); v != missed || l.margin(figure, l.Must)*band < 1 {
+	const tolerance = 1.5
+	if v := l.judge(figure); v != missed || l.margin(figure, l.Must)*tolerance < 1 {
 		return v
 	}
 	return near
 }
 
+// judge compares a figure with the required limit and the aim.
 func (l limits) judge(figure float64) verdict {
 	switch {
 	case math.IsNaN(figure) || math.IsInf(figure, 0):
@@ -98,12 +99,12 @@ func (l limits) margin(figure, limit float64) float64 {
 	return limit / figure
 }
 
-// Figures of a row.
+// Functions that compute the figure of a row from the medians of the stores.
 func oursAlone(ours, _ float64) float64       { return ours }
 func etcdOverOurs(ours, etcd float64) float64 { return etcd / ours }
 func oursOverEtcd(ours, etcd float64) float64 { return ours / etcd }
 
-// median returns the median of at least one value.
+// median returns the median of the values, which must not be empty.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	middle := len(sorted) / 2

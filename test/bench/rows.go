@@ -10,12 +10,11 @@ import (
 
 const gibibyte = 1 << 30
 
-// rows returns the rows of the table in the order of their measurement. The last three rows share
-// one store, which is filled once: they measure its memory, its restart after a kill, and its
-// longest pause.
+// rows returns the rows of the table in the order of their measurement. The last three rows use the same large
+// store: they measure its memory, its restart after a kill, and its longest pause.
 func rows(l *lab) []row {
 	both, alone := []string{ours, etcd}, []string{ours}
-	keys := l.population().title
+	keys := l.largeStore().title
 	return []row{
 		{
 			ID: "put-client", Title: "put 1 KiB with etcd's benchmark tool, 500 clients",
@@ -80,14 +79,15 @@ func rows(l *lab) []row {
 	}
 }
 
-// saturating returns the arguments of a load by 500 clients, which saturate the store.
+// saturating returns the arguments of a workload with 500 clients, which saturate the store.
 func (l *lab) saturating(workload string, more ...string) []string {
 	return append([]string{workload, "--clients", "500", "--connections", "10", "--total", l.count(200_000)}, more...)
 }
 
-// count returns a number of operations or keys as an argument, reduced in a short run.
+// count returns the scaled number of operations or keys as an argument of etcd-bench.
 func (l *lab) count(full int) string { return strconv.Itoa(l.scale(full)) }
 
+// scale returns a number of operations or keys, reduced to a tenth in a short run.
 func (l *lab) scale(full int) int {
 	if l.quick {
 		return full / 10
@@ -95,6 +95,7 @@ func (l *lab) scale(full int) int {
 	return full
 }
 
+// thousands formats a multiple of 1000, such as 100k.
 func thousands(count int) string { return fmt.Sprintf("%dk", count/1000) }
 
 // benchmarkPut measures the CPU time of the store per put, with etcd's benchmark tool as the client.
@@ -138,10 +139,12 @@ func onFresh(value func(storeserver.Report) float64, args ...string) sampler {
 	}
 }
 
+// cpuPerOp measures the CPU time of the server per operation, in microseconds.
 func cpuPerOp(args ...string) sampler {
 	return onFresh(func(r storeserver.Report) float64 { return r.ServerCPUMicrosPerOp }, args...)
 }
 
+// eventsPerCPUSecond measures how many watch events the server delivers per second of its CPU time.
 func eventsPerCPUSecond(ctx context.Context, l *lab, store string) (sample, error) {
 	perSecond := func(r storeserver.Report) float64 {
 		return float64(r.Watch.Events) / (r.ServerCPUMicrosPerOp * float64(r.Ops) / 1e6)
@@ -151,11 +154,11 @@ func eventsPerCPUSecond(ctx context.Context, l *lab, store string) (sample, erro
 	return watch(ctx, l, store)
 }
 
-// secondsPerRead measures the median duration of reads of all keys.
-func secondsPerRead(l *lab, how ...string) sampler {
+// secondsPerRead measures the median duration of a read of all keys, in seconds.
+func secondsPerRead(l *lab, more ...string) sampler {
 	args := []string{"range", "--key-space-size", l.count(100_000), "--val-size", "1536", "--total", "11"}
 	perRead := func(r storeserver.Report) float64 { return float64(r.LatencyMicros.P50) / 1e6 }
-	return onFresh(perRead, append(args, how...)...)
+	return onFresh(perRead, append(args, more...)...)
 }
 
 // fsyncShare measures the throughput with fsync as a fraction of the throughput without fsync.
@@ -194,12 +197,12 @@ func fsyncShare(ctx context.Context, l *lab, store string) (sample, error) {
 	}, nil
 }
 
-// sharedRounds is the number of measurements with the watch, and also the number without. The best p99 of
-// each kind is used, because other load on the machine can only increase a latency.
+// sharedRounds is the number of measurements with watchers, and also the number without watchers. The lowest
+// p99 of each kind is used, because other load on the machine can only increase a latency.
 const sharedRounds = 5
 
-// sharedConnection measures the p99 of puts at a moderate rate on a connection that also carries the
-// events of 50 watchers, relative to the p99 without watchers.
+// sharedConnection measures the p99 latency of 1,000 puts/s on a connection that also carries the events of 50
+// watchers, divided by the p99 latency without watchers.
 func sharedConnection(ctx context.Context, l *lab, store string) (sample, error) {
 	s, err := l.Fresh(ctx, store, memory)
 	if err != nil {
@@ -226,7 +229,7 @@ func sharedConnection(ctx context.Context, l *lab, store string) (sample, error)
 	without, with := slices.Min(p99s[false]), slices.Min(p99s[true])
 	return sample{
 		Value:    with / without,
-		Note:     fmt.Sprintf("p99 in µs: without %.0f, with %.0f", without, with),
+		Note:     fmt.Sprintf("p99 in µs: %.0f without watchers, %.0f with watchers", without, with),
 		Details:  map[string]float64{"p99WithoutMicros": without, "p99WithMicros": with},
 		Commands: commands,
 	}, nil

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// versions returns the versions of the programs. A program that fails is left out; the row that
-// needs it fails later.
+// versions returns the versions of the programs. It omits programs that fail: the rows that need them report
+// the error.
 func (l *lab) versions(ctx context.Context) map[string]string {
 	versions := map[string]string{}
 	for _, store := range []string{ours, etcd} {

@@ -16,21 +16,22 @@ import (
 	"github.com/k8s-1m/k8s-1m/test/upstream/attach"
 )
 
-// The compared searches: kube-scheduler's full scan and the index.
+// The compared node searches: kube-scheduler's and dist-scheduler's.
 const (
 	stock = "stock"
 	ours  = "ours"
 )
 
-// leftOut is the reason for which a workload is not compared.
+// leftOut is the error of a workload that is not compared because dist-scheduler's node search does not support
+// it.
 const leftOut = "left out: pod groups"
 
-// lab has the directories and binaries for the measurements.
+// lab contains the directories and test binaries for the measurements.
 type lab struct {
 	opts options
 	// copy is the copy of Kubernetes' source with the hook.
 	copy string
-	// binaries has the test binaries, logs the logs of failed runs.
+	// binaries is the directory of the test binaries, logs that of the logs of failed runs.
 	binaries, logs string
 }
 
@@ -63,14 +64,16 @@ func prepare(ctx context.Context, s source, opts options, chosen []workload) (*l
 	return l, nil
 }
 
+// binary returns the path of the test binary of a workload.
 func (l *lab) binary(w workload) string {
 	return filepath.Join(l.binaries, strings.ReplaceAll(w.Package, "/", "_")+".test")
 }
 
-// measure runs a workload alternately with both searches.
+// measure runs a workload alternately with both searches. position is its position in the list of workloads, for
+// the progress lines.
 func (l *lab) measure(ctx context.Context, w workload, position string) row {
 	r := row{workload: w}
-	if w.groups {
+	if w.hasPodGroups {
 		fmt.Fprintf(os.Stderr, "%s %s: %s\n", position, w.name(), leftOut)
 		r.Runs = []run{{Search: stock, Error: leftOut}, {Search: ours, Error: leftOut}}
 		return r
@@ -89,7 +92,7 @@ func (l *lab) measure(ctx context.Context, w workload, position string) row {
 	return r
 }
 
-// run runs a workload once in a new process.
+// run runs a workload once in a new process. If the run has no result, it saves the log.
 func (l *lab) run(ctx context.Context, w workload, search string) run {
 	start := time.Now()
 	one := run{Search: search}
@@ -104,9 +107,9 @@ func (l *lab) run(ctx context.Context, w workload, search string) run {
 	case search == ours && strings.Contains(log, "k1m: left to upstream"):
 		one.Error = leftOut
 	case search == ours && one.Error == "" && !strings.Contains(log, "k1m: attached"):
-		one.Error = "failed: the index was not attached"
+		one.Error = "failed: dist-scheduler's node search was not attached"
 	}
-	if counts := decided.FindAllStringSubmatch(log, -1); counts != nil {
+	if counts := decisionsLine.FindAllStringSubmatch(log, -1); counts != nil {
 		one.Decisions = counts[len(counts)-1][1]
 	}
 	if one.Error != "" {
@@ -118,9 +121,10 @@ func (l *lab) run(ctx context.Context, w workload, search string) run {
 	return one
 }
 
-var decided = regexp.MustCompile(`k1m: decided so far: (.*)`)
+// decisionsLine is the line in which test/upstream/attach reports the number of decisions.
+var decisionsLine = regexp.MustCompile(`k1m: decided so far: (.*)`)
 
-// execute runs the test binary and returns its output.
+// execute runs the test binary, stores the results in one, and returns the output.
 func (l *lab) execute(ctx context.Context, w workload, one *run) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.timeout)
 	defer cancel()
@@ -140,7 +144,7 @@ func (l *lab) execute(ctx context.Context, w workload, one *run) (string, error)
 	attached := map[string]string{stock: "0", ours: "1"}[one.Search]
 	cmd.Env = append(os.Environ(), attach.Switch+"="+attached, "ARTIFACTS="+items,
 		"PATH="+filepath.Join(l.opts.scratch, "store")+string(filepath.ListSeparator)+os.Getenv("PATH"))
-	// The etcd that the test starts is in the same process group and is killed too.
+	// The etcd that the test starts is in the same process group, so that it is killed as well.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	log, err := cmd.CombinedOutput()
@@ -153,7 +157,7 @@ func (l *lab) execute(ctx context.Context, w workload, one *run) (string, error)
 	return string(log), one.read(items)
 }
 
-// read reads the results of scheduler_perf.
+// read stores the results that scheduler_perf wrote to a folder.
 func (one *run) read(folder string) error {
 	files, err := filepath.Glob(filepath.Join(folder, "BenchmarkPerfScheduling*.json"))
 	if err != nil || len(files) != 1 {
@@ -183,7 +187,7 @@ func (one *run) read(folder string) error {
 		}
 	}
 	if count == 0 {
-		// scheduler_perf takes one sample per second.
+		// scheduler_perf takes one sample per second, so a shorter run has no sample.
 		one.Error = "too short to measure"
 		return nil
 	}

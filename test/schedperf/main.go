@@ -1,12 +1,11 @@
-// Command schedperf runs Kubernetes' scheduler_perf with the index ("ours") and with
-// kube-scheduler's full scan ("stock"), and compares the results.
+// Command schedperf runs Kubernetes' scheduler_perf with dist-scheduler's node search ("ours") and with
+// kube-scheduler's ("stock"), and compares the results.
 //
-// Both use the same test binary: scheduler_perf in the version that go.mod pins, with an API
-// server in the process and etcd as a second process. A hook attaches the index or does not
-// (test/upstream/prepare.sh). Each run of a workload has its own process, and runs with and
-// without the index alternate. The result is scheduler_perf's own: the average of its samples
-// of SchedulingThroughput. Results are written after each workload, so an interrupted run
-// keeps the results so far.
+// Both searches are measured with the same test binary: scheduler_perf in the version that go.mod pins, with
+// an API server in the process and etcd as a second process. A hook attaches dist-scheduler's node search in
+// the runs of "ours" (test/upstream/prepare.sh). Each run of a workload is a new process, and the runs of both
+// searches alternate. The result of a run is scheduler_perf's average of SchedulingThroughput. Results are
+// written after each workload, so that an interrupted run keeps the results so far.
 package main
 
 import (
@@ -56,10 +55,10 @@ func parse() (options, error) {
 	var o options
 	pattern := flag.String("run", "", "run only workloads whose package/case/workload matches this regular expression")
 	flag.StringVar(&o.size, "size", "performance", "run only workloads with this label: performance, short, integration-test, or all")
-	flag.IntVar(&o.samples, "samples", 1, "runs of each workload with each search; the result is the median")
-	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "maximal duration of a run; a longer run counts as timed out")
-	flag.BoolVar(&o.list, "list", false, "list the workloads and run none")
-	flag.StringVar(&o.scratch, "scratch", filepath.Join("target", "upstream"), "directory in which the tests are prepared")
+	flag.IntVar(&o.samples, "samples", 1, "number of runs of each workload with each search; the result is the median")
+	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "time limit of a run; the result of a longer run is \"timed out\"")
+	flag.BoolVar(&o.list, "list", false, "list the workloads and do not run them")
+	flag.StringVar(&o.scratch, "scratch", filepath.Join("target", "upstream"), "directory for the copy of Kubernetes' source and for the test binaries")
 	flag.StringVar(&o.out, "out", filepath.Join("results", time.Now().UTC().Format("20060102T150405Z")+"_schedperf", "result.json"), "file for the result")
 	flag.Parse()
 	if o.samples < 1 || flag.NArg() > 0 {

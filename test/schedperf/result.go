@@ -19,20 +19,20 @@ type result struct {
 	Samples    int       `json:"samples"`
 	Timeout    string    `json:"timeout"`
 	Seconds    float64   `json:"seconds"`
-	// Complete is false if the comparison was interrupted.
+	// Complete means that all selected workloads were measured.
 	Complete bool  `json:"complete"`
 	Rows     []row `json:"rows"`
 }
 
-// row has the runs of a workload and their medians; a median is zero if a run failed.
+// row contains the runs of a workload and their medians. A median is 0 if one of its runs has no result.
 type row struct {
 	workload
 	Stock float64 `json:"stockPodsPerSecond"`
 	Ours  float64 `json:"oursPodsPerSecond"`
 	Ratio float64 `json:"ratio"`
-	// StockSeconds and OursSeconds are the measured durations. If most pods are scheduled at
-	// the end, for example after many preemptions, they are more meaningful than pods/s, which
-	// ignores pods after the last sample.
+	// StockSeconds and OursSeconds are the medians of the durations. Pods/s do not include the pods that are
+	// scheduled after the last sample. If most pods are scheduled at the end, for example after many
+	// preemptions, compare the durations instead.
 	StockSeconds float64 `json:"stockSeconds"`
 	OursSeconds  float64 `json:"oursSeconds"`
 	Runs         []run   `json:"runs"`
@@ -42,15 +42,17 @@ type row struct {
 type run struct {
 	Search        string  `json:"search"`
 	PodsPerSecond float64 `json:"podsPerSecond,omitempty"`
-	// Seconds is the duration that scheduler_perf measured, including the creation of pods.
+	// Seconds is the duration that scheduler_perf measured, which includes the creation of the pods.
 	Seconds        float64 `json:"seconds,omitempty"`
 	ElapsedSeconds float64 `json:"elapsedSeconds"`
-	// Decisions is the number of decisions by the index and by the full scan, with reasons.
+	// Decisions is the number of decisions by the index and by upstream's full scan, with the reasons for full
+	// scans.
 	Decisions string `json:"decisions,omitempty"`
-	// Error is the reason for a missing result.
+	// Error is the reason why the run has no result.
 	Error string `json:"error,omitempty"`
 }
 
+// text returns the result of a run, or its error, for the progress lines.
 func (one run) text() string {
 	if one.Error != "" {
 		return one.Error
@@ -58,10 +60,13 @@ func (one run) text() string {
 	return strings.TrimSpace(fmt.Sprintf("%.1f pods/s %s", one.PodsPerSecond, one.Decisions))
 }
 
+// failed reports whether a run of the workload failed. A run that was left out, timed out or was too short has not
+// failed.
 func (r row) failed() bool {
 	return slices.ContainsFunc(r.Runs, func(one run) bool { return strings.HasPrefix(one.Error, "failed") })
 }
 
+// conclude computes the medians.
 func (r *row) conclude() {
 	throughput := func(one run) float64 { return one.PodsPerSecond }
 	r.Stock, r.Ours = r.median(stock, throughput), r.median(ours, throughput)
@@ -72,7 +77,7 @@ func (r *row) conclude() {
 	r.StockSeconds, r.OursSeconds = r.median(stock, seconds), r.median(ours, seconds)
 }
 
-// median returns the median of a search's runs; zero if a run has no result.
+// median returns the median of a search's runs, or 0 if one of them has no result.
 func (r *row) median(search string, figure func(run) float64) float64 {
 	var all []float64
 	for _, one := range r.Runs {
@@ -95,7 +100,7 @@ func (r *row) median(search string, figure func(run) float64) float64 {
 	return (all[half-1] + all[half]) / 2
 }
 
-// cell returns the table cell of a search: the result, or the reason for which it is missing.
+// cell returns the table cell of a search: the result, or the reason why there is none.
 func (r row) cell(search string, figure float64) string {
 	for _, one := range r.Runs {
 		if one.Search == search && one.Error != "" {

@@ -26,22 +26,23 @@ type source struct{ Version, Dir string }
 
 // workload is a workload of scheduler_perf.
 type workload struct {
-	// Package is the package below scheduler_perf, such as "affinity".
+	// Package is the path of the package in the folder scheduler_perf, such as "affinity".
 	Package string   `json:"package"`
 	Case    string   `json:"case"`
 	Size    string   `json:"workload"`
 	Labels  []string `json:"labels,omitempty"`
-	// Threshold is the throughput in pods/s that upstream's test machine must reach; 0 if
-	// there is none.
+	// Threshold is the throughput in pods/s that upstream requires on its test machine; 0 if it requires none.
 	Threshold float64 `json:"threshold,omitempty"`
-	// groups is true if pods are scheduled in groups, which the index does not support.
-	groups bool
+	// hasPodGroups is true if the workload enables pod groups, which dist-scheduler's node search does not
+	// support.
+	hasPodGroups bool
 	// config is a scheduler_perf configuration with only this workload.
 	config []byte
 }
 
 func (w workload) name() string { return path.Join(w.Package, w.Case, w.Size) }
 
+// findSource downloads the source of Kubernetes to the module cache if necessary, and returns its path.
 func findSource(ctx context.Context) (source, error) {
 	output, err := exec.CommandContext(ctx, "go", "list", "-m", "-json", "k8s.io/kubernetes").Output()
 	if err != nil {
@@ -51,7 +52,7 @@ func findSource(ctx context.Context) (source, error) {
 	return s, json.Unmarshal(output, &s)
 }
 
-// workloads returns the selected workloads of all packages.
+// workloads returns the workloads of all packages that the options select.
 func (s source) workloads(opts options) ([]workload, error) {
 	root := filepath.Join(s.Dir, perfDirectory)
 	var chosen []workload
@@ -79,14 +80,13 @@ func (s source) workloads(opts options) ([]workload, error) {
 		return nil
 	})
 	if err == nil && len(chosen) == 0 {
-		err = errors.New("no workload of that name and size; see -list -size all")
+		err = errors.New("no workload matches -run and -size; see -list -size all")
 	}
 	return chosen, err
 }
 
-// parseConfig splits a configuration into its workloads. It removes the thresholds from the
-// configurations: they apply to upstream's test machine, and a run below a threshold would
-// fail without a result.
+// parseConfig splits a configuration into its workloads. It removes the thresholds from their configurations,
+// because they are for upstream's test machine, and a run below its threshold would fail without a result.
 func parseConfig(folder string, content []byte) ([]workload, error) {
 	var cases []map[string]any
 	if err := yaml.Unmarshal(content, &cases); err != nil {
@@ -110,22 +110,22 @@ func parseConfig(folder string, content []byte) ([]workload, error) {
 			all = append(all, workload{
 				Package: folder, Case: fmt.Sprint(testCase["name"]), Size: fmt.Sprint(one["name"]),
 				Labels: append(words(testCase["labels"]), words(one["labels"])...), Threshold: threshold,
-				groups: groups(testCase) || groups(one), config: config,
+				hasPodGroups: enablesPodGroups(testCase) || enablesPodGroups(one), config: config,
 			})
 		}
 	}
 	return all, nil
 }
 
-// thresholdOf returns a threshold that is a number. It returns 0 for workloads with thresholds
-// for several metrics.
-func thresholdOf(text any) float64 {
-	value, _ := text.(float64)
+// thresholdOf returns the threshold of a workload if it is a number. It returns 0 if the workload has none, or
+// has one for each of several metrics.
+func thresholdOf(threshold any) float64 {
+	value, _ := threshold.(float64)
 	return value
 }
 
-// groups reports whether a case or workload enables pod groups.
-func groups(part map[string]any) bool {
+// enablesPodGroups reports whether a case or workload enables pod groups.
+func enablesPodGroups(part map[string]any) bool {
 	gates, _ := part["featureGates"].(map[string]any)
 	return gates["GenericWorkload"] == true
 }

@@ -14,15 +14,16 @@ import (
 	"time"
 )
 
-// ctl runs etcdctl against one server and stores output for later commands.
+// ctl runs etcdctl against one server.
 type ctl struct {
 	t      *testing.T
 	name   string
 	server *server
-	known  map[string]string
+	// variables are values for arguments such as $LEASE.
+	variables map[string]string
 }
 
-// twoCtls are etcdctl against etcd and against mem_etcd.
+// twoCtls starts etcd and mem_etcd, and returns a ctl for each.
 func twoCtls(t *testing.T) []*ctl {
 	return []*ctl{
 		{t, "etcd", startEtcd(t), map[string]string{}},
@@ -30,10 +31,11 @@ func twoCtls(t *testing.T) []*ctl {
 	}
 }
 
+// command returns the etcdctl command with these arguments, in which variables are replaced by their values.
 func (c *ctl) command(args ...string) *exec.Cmd {
 	c.t.Helper()
 	for i, arg := range args {
-		if value, ok := c.known[arg]; ok {
+		if value, ok := c.variables[arg]; ok {
 			args[i] = value
 		}
 	}
@@ -42,7 +44,7 @@ func (c *ctl) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run returns output and exit code in one string.
+// run runs etcdctl and returns its output and its exit code as one text.
 func (c *ctl) run(stdin string, args ...string) string {
 	c.t.Helper()
 	cmd := c.command(args...)
@@ -54,20 +56,20 @@ func (c *ctl) run(stdin string, args ...string) string {
 	return fmt.Sprintf("%sexit code %d\n", output, cmd.ProcessState.ExitCode())
 }
 
-// learn stores a part of the output of a command for later commands.
-func (c *ctl) learn(name, expression, output string) {
+// setVariable sets a variable to the part of the output that matches the group in the regular expression.
+func (c *ctl) setVariable(name, expression, output string) {
 	c.t.Helper()
 	found := regexp.MustCompile(expression).FindStringSubmatch(output)
 	if found == nil {
-		c.t.Fatalf("%s: no %s in %s", c.name, expression, output)
+		c.t.Fatalf("%s: %s does not match the output %s", c.name, expression, output)
 	}
-	c.known[name] = found[1]
+	c.variables[name] = found[1]
 }
 
-// vary lists the parts of the output that differ between servers.
-var vary = []struct {
+// placeholders replace the parts of the output that differ between servers.
+var placeholders = []struct {
 	*regexp.Regexp
-	by string
+	text string
 }{
 	{regexp.MustCompile(`https?://127\.0\.0\.1:\d+|127\.0\.0\.1:\d+`), "ADDRESS"},
 	{regexp.MustCompile(`\b[0-9a-f]{12,16}\b`), "ID"},
@@ -78,22 +80,22 @@ var vary = []struct {
 	{regexp.MustCompile(`(?m)^\{"level".*\n`), ""},
 }
 
-func steady(output string) string {
-	for _, v := range vary {
-		output = v.ReplaceAllString(output, v.by)
+// normalized replaces the parts of an output that differ between servers.
+func normalized(output string) string {
+	for _, p := range placeholders {
+		output = p.ReplaceAllString(output, p.text)
 	}
 	return output
 }
 
-// TestEtcdctlAsEtcd runs the commands of etcdctl against both servers and compares the
-// output.
+// TestEtcdctlAsEtcd runs etcdctl commands with both servers and compares their outputs and exit codes.
 func TestEtcdctlAsEtcd(t *testing.T) {
 	ctls := twoCtls(t)
 	for _, c := range ctls {
-		c.learn("$LEASE", `lease ([0-9a-f]+) granted`, c.run("", "lease", "grant", "500"))
-		c.learn("$GONE", `lease ([0-9a-f]+) granted`, c.run("", "lease", "grant", "500"))
-		c.learn("$MEMBER", `^([0-9a-f]+), started`, c.run("", "member", "list"))
-		c.known["$FILE"] = filepath.Join(t.TempDir(), "snapshot")
+		c.setVariable("$LEASE", `lease ([0-9a-f]+) granted`, c.run("", "lease", "grant", "500"))
+		c.setVariable("$GONE", `lease ([0-9a-f]+) granted`, c.run("", "lease", "grant", "500"))
+		c.setVariable("$MEMBER", `^([0-9a-f]+), started`, c.run("", "member", "list"))
+		c.variables["$FILE"] = filepath.Join(t.TempDir(), "snapshot")
 	}
 	for _, step := range []struct{ command, stdin string }{
 		{"version", ""},
@@ -159,16 +161,16 @@ func TestEtcdctlAsEtcd(t *testing.T) {
 		{"get name --prefix", ""},
 		{"auth status", ""},
 	} {
-		want := steady(ctls[0].run(step.stdin, strings.Fields(step.command)...))
-		got := steady(ctls[1].run(step.stdin, strings.Fields(step.command)...))
+		want := normalized(ctls[0].run(step.stdin, strings.Fields(step.command)...))
+		got := normalized(ctls[1].run(step.stdin, strings.Fields(step.command)...))
 		if want != got {
 			t.Errorf("%s\netcd:\n%s\nmem_etcd:\n%s", step.command, want, got)
 		}
 	}
 }
 
-// TestEtcdctlStatus compares only the form of values that cannot be equal: sizes, Raft
-// indices, peers.
+// TestEtcdctlStatus compares the outputs of status commands without their numbers and peers, because sizes and
+// Raft indexes differ between the servers.
 func TestEtcdctlStatus(t *testing.T) {
 	numbers := regexp.MustCompile(`\d+(\.\d+)?`)
 	shapes := map[string]map[string]string{}
@@ -176,7 +178,7 @@ func TestEtcdctlStatus(t *testing.T) {
 		c.run("", "put", "a", "b")
 		shapes[c.name] = map[string]string{}
 		for _, command := range []string{"endpoint status -w json", "endpoint status -w fields", "member list -w json"} {
-			shape := numbers.ReplaceAllString(steady(c.run("", strings.Fields(command)...)), "N")
+			shape := numbers.ReplaceAllString(normalized(c.run("", strings.Fields(command)...)), "N")
 			// mem_etcd has no peers, so it has no peer URLs.
 			shape = strings.ReplaceAll(shape, `"peerURLs":["ADDRESS"],`, "")
 			shapes[c.name][command] = shape
@@ -198,35 +200,37 @@ func TestEtcdctlAuth(t *testing.T) {
 	for _, command := range []string{"auth enable", "user list", "role list", "user add u:p", "role add r"} {
 		output, err := server.etcdctl(strings.Fields(command)...)
 		if err == nil || !strings.Contains(output, "authentication is not enabled") {
-			t.Errorf("%s: %v %s", command, err, output)
+			t.Errorf("etcdctl %s: error %v, output %s", command, err, output)
 		}
 	}
 }
 
-// running is a command that runs until it is interrupted.
-type running struct {
+// runningCtl is an etcdctl command that runs until it is interrupted.
+type runningCtl struct {
 	c     *ctl
 	cmd   *exec.Cmd
 	stdin interface{ Write([]byte) (int, error) }
 	mu    sync.Mutex
-	text  bytes.Buffer
+	// text is the output so far.
+	text bytes.Buffer
 }
 
-func (r *running) Write(p []byte) (int, error) {
+func (r *runningCtl) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.text.Write(p)
 }
 
-func (r *running) output() string {
+func (r *runningCtl) output() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.text.String()
 }
 
-func (c *ctl) start(args ...string) *running {
+// start starts an etcdctl command. It is interrupted at the end of the test.
+func (c *ctl) start(args ...string) *runningCtl {
 	c.t.Helper()
-	r := &running{c: c, cmd: c.command(args...)}
+	r := &runningCtl{c: c, cmd: c.command(args...)}
 	r.cmd.Stdout, r.cmd.Stderr, r.cmd.WaitDelay = r, r, 5*time.Second
 	stdin, err := r.cmd.StdinPipe()
 	if err != nil {
@@ -236,69 +240,69 @@ func (c *ctl) start(args ...string) *running {
 	if err := r.cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}
-	c.t.Cleanup(r.end)
+	c.t.Cleanup(r.interrupt)
 	return r
 }
 
-// end interrupts the command as Ctrl-C does.
-func (r *running) end() {
+// interrupt sends SIGINT and waits for the command to exit. After 5 s it kills the command.
+func (r *runningCtl) interrupt() {
 	_ = r.cmd.Process.Signal(syscall.SIGINT)
 	timer := time.AfterFunc(5*time.Second, func() { _ = r.cmd.Process.Kill() })
 	defer timer.Stop()
 	_ = r.cmd.Wait()
 }
 
-// say writes a line to the standard input of the command.
-func (r *running) say(line string) {
+// writeLine writes a line to the standard input of the command.
+func (r *runningCtl) writeLine(line string) {
 	r.c.t.Helper()
 	if _, err := fmt.Fprintln(r.stdin, line); err != nil {
 		r.c.t.Fatal(err)
 	}
 }
 
-// wants waits until the command has printed the text.
-func (r *running) wants(text string) {
+// waitForOutput waits until the command has printed the text.
+func (r *runningCtl) waitForOutput(text string) {
 	r.c.t.Helper()
-	waitFor(r.c.t, fmt.Sprintf("%s: %q after %s", r.c.name, text, r.output()), func() bool {
+	waitFor(r.c.t, fmt.Sprintf("%q in the output of etcdctl with %s, which was at first %q", text, r.c.name, r.output()), func() bool {
 		return strings.Contains(r.output(), text)
 	})
 }
 
-// TestEtcdctlThatRuns checks commands that run until they are interrupted.
-func TestEtcdctlThatRuns(t *testing.T) {
+// TestEtcdctlUntilInterrupted compares the outputs of commands that run until they are interrupted.
+func TestEtcdctlUntilInterrupted(t *testing.T) {
 	outputs := map[string][]string{}
 	for _, c := range twoCtls(t) {
 		watch := c.start("watch", "--prefix", "w", "--rev", "2", "--prev-kv")
-		typed := c.start("watch", "-i")
-		typed.say("watch typed")
+		interactive := c.start("watch", "-i")
+		interactive.writeLine("watch typed")
 		elect := c.start("elect", "e", "mine")
-		elect.wants("mine")
+		elect.waitForOutput("mine")
 		observe := c.start("elect", "-l", "e")
-		observe.wants("mine")
-		c.learn("$LEASE", `lease ([0-9a-f]+) granted`, c.run("", "lease", "grant", "2"))
+		observe.waitForOutput("mine")
+		c.setVariable("$LEASE", `lease ([0-9a-f]+) granted`, c.run("", "lease", "grant", "2"))
 		alive := c.start("lease", "keep-alive", "$LEASE")
-		alive.wants("keepalived")
+		alive.waitForOutput("keepalived")
 
 		c.run("", "put", "w1", "one")
 		c.run("", "put", "w2", "two", "--lease", "$LEASE")
 		c.run("", "put", "w1", "three")
 		c.run("", "del", "w1")
-		watch.wants("DELETE")
-		// Waits until the watcher without output exists.
-		waitFor(t, "what was typed", func() bool {
+		watch.waitForOutput("DELETE")
+		// Repeat the put until the interactive watch exists, which prints nothing when it is created.
+		waitFor(t, "an event of the interactive watch", func() bool {
 			c.run("", "put", "typed", "seen")
-			return strings.Contains(typed.output(), "seen")
+			return strings.Contains(interactive.output(), "seen")
 		})
-		typed.say("progress")
-		typed.wants("progress notify:")
+		interactive.writeLine("progress")
+		interactive.waitForOutput("progress notify:")
 		first := c.start("lock", "l")
-		first.wants("l/")
+		first.waitForOutput("l/")
 		second := c.start("lock", "l", "echo", "got it")
-		first.end()
-		second.wants("got it")
-		elect.end()
-		watch.end()
-		outputs[c.name] = []string{steady(watch.output()), steady(elect.output())}
+		first.interrupt()
+		second.waitForOutput("got it")
+		elect.interrupt()
+		watch.interrupt()
+		outputs[c.name] = []string{normalized(watch.output()), normalized(elect.output())}
 	}
 	for i, want := range outputs["etcd"] {
 		if got := outputs["mem_etcd"][i]; got != want {
@@ -307,7 +311,7 @@ func TestEtcdctlThatRuns(t *testing.T) {
 	}
 }
 
-// TestMakeMirror copies from mem_etcd to etcd and back to another mem_etcd.
+// TestMakeMirror mirrors keys from mem_etcd to etcd, and from there to another mem_etcd.
 func TestMakeMirror(t *testing.T) {
 	ours := &ctl{t, "mem_etcd", startMemEtcd(t, "--wal-mode", "none"), nil}
 	etcd := &ctl{t, "etcd", startEtcd(t), nil}
@@ -320,10 +324,10 @@ func TestMakeMirror(t *testing.T) {
 	count := func(prefix string, c *ctl) int {
 		return strings.Count(c.run("", "get", "--prefix", prefix, "--keys-only"), prefix)
 	}
-	waitFor(t, "the mirror", func() bool { return count("m/", etcd) == 50 && count("n/", back) == 50 })
+	waitFor(t, "the mirrors to contain all keys", func() bool { return count("m/", etcd) == 50 && count("n/", back) == 50 })
 	ours.run("", "put", "m/new", "after")
 	ours.run("", "del", "m/00")
-	waitFor(t, "changes in the mirror", func() bool {
+	waitFor(t, "the changes in the second mirror", func() bool {
 		return strings.Contains(back.run("", "get", "n/new"), "after") && count("n/", back) == 50
 	})
 }

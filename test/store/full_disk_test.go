@@ -14,8 +14,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestFullDisk fills a small file system: writes fail with etcd's error, reads succeed,
-// and writes succeed again once there is space. No acknowledged write is lost.
+// TestFullDisk fills a small file system. Writes must fail with etcd's error for an exceeded quota, and reads
+// must succeed. After the file system was enlarged, writes must succeed again. No acknowledged write may be
+// lost.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a small file system requires root")
@@ -55,23 +56,23 @@ func TestFullDisk(t *testing.T) {
 		err = put(written)
 	}
 	if status.Code(err) != codes.ResourceExhausted || status.Convert(err).Message() != "etcdserver: mvcc: database space exceeded" {
-		t.Fatalf("after %d MiB: %v", written, err)
+		t.Fatalf("after %d puts of 1 MiB, a put returned the error %v; want that of an exceeded quota", written, err)
 	}
 	written--
 	if got := get(t, a, fmt.Sprintf("key-%d", written-1)); len(got) != 1<<20 {
-		t.Fatalf("a read on a full disk returned %d bytes", len(got))
+		t.Fatalf("a read on a full disk returned %d bytes; want 1 MiB", len(got))
 	}
 	expectAlarms(t, s, a, 1, http.StatusServiceUnavailable)
 
-	// A small request with large effects is refused as a whole.
+	// The revocation deletes 2,000 keys. It must fail completely.
 	_, err = a.lease.LeaseRevoke(t.Context(), &pb.LeaseRevokeRequest{ID: grant.ID})
 	if status.Code(err) != codes.ResourceExhausted {
-		t.Fatalf("a revocation on a full disk: %v", err)
+		t.Fatalf("a revocation on a full disk returned the error %v; want RESOURCE_EXHAUSTED", err)
 	}
 
 	mount(syscall.MS_REMOUNT, "600m")
 	if err := put(written); err != nil {
-		t.Fatalf("a write after space was freed: %v", err)
+		t.Fatalf("a put after the file system was enlarged: %v", err)
 	}
 	expectAlarms(t, s, a, 0, http.StatusOK)
 	if _, err := a.lease.LeaseRevoke(t.Context(), &pb.LeaseRevokeRequest{ID: grant.ID}); err != nil {
@@ -82,22 +83,23 @@ func TestFullDisk(t *testing.T) {
 	a = s.dial()
 	for i := range written + 1 {
 		if got := get(t, a, fmt.Sprintf("key-%d", i)); len(got) != 1<<20 {
-			t.Fatalf("acknowledged key-%d of %d is missing", i, written)
+			t.Fatalf("key-%d, one of %d acknowledged keys, is missing", i, written+1)
 		}
 	}
 	s.kill()
-	<-time.After(50 * time.Millisecond) // the kernel frees the files
+	<-time.After(50 * time.Millisecond) // until the kernel has closed the files, so that unmounting succeeds
 }
 
+// expectAlarms checks the number of alarms and the status code of /health.
 func expectAlarms(t *testing.T, s *server, a *api, count, health int) {
 	t.Helper()
 	alarms, err := a.maintenance.Alarm(t.Context(), &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
 	if err != nil || len(alarms.Alarms) != count {
-		t.Fatalf("%v %v", alarms, err)
+		t.Fatalf("the active alarms are %v, error %v; want %d", alarms, err, count)
 	}
 	response, err := http.Get("http://" + s.address + "/health")
 	if err != nil || response.StatusCode != health {
-		t.Fatalf("%v %v", response, err)
+		t.Fatalf("/health: %v, error %v; want status %d", response, err, health)
 	}
 	response.Body.Close()
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// connect opens a gRPC connection to the server.
 func connect(t *testing.T, s *server) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(s.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -24,23 +25,23 @@ func connect(t *testing.T, s *server) *grpc.ClientConn {
 
 func TestHealth(t *testing.T) {
 	client := health.NewHealthClient(connect(t, startMemEtcd(t)))
-	answer, err := client.Check(t.Context(), &health.HealthCheckRequest{})
-	if err != nil || answer.Status != health.HealthCheckResponse_SERVING {
-		t.Errorf("%v %v", answer, err)
+	response, err := client.Check(t.Context(), &health.HealthCheckRequest{})
+	if err != nil || response.Status != health.HealthCheckResponse_SERVING {
+		t.Errorf("Check returned %v, error %v; want SERVING", response, err)
 	}
 	if _, err := client.Check(t.Context(), &health.HealthCheckRequest{Service: "other"}); status.Code(err) != codes.NotFound {
-		t.Errorf("unknown service: %v", err)
+		t.Errorf("Check of an unknown service returned the error %v; want NOT_FOUND", err)
 	}
 	list, err := client.List(t.Context(), &health.HealthListRequest{})
 	if err != nil || list.Statuses[""].GetStatus() != health.HealthCheckResponse_SERVING {
-		t.Errorf("%v %v", list, err)
+		t.Errorf("List returned %v, error %v; want SERVING for the server", list, err)
 	}
 	watch, err := client.Watch(t.Context(), &health.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answer, err = watch.Recv(); err != nil || answer.Status != health.HealthCheckResponse_SERVING {
-		t.Errorf("%v %v", answer, err)
+	if response, err = watch.Recv(); err != nil || response.Status != health.HealthCheckResponse_SERVING {
+		t.Errorf("Watch returned %v, error %v; want SERVING", response, err)
 	}
 }
 
@@ -53,19 +54,19 @@ func TestReflection(t *testing.T) {
 	if err := stream.Send(&reflection.ServerReflectionRequest{MessageRequest: &reflection.ServerReflectionRequest_ListServices{}}); err != nil {
 		t.Fatal(err)
 	}
-	answer, err := stream.Recv()
+	response, err := stream.Recv()
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := func(name string) func(*reflection.ServiceResponse) bool {
+	hasName := func(name string) func(*reflection.ServiceResponse) bool {
 		return func(service *reflection.ServiceResponse) bool { return service.Name == name }
 	}
 	for _, name := range []string{"etcdserverpb.KV", "etcdserverpb.Watch", "grpc.health.v1.Health"} {
-		if !slices.ContainsFunc(answer.GetListServicesResponse().GetService(), named(name)) {
-			t.Errorf("%s is not listed: %v", name, answer)
+		if !slices.ContainsFunc(response.GetListServicesResponse().GetService(), hasName(name)) {
+			t.Errorf("the service %s is not listed in %v", name, response)
 		}
 	}
-	// Older tools use the older service name with the same messages.
+	// Older tools use the service name v1alpha with the same messages.
 	desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 	alpha, err := conn.NewStream(t.Context(), desc, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
 	if err != nil {
@@ -77,6 +78,6 @@ func TestReflection(t *testing.T) {
 	}
 	var described reflection.ServerReflectionResponse
 	if err := alpha.RecvMsg(&described); err != nil || len(described.GetFileDescriptorResponse().GetFileDescriptorProto()) != 2 {
-		t.Errorf("%v %v", &described, err)
+		t.Errorf("v1alpha returned %v, error %v; want 2 file descriptors", &described, err)
 	}
 }

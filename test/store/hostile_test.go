@@ -375,7 +375,7 @@ func TestHostileWatches(t *testing.T) {
 	before, start := residentMemory(t, s), time.Now()
 	var open [streams]watchStream
 	for i := range open {
-		open[i] = watching(t, s.dial())
+		open[i] = openWatchStream(t, s.dial())
 		go func(stream watchStream) {
 			for n := range watches / streams {
 				create := &pb.WatchCreateRequest{Key: fmt.Appendf(nil, "watched/%d/%d", i, n), WatchId: int64(n + 1)}

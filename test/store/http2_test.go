@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// expectedHTTP2Failures lists the cases of h2spec that fail, with the reason.
+// expectedHTTP2Failures are the cases of h2spec that fail. A comment gives the reason.
 var expectedHTTP2Failures = []string{
-	// The port also serves HTTP/1.1, which answers an invalid preface with status 400
-	// before it closes the connection.
+	// The port also serves HTTP/1.1. The server answers an invalid preface as an invalid HTTP/1.1 request
+	// with status 400 before it closes the connection.
 	"3.5. HTTP/2 Connection Preface: Sends invalid connection preface",
 }
 
@@ -54,7 +54,7 @@ func TestHTTP2(t *testing.T) {
 		}
 	}
 	if cases < 140 || !slices.Equal(failures, expectedHTTP2Failures) {
-		t.Errorf("%d cases; these fail: %q", cases, failures)
+		t.Errorf("of %d cases, these fail: %q; want at least 140 cases, and failures of %q", cases, failures, expectedHTTP2Failures)
 	}
 	t.Logf("%d cases, %d failed as expected", cases, len(failures))
 }

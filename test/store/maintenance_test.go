@@ -20,13 +20,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// both sends the same requests to etcd and to mem_etcd and compares the responses.
+// both sends the same requests to two servers, usually etcd and mem_etcd, and compares the responses.
 type both struct {
 	t          *testing.T
 	etcd, ours *api
 }
 
-// send returns the response, which must be the same from both.
+// send sends a request to both servers. It fails the test if the responses differ, and returns the
+// response.
 func (b *both) send(request proto.Message) (proto.Message, error) {
 	b.t.Helper()
 	want, wantErr := call(b.t, b.etcd, request)
@@ -37,6 +38,7 @@ func (b *both) send(request proto.Message) (proto.Message, error) {
 	return want, wantErr
 }
 
+// must sends a request to both servers, which must succeed.
 func (b *both) must(request proto.Message) proto.Message {
 	b.t.Helper()
 	response, err := b.send(request)
@@ -54,10 +56,9 @@ func compactRequest(revision int64) *pb.CompactionRequest {
 	return &pb.CompactionRequest{Revision: revision, Physical: true}
 }
 
-// TestHashKVAsEtcd writes a random history with compactions and restarts, and compares the
-// hash of every revision with etcd's. There are no transactions that change several keys,
-// because their hashes differ from etcd's once they are compacted (see
-// crates/mvcc/src/hash.rs).
+// TestHashKVAsEtcd writes a random history with compactions and restarts, and compares the hash of every
+// revision with etcd's. The history contains no transactions that change several keys, because the hashes
+// of such transactions differ from etcd's after they are compacted (see crates/mvcc/src/hash.rs).
 func TestHashKVAsEtcd(t *testing.T) {
 	random := seededGenerator(t).Rand
 	server := startMemEtcd(t)
@@ -84,7 +85,7 @@ func TestHashKVAsEtcd(t *testing.T) {
 			b.ours = server.dial()
 		}
 		if i%5 == 0 {
-			// etcd returns a cached hash for the compacted revision itself.
+			// The compacted revision itself is left out: etcd returns a cached hash for it.
 			if at := compacted + 1 + random.Int64N(10); at <= revision {
 				b.must(&pb.HashKVRequest{Revision: at})
 			}
@@ -96,12 +97,13 @@ func TestHashKVAsEtcd(t *testing.T) {
 	}
 	for _, at := range []int64{1, compacted - 1, revision + 1} {
 		if _, err := b.send(&pb.HashKVRequest{Revision: at}); err == nil {
-			t.Fatalf("revision %d outside %d to %d has a hash", at, compacted, revision)
+			t.Fatalf("HashKV succeeded for revision %d, which is outside of %d to %d", at, compacted, revision)
 		}
 	}
 }
 
-// TestHashesAreEqual sends the same random requests to two mem_etcd and compares hashes.
+// TestHashesAreEqual sends the same random requests to two mem_etcd servers. Their hashes must be equal,
+// also after one of them was killed and restarted.
 func TestHashesAreEqual(t *testing.T) {
 	g := seededGenerator(t)
 	server := startMemEtcd(t)
@@ -137,7 +139,7 @@ func TestHashesAreEqual(t *testing.T) {
 	}
 }
 
-// seeded returns a random generator of requests; SEED repeats a run.
+// seededGenerator returns a generator of random requests. SEED sets its seed.
 func seededGenerator(t *testing.T) *generator {
 	t.Helper()
 	seed := uint64(envInt(t, "SEED", int(time.Now().UnixNano()&0xffffffff)))
@@ -145,8 +147,7 @@ func seededGenerator(t *testing.T) *generator {
 	return &generator{Rand: rand.New(rand.NewPCG(seed, 0)), revision: 1}
 }
 
-// alarmCycle checks which requests fail while an alarm is active, and that none fails
-// afterwards.
+// alarmCycle activates an alarm, compares which requests fail while it is active, and deactivates it.
 func (b *both) alarmCycle(kind pb.AlarmType, member uint64) {
 	b.t.Helper()
 	alarm := func(action pb.AlarmRequest_AlarmAction, kind pb.AlarmType) *pb.AlarmRequest {
@@ -154,14 +155,14 @@ func (b *both) alarmCycle(kind pb.AlarmType, member uint64) {
 	}
 	b.must(alarm(pb.AlarmRequest_ACTIVATE, kind))
 	b.must(alarm(pb.AlarmRequest_ACTIVATE, kind))
-	for _, look := range []pb.AlarmType{pb.AlarmType_NONE, pb.AlarmType_NOSPACE, pb.AlarmType_CORRUPT} {
-		b.must(alarm(pb.AlarmRequest_GET, look))
+	for _, queried := range []pb.AlarmType{pb.AlarmType_NONE, pb.AlarmType_NOSPACE, pb.AlarmType_CORRUPT} {
+		b.must(alarm(pb.AlarmRequest_GET, queried))
 	}
 	put := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: putRequest("a", "2")}}
 	get := &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte("a")}}}
 	del := &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte("x")}}}
 	nested := &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{Failure: []*pb.RequestOp{put}}}}
-	refused := 0
+	failed := 0
 	for _, request := range []proto.Message{
 		putRequest("a", "1"),
 		&pb.RangeRequest{Key: []byte("a")},
@@ -180,11 +181,11 @@ func (b *both) alarmCycle(kind pb.AlarmType, member uint64) {
 		&pb.DefragmentRequest{},
 	} {
 		if _, err := b.send(request); err != nil {
-			refused++
+			failed++
 		}
 	}
-	if refused < 5 {
-		b.t.Fatalf("%v: only %d requests were refused", kind, refused)
+	if failed < 5 {
+		b.t.Fatalf("%d requests failed while the alarm %v was active; want at least 5", failed, kind)
 	}
 	b.must(alarm(pb.AlarmRequest_DEACTIVATE, kind))
 	b.must(alarm(pb.AlarmRequest_DEACTIVATE, kind))
@@ -224,21 +225,21 @@ func TestAlarmsOutliveRestarts(t *testing.T) {
 	}
 	set(pb.AlarmRequest_ACTIVATE)
 	if got := alarms(); len(got) != 1 || !proto.Equal(got[0], corrupt) {
-		t.Fatal(got)
+		t.Fatalf("the active alarms are %v; want %v", got, corrupt)
 	}
 	health, err := http.Get("http://" + server.address + "/health")
 	if err != nil || health.StatusCode != http.StatusServiceUnavailable {
-		t.Fatalf("%v %v", health, err)
+		t.Fatalf("/health with an active alarm: %v, error %v; want status 503", health, err)
 	}
 	if body, _ := io.ReadAll(health.Body); string(body) != `{"health":"false","reason":"ALARM CORRUPT"}` {
-		t.Fatalf("%s", body)
+		t.Fatalf("/health with an active alarm returned %s", body)
 	}
 	health.Body.Close()
 	server.kill()
-	// The server is not ready, so only wait until it responds.
+	// With the alarm the server does not become ready, but it answers requests.
 	server.startWithoutWaiting(binary(t, "mem_etcd"))
 	a = server.dial()
-	waitFor(t, "the alarm", func() bool {
+	waitFor(t, "the restarted server to report the alarm", func() bool {
 		response, err := a.maintenance.Alarm(t.Context(), &pb.AlarmRequest{})
 		return err == nil && len(response.Alarms) == 1
 	})
@@ -252,12 +253,12 @@ func TestAlarmsOutliveRestarts(t *testing.T) {
 	server.restart()
 	a = server.dial()
 	if got := alarms(); len(got) != 0 {
-		t.Fatal(got)
+		t.Fatalf("after the alarm was deactivated and the server restarted, the active alarms are %v", got)
 	}
 }
 
-// TestQuotaAsEtcd fills both servers up to the same quota. The same requests must fail and
-// succeed, and all must succeed after space was freed and the alarm disarmed.
+// TestQuotaAsEtcd fills both servers up to the same quota. The same requests must fail. After space was
+// freed and the alarm was deactivated, puts must succeed again.
 func TestQuotaAsEtcd(t *testing.T) {
 	const quota = "--quota-backend-bytes=8000000"
 	b := &both{t: t, etcd: startEtcd(t, quota).dial(), ours: startMemEtcd(t, quota).dial()}
@@ -267,7 +268,7 @@ func TestQuotaAsEtcd(t *testing.T) {
 	expectNoSpace := func(request proto.Message) {
 		t.Helper()
 		if _, err := b.send(request); status.Code(err) != codes.ResourceExhausted {
-			t.Fatalf("%T: %v", request, err)
+			t.Fatalf("%T returned the error %v; want RESOURCE_EXHAUSTED", request, err)
 		}
 	}
 	expectNoSpace(&pb.LeaseGrantRequest{ID: 5, TTL: 100})
@@ -281,7 +282,7 @@ func TestQuotaAsEtcd(t *testing.T) {
 	for name, a := range map[string]*api{"etcd": b.etcd, "mem_etcd": b.ours} {
 		alarms, err := a.maintenance.Alarm(t.Context(), &pb.AlarmRequest{})
 		if err != nil || len(alarms.Alarms) != 1 || alarms.Alarms[0].Alarm != pb.AlarmType_NOSPACE {
-			t.Fatalf("%s: %v %v", name, alarms, err)
+			t.Fatalf("%s has the alarms %v, error %v; want NOSPACE", name, alarms, err)
 		}
 		disarm := &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: alarms.Alarms[0].MemberID, Alarm: pb.AlarmType_NOSPACE}
 		if _, err := a.maintenance.Alarm(t.Context(), disarm); err != nil {
@@ -293,6 +294,7 @@ func TestQuotaAsEtcd(t *testing.T) {
 	}
 }
 
+// fillUp puts keys until the quota is exceeded.
 func fillUp(t *testing.T, name string, a *api) {
 	t.Helper()
 	written := 0
@@ -305,20 +307,22 @@ func fillUp(t *testing.T, name string, a *api) {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
-	t.Logf("%s takes %d puts of 200 kB", name, written)
-	// etcd checks the size of its file, which grows some time after a put.
+	t.Logf("%s accepted %d puts of 200 kB", name, written)
+	// etcd checks the size of its file, which it writes some time after a put. It therefore accepts more
+	// than the quota.
 	if written < 20 || name == "mem_etcd" && written > 40 {
-		t.Fatalf("%s: %d puts fit into the quota", name, written)
+		t.Fatalf("%s accepted %d puts of 200 kB with a quota of 8 MB; want at least 20, and at most 40 with mem_etcd", name, written)
 	}
 	state, err := a.maintenance.Status(t.Context(), &pb.StatusRequest{})
 	if err != nil || state.DbSizeQuota != 8_000_000 || len(state.Errors) != 1 {
-		t.Fatalf("%s: %v %v", name, state, err)
+		t.Fatalf("%s: status %v, error %v; want the quota and 1 error", name, state, err)
 	}
 	if _, err := a.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("0")}); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
 }
 
+// makeRoom deletes all keys, compacts and defragments.
 func makeRoom(t *testing.T, name string, a *api) {
 	t.Helper()
 	deleted, err := a.kv.DeleteRange(t.Context(), &pb.DeleteRangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
@@ -333,7 +337,7 @@ func makeRoom(t *testing.T, name string, a *api) {
 	}
 	state, err := a.maintenance.Status(t.Context(), &pb.StatusRequest{})
 	if err != nil || state.DbSize > 2_000_000 {
-		t.Fatalf("%s: %v %v", name, state, err)
+		t.Fatalf("%s: status %v, error %v; want a size of at most 2 MB", name, state, err)
 	}
 }
 
@@ -349,7 +353,7 @@ func TestDowngradeAndMoveLeaderAsEtcd(t *testing.T) {
 	for name, a := range map[string]*api{"etcd": b.etcd, "mem_etcd": b.ours} {
 		state, err := a.maintenance.Status(t.Context(), &pb.StatusRequest{})
 		if err != nil || state.DowngradeInfo.Enabled || state.StorageVersion != "3.7.0" || state.IsLearner {
-			t.Fatalf("%s: %v %v", name, state, err)
+			t.Fatalf("%s: status %v, error %v; want no downgrade, storage version 3.7.0 and no learner", name, state, err)
 		}
 		if _, err := a.maintenance.MoveLeader(t.Context(), &pb.MoveLeaderRequest{TargetID: state.Leader}); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -359,12 +363,12 @@ func TestDowngradeAndMoveLeaderAsEtcd(t *testing.T) {
 	_, _ = b.send(&pb.DowngradeRequest{Action: pb.DowngradeRequest_ENABLE, Version: "3.6"})
 	state, err := b.ours.maintenance.Status(t.Context(), &pb.StatusRequest{})
 	if err != nil || !state.DowngradeInfo.Enabled || state.DowngradeInfo.TargetVersion != "3.6.0" {
-		t.Fatalf("%v %v", state, err)
+		t.Fatalf("status %v, error %v; want a downgrade to 3.6.0", state, err)
 	}
 }
 
-// TestSnapshotStream takes a snapshot during writes, and one that the client does not read.
-// Neither delays writers.
+// TestSnapshotStream takes a snapshot during writes, while another snapshot is open that its client does
+// not read. The writes and the snapshot must succeed, and the snapshot must have the correct hash.
 func TestSnapshotStream(t *testing.T) {
 	server := startMemEtcd(t, "--wal-mode", "none")
 	a := server.dial()
@@ -388,7 +392,7 @@ func TestSnapshotStream(t *testing.T) {
 		}
 	})
 	if len(file) < 30_000_000 || len(file)%512 != 32 {
-		t.Fatalf("%d bytes", len(file))
+		t.Fatalf("the snapshot has %d bytes; want at least 30,000,000, and 32 more than a multiple of 512", len(file))
 	}
 	content, hash := file[:len(file)-32], file[len(file)-32:]
 	if sum := sha256.Sum256(content); string(sum[:]) != string(hash) {
@@ -396,11 +400,11 @@ func TestSnapshotStream(t *testing.T) {
 	}
 	state, err := a.maintenance.Status(t.Context(), &pb.StatusRequest{})
 	if err != nil || state.Header.Revision < 302 {
-		t.Fatalf("%v %v", state, err)
+		t.Fatalf("status %v, error %v; want at least revision 302", state, err)
 	}
 }
 
-// readSnapshot takes a snapshot and calls meanwhile after each message.
+// readSnapshot takes a snapshot and returns its bytes. It calls meanwhile after each message.
 func readSnapshot(t *testing.T, a *api, meanwhile func()) []byte {
 	t.Helper()
 	stream, err := a.maintenance.Snapshot(t.Context(), &pb.SnapshotRequest{})
@@ -418,18 +422,19 @@ func readSnapshot(t *testing.T, a *api, meanwhile func()) []byte {
 			t.Fatal(err)
 		}
 		if part.Version != "3.7.0" {
-			t.Fatalf("version %q", part.Version)
+			t.Fatalf("a snapshot message has version %q; want 3.7.0", part.Version)
 		}
 		file = append(file, part.Blob...)
 		last = part
 		meanwhile()
 	}
 	if last.RemainingBytes != 0 {
-		t.Fatalf("the last message announces %d more bytes", last.RemainingBytes)
+		t.Fatalf("the last snapshot message has %d remaining bytes; want 0", last.RemainingBytes)
 	}
 	return file
 }
 
+// waitFor waits until done returns true, and fails the test after startTimeout.
 func waitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -440,8 +445,8 @@ func waitFor(t *testing.T, what string, done func() bool) {
 	t.Fatalf("timed out waiting for %s after %v", what, startTimeout)
 }
 
-// page returns status code and content of a page with sorted lines, because etcd lists its
-// checks in random order.
+// page returns the status code and the content of a page. The lines are sorted, because etcd lists its
+// health checks in random order.
 func page(t *testing.T, address, path string) string {
 	t.Helper()
 	response, err := http.Get("http://" + address + path)
@@ -458,8 +463,8 @@ func page(t *testing.T, address, path string) string {
 	return fmt.Sprint(response.StatusCode, lines)
 }
 
-// TestPagesAsEtcd compares the health pages under each alarm. kubeadm's probes exclude
-// NOSPACE, because a restart would not help.
+// TestPagesAsEtcd compares the health and version pages with etcd's, without an alarm and with each alarm.
+// Some paths exclude NOSPACE, as kubeadm's probes do.
 func TestPagesAsEtcd(t *testing.T) {
 	etcd, ours := startEtcd(t), startMemEtcd(t, "--wal-mode", "none")
 	b := &both{t: t, etcd: etcd.dial(), ours: ours.dial()}
@@ -473,7 +478,7 @@ func TestPagesAsEtcd(t *testing.T) {
 		} {
 			want, got := page(t, etcd.address, path), page(t, ours.address, path)
 			if want != got {
-				t.Errorf("%s %v\netcd     %s\nmem_etcd %s", path, kind, want, got)
+				t.Errorf("%s with alarm %v\netcd     %s\nmem_etcd %s", path, kind, want, got)
 			}
 		}
 		b.must(&pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: 7, Alarm: kind})

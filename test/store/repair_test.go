@@ -13,9 +13,9 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// TestCheckAndRepair damages a log. `mem_etcd check` reports file and offset, `mem_etcd
-// repair` prints its plan and with --yes repairs, and the store continues above every
-// revision it exposed.
+// TestCheckAndRepair damages a log. `mem_etcd check` must report the file and the offset. `mem_etcd repair`
+// must print what it would do, and do it with --yes. Afterwards the store must continue above all published
+// revisions.
 func TestCheckAndRepair(t *testing.T) {
 	s := startMemEtcd(t, "--wal-mode", "fsync")
 	a := s.dial()
@@ -25,7 +25,7 @@ func TestCheckAndRepair(t *testing.T) {
 		revision = mustPut(t, a, "key", "value")
 	}
 	if output, code := subcommand(t, "check", "--data-dir", data); code != 1 || !strings.Contains(output, "is in use by another process") {
-		t.Fatalf("%d %s", code, output)
+		t.Fatalf("check while the server runs: exit code %d, output %s", code, output)
 	}
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
@@ -33,11 +33,11 @@ func TestCheckAndRepair(t *testing.T) {
 	output, code := subcommand(t, "check", "--data-dir", data)
 	for _, expected := range []string{"revision   11, never compacted", "keys       1, ", "snapshot   none", "no damage found"} {
 		if code != 0 || !strings.Contains(output, expected) {
-			t.Fatalf("%d %s", code, output)
+			t.Fatalf("check of an intact log: exit code %d, output %s; want %q", code, output, expected)
 		}
 	}
 	if output, code := subcommand(t, "repair", "--data-dir", data, "--yes"); code != 0 || !strings.Contains(output, "nothing to do") {
-		t.Fatalf("%d %s", code, output)
+		t.Fatalf("repair of an intact log: exit code %d, output %s", code, output)
 	}
 
 	segment := filepath.Join(data, "wal", "00000000000000000001.wal")
@@ -50,16 +50,16 @@ func TestCheckAndRepair(t *testing.T) {
 	for _, args := range [][]string{{"check", "--data-dir", data}, {"--data-dir", data, "--log-level", "error"}} {
 		output, code = subcommand(t, args...)
 		if code != 1 || !strings.Contains(output, filepath.Base(segment)+" is corrupt at offset") || !strings.Contains(output, "mem_etcd repair") {
-			t.Fatalf("%d %s", code, output)
+			t.Fatalf("mem_etcd %v with a damaged log: exit code %d, output %s", args, code, output)
 		}
 	}
 	output, code = subcommand(t, "repair", "--data-dir", data)
 	if code != 1 || !strings.Contains(output, "kept       1 keys, up to revision 10") || !strings.Contains(output, "repeat with --yes") {
-		t.Fatalf("%d %s", code, output)
+		t.Fatalf("repair without --yes: exit code %d, output %s", code, output)
 	}
 	output, code = subcommand(t, "repair", "--data-dir", data, "--yes")
 	if code != 0 || !strings.Contains(output, "set aside  "+filepath.Join(data, "wal.damaged")) {
-		t.Fatalf("%d %s", code, output)
+		t.Fatalf("repair with --yes: exit code %d, output %s", code, output)
 	}
 	kept, err := os.ReadFile(filepath.Join(data, "wal.damaged", filepath.Base(segment)))
 	if err != nil || !bytes.Equal(kept, content) {
@@ -69,16 +69,16 @@ func TestCheckAndRepair(t *testing.T) {
 	s.restart()
 	a = s.dial()
 	if get(t, a, "key") != "value" || mustPut(t, a, "key", "new") <= revision {
-		t.Fatal("the store does not continue above the revisions that it exposed")
+		t.Fatal("the repaired store lost the key, or does not continue above the published revisions")
 	}
 	w := newWriters(noKey)
 	w.revision = revision
 	w.verifyCompactionError(t, a, 0)
 }
 
-// TestLeaseKeepsItsTime checks that a renewed lease and another one keep their remaining
-// TTLs over a restart.
-func TestLeaseKeepsItsTime(t *testing.T) {
+// TestLeasesKeepTheirTTL checks that a renewed lease and one that was not renewed keep their remaining TTLs
+// over a restart.
+func TestLeasesKeepTheirTTL(t *testing.T) {
 	s := startMemEtcd(t)
 	a := s.dial()
 	for _, id := range []int64{1, 2} {
@@ -95,26 +95,27 @@ func TestLeaseKeepsItsTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	if response, err := stream.Recv(); err != nil || response.TTL != 100 {
-		t.Fatalf("%v %v", response, err)
+		t.Fatalf("renewal of a lease: %v, error %v; want a TTL of 100 s", response, err)
 	}
 	s.kill()
 	time.Sleep(2 * time.Second)
 	s.restart()
 	a = s.dial()
-	left := func(id int64) int64 {
+	remainingTTL := func(id int64) int64 {
 		response, err := a.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: id})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return response.TTL
 	}
-	// Tolerates a slow machine, but less time than the store was down.
-	if one, two := left(1), left(2); one > 96 || one < 90 || two < one+3 {
-		t.Fatalf("%d and %d seconds are left", one, two)
+	// Lease 1 was granted 3.5 s before the crash. Lease 2 was renewed just before it. The limits allow for a
+	// slow machine.
+	if one, two := remainingTTL(1), remainingTTL(2); one > 96 || one < 90 || two < one+3 {
+		t.Fatalf("the remaining TTLs are %d s and %d s; want 90 s to 96 s for the first, and at least 3 s more for the second", one, two)
 	}
 }
 
-// subcommand runs a subcommand of mem_etcd and returns output and exit code.
+// subcommand runs mem_etcd with these arguments and returns its output and exit code.
 func subcommand(t *testing.T, args ...string) (output string, code int) {
 	t.Helper()
 	bytes, err := exec.Command(binary(t, "mem_etcd"), args...).CombinedOutput()

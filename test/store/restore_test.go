@@ -21,13 +21,14 @@ func (s *server) etcdctl(args ...string) (string, error) {
 	return string(output), err
 }
 
-// memEtcd runs a subcommand of mem_etcd and returns its output.
+// memEtcd runs mem_etcd with these arguments until it exits, and returns its output.
 func memEtcd(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	output, err := exec.Command(binary(t, "mem_etcd"), args...).CombinedOutput()
 	return string(output), err
 }
 
+// mustMemEtcd runs mem_etcd with these arguments, which must succeed, and returns its output.
 func mustMemEtcd(t *testing.T, args ...string) string {
 	t.Helper()
 	output, err := memEtcd(t, args...)
@@ -37,7 +38,7 @@ func mustMemEtcd(t *testing.T, args ...string) string {
 	return output
 }
 
-// allKeys returns all current keys without the fields that a restore may change.
+// allKeys returns all current keys, without the response header, which a restore may change.
 func allKeys(t *testing.T, a *api) *pb.RangeResponse {
 	t.Helper()
 	response, err := a.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
@@ -48,9 +49,9 @@ func allKeys(t *testing.T, a *api) *pb.RangeResponse {
 	return response
 }
 
-// TestSnapshotAndRestore takes a snapshot with etcdctl and restores it: all keys are
-// present, revisions continue far above the old ones, and a watch from an old revision gets
-// a compaction error.
+// TestSnapshotAndRestore takes a snapshot with etcdctl and restores it. All keys and leases must be
+// present. By default, revisions continue 1,000,000,000 above those of the snapshot, and a watch from an
+// earlier revision gets a compaction error. With --bump-revision 0, revisions and hashes are kept.
 func TestSnapshotAndRestore(t *testing.T) {
 	g := seededGenerator(t)
 	server := startMemEtcd(t)
@@ -77,11 +78,11 @@ func TestSnapshotAndRestore(t *testing.T) {
 		mustMemEtcd(t, append([]string{"restore", file, "--data-dir", dir}, flags...)...)
 		b := startMemEtcd(t, "--data-dir", dir).dial()
 		if got := allKeys(t, b); !proto.Equal(got, want) {
-			t.Fatalf("%s: %v, not %v", name, got, want)
+			t.Fatalf("%s: the restored store contains %v; want %v", name, got, want)
 		}
 		lease, err := b.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: 99, Keys: true})
 		if err != nil || lease.GrantedTTL != 5000 || len(lease.Keys) != 1 {
-			t.Fatalf("%s: %v %v", name, lease, err)
+			t.Fatalf("%s: the restored lease is %v, error %v; want a granted TTL of 5000 s and 1 key", name, lease, err)
 		}
 		put, err := b.kv.Put(t.Context(), putRequest("new", ""))
 		if err != nil {
@@ -89,20 +90,20 @@ func TestSnapshotAndRestore(t *testing.T) {
 		}
 		if name == "kept" {
 			if put.Header.Revision != revision+1 {
-				t.Fatalf("the put got revision %d after snapshot revision %d", put.Header.Revision, revision)
+				t.Fatalf("the first put has revision %d; want %d", put.Header.Revision, revision+1)
 			}
 			for _, at := range []int64{max(g.compacted, 1), revision} {
 				want, _ := call(t, a, &pb.HashKVRequest{Revision: at})
 				got, _ := call(t, b, &pb.HashKVRequest{Revision: at})
 				want.(*pb.HashKVResponse).Header, got.(*pb.HashKVResponse).Header = nil, nil
 				if !proto.Equal(want, got) {
-					t.Fatalf("revision %d: %v, not %v", at, got, want)
+					t.Fatalf("the hash at revision %d is %v; want %v", at, got, want)
 				}
 			}
 			continue
 		}
 		if put.Header.Revision != revision+1_000_000_001 {
-			t.Fatalf("the put got revision %d after snapshot revision %d", put.Header.Revision, revision)
+			t.Fatalf("the first put has revision %d; want %d", put.Header.Revision, revision+1_000_000_001)
 		}
 		stream, err := b.watch.Watch(t.Context())
 		if err != nil {
@@ -117,7 +118,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 			}
 			if response.Canceled {
 				if response.CompactRevision != revision+1_000_000_000 {
-					t.Fatal(response)
+					t.Fatalf("the watch was cancelled with %v; want compact revision %d", response, revision+1_000_000_000)
 				}
 				break
 			}
@@ -140,7 +141,7 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	damaged := append([]byte{}, content...)
-	damaged[400] ^= 1 // after the content, so that only the hash can detect the damage
+	damaged[400] ^= 1 // outside of the data, so that only the hash detects the damage
 	mustWrite(t, filepath.Join(dir, "damaged"), string(damaged))
 	mustWrite(t, filepath.Join(dir, "short"), string(content[:60]))
 	mustWrite(t, filepath.Join(dir, "other"), strings.Repeat("x", 1024))
@@ -158,17 +159,16 @@ func TestRestoreRefuses(t *testing.T) {
 		args := []string{"snapshot", "restore", filepath.Join(dir, c.file), "--data-dir", filepath.Join(dir, c.target)}
 		output, err := memEtcd(t, append(args, strings.Fields(c.flag)...)...)
 		if err == nil || !strings.Contains(output, c.expected) || strings.Count(output, "\n") != 1 {
-			t.Errorf("%+v: %v %s", c, err, output)
+			t.Errorf("restore with %+v: error %v, output %q; want one line that contains %q", c, err, output, c.expected)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "new")); err == nil {
-		t.Error("a refused restore created a directory")
+		t.Error("a failed restore created the data directory")
 	}
 	mustMemEtcd(t, "restore", filepath.Join(dir, "damaged"), "--skip-hash-check=false", "--skip-hash-check", "--data-dir", filepath.Join(dir, "new"))
 }
 
-// TestSnapshotStatus compares the status of a snapshot with etcdutl's of an etcd snapshot
-// with the same content. The hash equals HashKV.
+// TestSnapshotStatus checks the output of `mem_etcd snapshot status`. The hash must equal that of HashKV.
 func TestSnapshotStatus(t *testing.T) {
 	server := startMemEtcd(t, "--wal-mode", "none")
 	a := server.dial()
@@ -193,17 +193,17 @@ func TestSnapshotStatus(t *testing.T) {
 	}
 	fromJSON(t, mustMemEtcd(t, "snapshot", "status", file, "-w", "json"), &status)
 	if status.Hash != hash.Hash || status.Revision != 4 || status.TotalKey != 2 || status.TotalSize%512 != 0 || status.Version != "3.7.0" {
-		t.Fatalf("%+v", status)
+		t.Fatalf("the status is %+v; want hash %d, revision 4, 2 keys, a multiple of 512 bytes and version 3.7.0", status, hash.Hash)
 	}
 	for _, form := range []string{"simple", "table", "fields"} {
 		if output := mustMemEtcd(t, "snapshot", "status", file, "--write-out", form); !strings.Contains(output, "3.7.0") {
-			t.Fatal(output)
+			t.Fatalf("the status in the format %s does not contain the version: %s", form, output)
 		}
 	}
 }
 
-// TestMoveFromEtcd restores a snapshot of etcd: all keys and leases, and with
-// --bump-revision 0 the whole history.
+// TestMoveFromEtcd restores a snapshot of etcd. All keys and leases must be present and, with
+// --bump-revision 0, the whole history.
 func TestMoveFromEtcd(t *testing.T) {
 	g := seededGenerator(t)
 	etcd := startEtcd(t)
@@ -212,7 +212,7 @@ func TestMoveFromEtcd(t *testing.T) {
 		response, _ := call(t, a, g.request())
 		g.updateRevision(response)
 	}
-	// Enough for a B+tree of several levels, and for values larger than a page.
+	// With these keys the B+tree has several levels, and some values are larger than a page.
 	for i := range 3000 {
 		request := &pb.PutRequest{Key: fmt.Appendf(nil, "many/%d", i), Value: make([]byte, 100+(i%100)*(i%100)*5)}
 		response, err := a.kv.Put(t.Context(), request)
@@ -240,23 +240,23 @@ func TestMoveFromEtcd(t *testing.T) {
 	fromJSON(t, mustMemEtcd(t, "snapshot", "status", file, "-w", "json"), &status)
 	want := allKeys(t, a)
 	if status.Revision != g.revision || int64(status.TotalKey) != want.Count {
-		t.Fatalf("%+v, not %d and %d", status, g.revision, want.Count)
+		t.Fatalf("the status of the snapshot is %+v; want revision %d and %d keys", status, g.revision, want.Count)
 	}
 	for name, flags := range map[string][]string{"raised": nil, "kept": {"--bump-revision", "0"}} {
 		dir := filepath.Join(t.TempDir(), name)
 		mustMemEtcd(t, append([]string{"restore", file, "--data-dir", dir}, flags...)...)
 		b := startMemEtcd(t, "--data-dir", dir).dial()
 		if got := allKeys(t, b); !proto.Equal(got, want) {
-			t.Fatalf("%s: got %d keys, expected %d with the same content", name, got.Count, want.Count)
+			t.Fatalf("%s: the %d restored keys differ from the %d keys of etcd", name, got.Count, want.Count)
 		}
 		lease, err := b.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: 99, Keys: true})
 		if err != nil || lease.GrantedTTL != 5000 || len(lease.Keys) != 1 {
-			t.Fatalf("%s: %v %v", name, lease, err)
+			t.Fatalf("%s: the restored lease is %v, error %v; want a granted TTL of 5000 s and 1 key", name, lease, err)
 		}
 		if name == "kept" {
 			from := max(g.compacted, 1)
 			if !proto.Equal(history(t, a, from, g.revision), history(t, b, from, g.revision)) {
-				t.Fatal("the histories differ")
+				t.Fatal("the restored history differs from etcd's")
 			}
 		}
 	}
@@ -267,6 +267,6 @@ func TestMoveFromEtcd(t *testing.T) {
 	mustWrite(t, file, string(content[:len(content)/2]))
 	output, err := memEtcd(t, "restore", file, "--skip-hash-check", "--data-dir", filepath.Join(t.TempDir(), "new"))
 	if err == nil || !strings.Contains(output, "the file is truncated") {
-		t.Fatalf("%v %s", err, output)
+		t.Fatalf("restoring a truncated snapshot: error %v, output %s", err, output)
 	}
 }

@@ -28,13 +28,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// TestRefusesToStart checks the one-line message and the exit code of startup errors.
+// TestRefusesToStart checks that mem_etcd exits with a one-line message if it cannot start.
 func TestRefusesToStart(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
+	defer listener.Close()
 	inUse := startMemEtcd(t)
 	etcdData, newer, garbage := t.TempDir(), t.TempDir(), t.TempDir()
 	mustWrite(t, filepath.Join(etcdData, "member", "snap", "db"), "x")
@@ -42,11 +42,11 @@ func TestRefusesToStart(t *testing.T) {
 	mustWrite(t, filepath.Join(newer, "wal", "README"), "x")
 	mustWrite(t, filepath.Join(garbage, "not-a-key.pem"), "x")
 	pem := filepath.Join(garbage, "not-a-key.pem")
-	logless := filepath.Join(t.TempDir(), "data")
-	once := startMemEtcd(t, "--data-dir", logless)
-	mustPut(t, once.dial(), "k", "v")
-	once.kill()
-	if err := os.RemoveAll(filepath.Join(logless, "wal")); err != nil {
+	withoutLog := filepath.Join(t.TempDir(), "data")
+	killed := startMemEtcd(t, "--data-dir", withoutLog)
+	mustPut(t, killed.dial(), "k", "v")
+	killed.kill()
+	if err := os.RemoveAll(filepath.Join(withoutLog, "wal")); err != nil {
 		t.Fatal(err)
 	}
 	free := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
@@ -57,37 +57,38 @@ func TestRefusesToStart(t *testing.T) {
 		line string
 	}{
 		{"unknown flag", []string{"--frobnicate"}, 2, "unexpected argument '--frobnicate'"},
-		{"port in use", []string{"--listen-client-urls", "http://" + taken.Addr().String(), "--wal-mode", "none"}, 1, "Address already in use"},
+		{"port in use", []string{"--listen-client-urls", "http://" + listener.Addr().String(), "--wal-mode", "none"}, 1, "Address already in use"},
 		{"directory in use", []string{"--listen-client-urls", free, "--data-dir", inUse.args[1]}, 1, "is in use by another process"},
 		{"directory of etcd", []string{"--listen-client-urls", free, "--data-dir", etcdData}, 1, "contains the data of etcd"},
 		{"directory of a newer version", []string{"--listen-client-urls", free, "--data-dir", newer}, 1, "has format 99"},
-		{"directory that cannot be made", []string{"--listen-client-urls", free, "--data-dir", "/proc/nothing"}, 1, "create data directory /proc/nothing"},
-		{"a file where the socket should be", []string{"--listen-client-urls", "unix://" + pem, "--wal-mode", "none"}, 1, "listen on unix://"},
-		{"directory without its log", []string{"--listen-client-urls", free, "--data-dir", logless}, 1, "the directory of the log is missing"},
+		{"directory that cannot be created", []string{"--listen-client-urls", free, "--data-dir", "/proc/nothing"}, 1, "create data directory /proc/nothing"},
+		{"regular file at the path of the socket", []string{"--listen-client-urls", "unix://" + pem, "--wal-mode", "none"}, 1, "listen on unix://"},
+		{"directory without its log", []string{"--listen-client-urls", free, "--data-dir", withoutLog}, 1, "the directory of the log is missing"},
 		{"missing certificate", []string{"--listen-client-urls", "https://127.0.0.1:1", "--cert-file", "/nowhere", "--key-file", "/nowhere"}, 1, "read the certificates in /nowhere"},
-		{"broken certificate", []string{"--listen-client-urls", "https://127.0.0.1:1", "--cert-file", pem, "--key-file", pem}, 1, "contains no PEM certificate"},
+		{"invalid certificate", []string{"--listen-client-urls", "https://127.0.0.1:1", "--cert-file", pem, "--key-file", pem}, 1, "contains no PEM certificate"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			output, err := exec.Command(binary(t, "mem_etcd"), append(test.args, "--log-level", "error")...).CombinedOutput()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != test.code {
-				t.Fatalf("exit %v, expected %d: %s", err, test.code, output)
+				t.Fatalf("mem_etcd ended with %v; want exit code %d: %s", err, test.code, output)
 			}
 			text := strings.TrimSpace(string(output))
 			if !strings.Contains(text, test.line) || !strings.HasPrefix(text, "mem_etcd: ") || strings.Contains(text, "\n") {
-				t.Fatalf("%q", text)
+				t.Fatalf("mem_etcd printed %q; want one line that starts with \"mem_etcd: \" and contains %q", text, test.line)
 			}
 		})
 	}
 	if _, err := os.Stat(pem); err != nil {
-		t.Fatalf("the file was removed: %v", err)
+		t.Fatalf("the regular file at the path of the socket was removed: %v", err)
 	}
 	if get(t, inUse.dial(), "k") != "" {
-		t.Fatal("the running server lost its key")
+		t.Fatal("the server whose data directory is in use contains an unexpected key")
 	}
 }
 
-// TestDamagedLogIsRefused flips a bit in durable records of the log.
+// TestDamagedLogIsRefused checks that mem_etcd does not start if a bit in a durable record of the log is
+// flipped.
 func TestDamagedLogIsRefused(t *testing.T) {
 	s := startMemEtcd(t, "--wal-mode", "fsync")
 	a := s.dial()
@@ -99,13 +100,13 @@ func TestDamagedLogIsRefused(t *testing.T) {
 	}
 	segments, err := filepath.Glob(filepath.Join(s.args[1], "wal", "*.wal"))
 	if err != nil || len(segments) != 1 {
-		t.Fatalf("%v %v", segments, err)
+		t.Fatalf("the log has the segments %v, error %v; want 1", segments, err)
 	}
 	content, err := os.ReadFile(segments[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first record and the last acknowledged one.
+	// Damage the first record and the last acknowledged one.
 	last := bytes.LastIndex(content, []byte("value"))
 	for _, offset := range []int{60, last} {
 		damaged := bytes.Clone(content)
@@ -113,7 +114,7 @@ func TestDamagedLogIsRefused(t *testing.T) {
 		mustWrite(t, segments[0], string(damaged))
 		output, err := exec.Command(s.cmd.Path, s.args...).CombinedOutput()
 		if err == nil || !strings.Contains(string(output), filepath.Base(segments[0])+" is corrupt at offset") {
-			t.Fatalf("offset %d: %v: %s", offset, err, output)
+			t.Fatalf("start with a flipped bit at offset %d: error %v, output %s", offset, err, output)
 		}
 	}
 }
@@ -124,7 +125,7 @@ func TestUnixSocket(t *testing.T) {
 	if err := putOver(t, "unix://"+path, insecure.NewCredentials()); err != nil {
 		t.Fatal(err)
 	}
-	// A killed server leaves its socket file; the next server replaces it.
+	// A killed server leaves its socket file behind. The restarted server must replace it.
 	s.kill()
 	s.restart()
 	if err := putOver(t, "unix://"+path, insecure.NewCredentials()); err != nil {
@@ -132,8 +133,7 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// TestMetricsListener checks that the metrics listener serves metrics and health but no
-// gRPC.
+// TestMetricsListener checks that --listen-metrics-urls serves metrics, health and version, but not gRPC.
 func TestMetricsListener(t *testing.T) {
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	s := startMemEtcd(t, "--listen-metrics-urls", "http://"+address)
@@ -152,16 +152,15 @@ func TestMetricsListener(t *testing.T) {
 		body, err := io.ReadAll(response.Body)
 		response.Body.Close()
 		if err != nil || response.StatusCode != http.StatusOK || !strings.Contains(string(body), expected) {
-			t.Fatalf("%s: %v %s %v", path, response.Status, body, err)
+			t.Fatalf("%s: status %v, body %s, error %v; want %q", path, response.Status, body, err, expected)
 		}
 	}
 	if err := putOver(t, address, insecure.NewCredentials()); err == nil {
-		t.Fatal("the metrics listener serves keys")
+		t.Fatal("the metrics listener accepted a put")
 	}
 }
 
-// TestTrafficIsCounted checks the metrics of bytes from and to clients, which have etcd's
-// names.
+// TestTrafficIsCounted checks etcd's metrics of the bytes received from and sent to clients.
 func TestTrafficIsCounted(t *testing.T) {
 	const large = 100_000
 	s := startMemEtcd(t)
@@ -180,12 +179,12 @@ func TestTrafficIsCounted(t *testing.T) {
 	received, sent := traffic()
 	received, sent = received-receivedBefore, sent-sentBefore
 	if received < large || received > large*11/10 || sent < 2*large || sent > large*21/10 {
-		t.Errorf("%d bytes were received and %d sent", received, sent)
+		t.Errorf("for 1 put and 2 reads of %d bytes, the metrics count %d received and %d sent bytes", large, received, sent)
 	}
 }
 
-// TestClientCertificates checks that only clients with a certificate are accepted, over
-// HTTP/2 and HTTP/1.1.
+// TestClientCertificates checks that --client-cert-auth accepts only clients with a certificate, with HTTP/2
+// and HTTP/1.1.
 func TestClientCertificates(t *testing.T) {
 	dir := t.TempDir()
 	authority := newAuthority(t, filepath.Join(dir, "ca.crt"))
@@ -195,36 +194,37 @@ func TestClientCertificates(t *testing.T) {
 	startMemEtcd(t, "--cert-file", filepath.Join(dir, "server.crt"), "--key-file", filepath.Join(dir, "server.key"),
 		"--trusted-ca-file", filepath.Join(dir, "ca.crt"), "--client-cert-auth", "--listen-client-urls", "https://"+address)
 
-	trusting := &tls.Config{RootCAs: authority.pool}
-	known := trusting.Clone()
+	withoutCertificate := &tls.Config{RootCAs: authority.pool}
+	withCertificate := withoutCertificate.Clone()
 	certificate, err := tls.LoadX509KeyPair(filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	known.Certificates = []tls.Certificate{certificate}
-	if err := putOver(t, address, credentials.NewTLS(known)); err != nil {
+	withCertificate.Certificates = []tls.Certificate{certificate}
+	if err := putOver(t, address, credentials.NewTLS(withCertificate)); err != nil {
 		t.Fatal(err)
 	}
-	if err := putOver(t, address, credentials.NewTLS(trusting)); err == nil {
+	if err := putOver(t, address, credentials.NewTLS(withoutCertificate)); err == nil {
 		t.Fatal("a client without a certificate was accepted")
 	}
 	if err := putOver(t, address, insecure.NewCredentials()); err == nil {
 		t.Fatal("a client without TLS was accepted")
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: known}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: withCertificate}}
 	response, err := client.Get("https://" + address + "/version")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
 	if body, _ := io.ReadAll(response.Body); !strings.Contains(string(body), `"etcdserver":"3.7`) {
-		t.Fatalf("%s", body)
+		t.Fatalf("/version over HTTP/1.1 returned %s", body)
 	}
 }
 
-func putOver(t *testing.T, address string, how credentials.TransportCredentials) error {
+// putOver opens a connection with these credentials, puts a key and returns the error.
+func putOver(t *testing.T, address string, transport credentials.TransportCredentials) error {
 	t.Helper()
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(how))
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(transport))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,6 +233,7 @@ func putOver(t *testing.T, address string, how credentials.TransportCredentials)
 	return err
 }
 
+// mustWrite writes a file and creates its directory.
 func mustWrite(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -243,13 +244,14 @@ func mustWrite(t *testing.T, path, content string) {
 	}
 }
 
-// authority signs certificates for tests.
+// authority is a certificate authority for tests.
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 	pool        *x509.CertPool
 }
 
+// newAuthority creates a certificate authority and writes its certificate to path.
 func newAuthority(t *testing.T, path string) *authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -275,7 +277,7 @@ func newAuthority(t *testing.T, path string) *authority {
 	return &authority{certificate, key, pool}
 }
 
-// issue writes NAME.crt and NAME.key, valid for servers and clients.
+// issue writes NAME.crt and NAME.key: a certificate with serial number 2, valid for servers and clients.
 func (a *authority) issue(t *testing.T, dir, name string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// startTLS starts mem_etcd with the certificates in dir.
+// startTLS starts mem_etcd with the certificates in dir and waits until it is ready.
 func startTLS(t *testing.T, dir string, flags ...string) *server {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -30,7 +30,7 @@ func startTLS(t *testing.T, dir string, flags ...string) *server {
 	return s
 }
 
-// handshake connects with this client certificate and returns the TLS state.
+// handshake connects with this TLS configuration and returns the state of the connection.
 func handshake(address string, config *tls.Config) (tls.ConnectionState, error) {
 	conn, err := tls.Dial("tcp", address, config)
 	if err != nil {
@@ -40,6 +40,7 @@ func handshake(address string, config *tls.Config) (tls.ConnectionState, error) 
 	return conn.ConnectionState(), nil
 }
 
+// clientTLS returns the TLS configuration of a client with the certificate NAME.crt in dir.
 func clientTLS(t *testing.T, a *authority, dir, name string) *tls.Config {
 	t.Helper()
 	certificate, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"))
@@ -49,8 +50,8 @@ func clientTLS(t *testing.T, a *authority, dir, name string) *tls.Config {
 	return &tls.Config{RootCAs: a.pool, Certificates: []tls.Certificate{certificate}}
 }
 
-// TestCertificatesAreReloaded replaces certificate, key and CA of a running server, which
-// must use them for new connections.
+// TestCertificatesAreReloaded replaces the certificate, the key and the CA certificate of a running server.
+// The server must use them for new connections, and must keep the previous ones if the new ones are invalid.
 func TestCertificatesAreReloaded(t *testing.T) {
 	dir := t.TempDir()
 	ca := newAuthority(t, filepath.Join(dir, "ca.crt"))
@@ -58,7 +59,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	ca.issue(t, dir, "client")
 	config := clientTLS(t, ca, dir, "client")
 	server := startTLS(t, dir)
-	shown := func() string {
+	serverCertificate := func() string {
 		t.Helper()
 		state, err := handshake(server.address, config)
 		if err != nil {
@@ -66,23 +67,23 @@ func TestCertificatesAreReloaded(t *testing.T) {
 		}
 		return string(state.PeerCertificates[0].Raw)
 	}
-	first := shown()
+	first := serverCertificate()
 
 	mustWrite(t, filepath.Join(dir, "server.crt"), "no certificate")
 	for range 5 {
-		if shown() != first {
-			t.Fatal("an unreadable certificate is in use")
+		if serverCertificate() != first {
+			t.Fatal("the server does not keep the previous certificate while the file is invalid")
 		}
 	}
 	const warning = "failed to reload certificates, keeping the previous ones"
-	waitFor(t, "the warning", func() bool { return strings.Contains(server.log.String(), warning) })
+	waitFor(t, "the warning about the invalid certificate", func() bool { return strings.Contains(server.log.String(), warning) })
 	if count := strings.Count(server.log.String(), warning); count != 1 {
-		t.Fatalf("%d warnings", count)
+		t.Fatalf("the server logged %d warnings for 5 connections; want 1", count)
 	}
 	ca.issue(t, dir, "server")
-	second := shown()
+	second := serverCertificate()
 	if second == first {
-		t.Fatal("the old certificate is still in use")
+		t.Fatal("the server does not use the new certificate")
 	}
 	if err := putOver(t, server.address, credentials.NewTLS(config)); err != nil {
 		t.Fatal(err)
@@ -93,14 +94,14 @@ func TestCertificatesAreReloaded(t *testing.T) {
 		t.Fatal("a client with a certificate of the previous CA was accepted")
 	}
 	other.issue(t, dir, "other")
-	known := clientTLS(t, ca, dir, "other")
-	if err := putOver(t, server.address, credentials.NewTLS(known)); err != nil {
+	otherConfig := clientTLS(t, ca, dir, "other")
+	if err := putOver(t, server.address, credentials.NewTLS(otherConfig)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestRevokedClients checks that clients on the revocation list are rejected, also when the
-// list changes while the server runs.
+// TestRevokedClients checks that a client is rejected after its certificate was added to the revocation list
+// of a running server.
 func TestRevokedClients(t *testing.T) {
 	dir := t.TempDir()
 	ca := newAuthority(t, filepath.Join(dir, "ca.crt"))
@@ -139,22 +140,23 @@ func TestVersionsAndCipherSuites(t *testing.T) {
 	ca.issue(t, dir, "client")
 	config := clientTLS(t, ca, dir, "client")
 	const suite = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
-	old := startTLS(t, dir, "--tls-max-version", "TLS1.2", "--cipher-suites", suite)
-	state, err := handshake(old.address, config)
+	maxTLS12 := startTLS(t, dir, "--tls-max-version", "TLS1.2", "--cipher-suites", suite)
+	state, err := handshake(maxTLS12.address, config)
 	if err != nil || state.Version != tls.VersionTLS12 || tls.CipherSuiteName(state.CipherSuite) != suite {
-		t.Fatalf("%x %s %v", state.Version, tls.CipherSuiteName(state.CipherSuite), err)
+		t.Fatalf("the connection has TLS version %x and the cipher suite %s, error %v; want TLS 1.2 and %s",
+			state.Version, tls.CipherSuiteName(state.CipherSuite), err, suite)
 	}
-	fresh := startTLS(t, dir, "--tls-min-version", "TLS1.3")
-	before := config.Clone()
-	before.MaxVersion = tls.VersionTLS12
-	if _, err := handshake(fresh.address, before); err == nil {
-		t.Fatal("TLS 1.2 was accepted below the minimum version")
+	minTLS13 := startTLS(t, dir, "--tls-min-version", "TLS1.3")
+	tls12Config := config.Clone()
+	tls12Config.MaxVersion = tls.VersionTLS12
+	if _, err := handshake(minTLS13.address, tls12Config); err == nil {
+		t.Fatal("a server with --tls-min-version TLS1.3 accepted TLS 1.2")
 	}
-	if _, err := handshake(fresh.address, config); err != nil {
+	if _, err := handshake(minTLS13.address, config); err != nil {
 		t.Fatal(err)
 	}
-	output, err := memEtcd(t, append(fresh.args[:len(fresh.args)-2], "--cipher-suites", "TLS_RSA_WITH_RC4_128_SHA")...)
+	output, err := memEtcd(t, append(minTLS13.args[:len(minTLS13.args)-2], "--cipher-suites", "TLS_RSA_WITH_RC4_128_SHA")...)
 	if err == nil || !strings.Contains(output, "TLS_RSA_WITH_RC4_128_SHA is not available") {
-		t.Fatalf("%v %s", err, output)
+		t.Fatalf("start with an unsupported cipher suite: error %v, output %s", err, output)
 	}
 }

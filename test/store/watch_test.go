@@ -29,8 +29,8 @@ func receive(t *testing.T, stream watchStream) *pb.WatchResponse {
 	return response
 }
 
-// watching opens a stream that is closed at the end of the test or after 30 s.
-func watching(t *testing.T, a *api) watchStream {
+// openWatchStream opens a stream that is closed at the end of the test or after 30 s.
+func openWatchStream(t *testing.T, a *api) watchStream {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
@@ -41,21 +41,23 @@ func watching(t *testing.T, a *api) watchStream {
 	return stream
 }
 
-func create(t *testing.T, stream watchStream, request *pb.WatchCreateRequest) *pb.WatchResponse {
+// createWatch sends a create request and returns the first response.
+func createWatch(t *testing.T, stream watchStream, request *pb.WatchCreateRequest) *pb.WatchResponse {
 	t.Helper()
 	send(t, stream, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: request}})
 	return receive(t, stream)
 }
 
-func everything(from int64) *pb.WatchCreateRequest {
+// watchAllKeys returns a request for all keys from a revision on, with the previous pairs.
+func watchAllKeys(from int64) *pb.WatchCreateRequest {
 	return &pb.WatchCreateRequest{Key: []byte{0}, RangeEnd: []byte{0}, StartRevision: from, PrevKv: true}
 }
 
 func TestWatchReturnsPreviousValues(t *testing.T) {
 	a := startMemEtcd(t).dial()
-	stream := watching(t, a)
-	if created := create(t, stream, everything(0)); !created.Created || created.WatchId != 0 {
-		t.Fatal(created)
+	stream := openWatchStream(t, a)
+	if created := createWatch(t, stream, watchAllKeys(0)); !created.Created || created.WatchId != 0 {
+		t.Fatalf("the response to the create request is %v", created)
 	}
 	mustPut(t, a, "k", "1")
 	mustPut(t, a, "k", "2")
@@ -67,10 +69,10 @@ func TestWatchReturnsPreviousValues(t *testing.T) {
 		events = append(events, receive(t, stream).Events...)
 	}
 	if events[0].PrevKv != nil || string(events[1].PrevKv.Value) != "1" || string(events[2].PrevKv.Value) != "2" {
-		t.Fatal(events)
+		t.Fatalf("the events %v do not contain the previous values", events)
 	}
 	if events[2].Type != mvccpb.Event_DELETE || events[2].Kv.ModRevision != 4 || events[2].Kv.Value != nil {
-		t.Fatal(events[2])
+		t.Fatalf("the event of the deletion is %v; want mod revision 4 and no value", events[2])
 	}
 }
 
@@ -82,23 +84,23 @@ func TestWatchOfCompactedRevisionIsCanceled(t *testing.T) {
 	if _, err := a.kv.Compact(t.Context(), &pb.CompactionRequest{Revision: 4}); err != nil {
 		t.Fatal(err)
 	}
-	stream := watching(t, a)
-	if created := create(t, stream, everything(3)); created.Canceled {
-		t.Fatal(created)
+	stream := openWatchStream(t, a)
+	if created := createWatch(t, stream, watchAllKeys(3)); created.Canceled {
+		t.Fatalf("the first response already cancels the watch: %v", created)
 	}
 	if canceled := receive(t, stream); !canceled.Canceled || canceled.CompactRevision != 4 {
-		t.Fatal(canceled)
+		t.Fatalf("the watch of a compacted revision received %v; want a cancellation with compact revision 4", canceled)
 	}
-	create(t, stream, everything(4))
+	createWatch(t, stream, watchAllKeys(4))
 	if events := receive(t, stream).Events; len(events) != 3 || events[0].Kv.ModRevision != 4 {
-		t.Fatal(events)
+		t.Fatalf("the watch from the compaction revision received %v; want 3 events from revision 4 on", events)
 	}
 }
 
 func TestProgressOnRequestFollowsEveryEvent(t *testing.T) {
 	a := startMemEtcd(t).dial()
-	stream := watching(t, a)
-	create(t, stream, everything(0))
+	stream := openWatchStream(t, a)
+	createWatch(t, stream, watchAllKeys(0))
 	for range 50 {
 		revision := mustPut(t, a, "k", "v")
 		send(t, stream, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{}})
@@ -109,7 +111,8 @@ func TestProgressOnRequestFollowsEveryEvent(t *testing.T) {
 			}
 			if response.WatchId == -1 {
 				if response.Header.Revision > revision || received != revision {
-					t.Fatalf("progress %d, received %d of %d", response.Header.Revision, received, revision)
+					t.Fatalf("progress notification at revision %d after the event of revision %d; want both at %d",
+						response.Header.Revision, received, revision)
 				}
 				break
 			}
@@ -119,12 +122,12 @@ func TestProgressOnRequestFollowsEveryEvent(t *testing.T) {
 
 func TestProgressOnInterval(t *testing.T) {
 	a := startMemEtcd(t, "--watch-progress-notify-interval", "100ms").dial()
-	stream := watching(t, a)
-	request := everything(0)
+	stream := openWatchStream(t, a)
+	request := watchAllKeys(0)
 	request.ProgressNotify = true
-	create(t, stream, request)
-	if note := receive(t, stream); len(note.Events) != 0 || note.WatchId != 0 || note.Header.Revision != 1 {
-		t.Fatal(note)
+	createWatch(t, stream, request)
+	if notification := receive(t, stream); len(notification.Events) != 0 || notification.WatchId != 0 || notification.Header.Revision != 1 {
+		t.Fatalf("the watch received %v; want a progress notification at revision 1", notification)
 	}
 }
 
@@ -135,33 +138,33 @@ func TestFragmentsAreSmall(t *testing.T) {
 	for range 20 {
 		last = mustPut(t, a, "k", value)
 	}
-	stream := watching(t, a)
-	request := everything(2)
+	stream := openWatchStream(t, a)
+	request := watchAllKeys(2)
 	request.Fragment, request.PrevKv = true, false
-	create(t, stream, request)
+	createWatch(t, stream, request)
 	for received := int64(1); received < last; {
 		response := receive(t, stream)
-		// As in etcd, a message may be 512 KiB larger than the largest request.
+		// As in etcd, a message may be 512 KiB larger than --max-request-bytes.
 		if len(response.Events) > 6 {
-			t.Fatalf("%d events of 90,000 bytes in a message", len(response.Events))
+			t.Fatalf("a message contains %d events of 90,000 bytes; want at most 6", len(response.Events))
 		}
 		for _, event := range response.Events {
 			if received++; event.Kv.ModRevision != received {
-				t.Fatalf("revision %d, expected %d", event.Kv.ModRevision, received)
+				t.Fatalf("received an event of revision %d; want %d", event.Kv.ModRevision, received)
 			}
 		}
 	}
 }
 
-// TestSlowWatcherDoesNotDelayOthers has one client that never reads its watch, while
-// another writes and a third reads everything.
+// TestSlowWatcherDoesNotDelayOthers creates a watch whose client does not read while another client writes and
+// a second watcher receives all events. Finally the first watcher must receive all events as well.
 func TestSlowWatcherDoesNotDelayOthers(t *testing.T) {
 	s := startMemEtcd(t, "--wal-mode", "none")
-	deaf := watching(t, s.dial())
-	send(t, deaf, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: everything(0)}})
+	slow := openWatchStream(t, s.dial())
+	send(t, slow, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: watchAllKeys(0)}})
 	a := s.dial()
-	stream := watching(t, a)
-	create(t, stream, everything(0))
+	stream := openWatchStream(t, a)
+	createWatch(t, stream, watchAllKeys(0))
 	const writes = 20_000
 	value := string(make([]byte, 2000))
 	failed := make(chan error, 1)
@@ -177,28 +180,30 @@ func TestSlowWatcherDoesNotDelayOthers(t *testing.T) {
 	for received := int64(1); received <= writes; {
 		for _, event := range receive(t, stream).Events {
 			if received++; event.Kv.ModRevision != received {
-				t.Fatalf("revision %d, expected %d", event.Kv.ModRevision, received)
+				t.Fatalf("the second watcher received an event of revision %d; want %d", event.Kv.ModRevision, received)
 			}
 		}
 	}
 	if err := <-failed; err != nil {
 		t.Fatal(err)
 	}
-	// When the slow client finally reads, it gets every event.
+	// Now the slow watcher reads.
 	for received := int64(1); received <= writes; {
-		for _, event := range receive(t, deaf).Events {
+		for _, event := range receive(t, slow).Events {
 			if received++; event.Kv.ModRevision != received {
-				t.Fatalf("the slow one: revision %d, expected %d", event.Kv.ModRevision, received)
+				t.Fatalf("the slow watcher received an event of revision %d; want %d", event.Kv.ModRevision, received)
 			}
 		}
 	}
 }
 
+// TestLeaseEndsWithItsKeysInOneRevision renews a lease for longer than its TTL and then lets it expire. Its keys
+// must be deleted at the same revision.
 func TestLeaseEndsWithItsKeysInOneRevision(t *testing.T) {
 	a := startMemEtcd(t).dial()
 	grant, err := a.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{TTL: 1})
 	if err != nil || grant.TTL != 2 {
-		t.Fatalf("a TTL below the minimum is raised to it: %v %v", grant, err)
+		t.Fatalf("a grant with a TTL of 1 s returned %v, error %v; want the minimum TTL of 2 s", grant, err)
 	}
 	for _, key := range []string{"b", "a"} {
 		if _, err := a.kv.Put(t.Context(), &pb.PutRequest{Key: []byte(key), Lease: grant.ID}); err != nil {
@@ -209,56 +214,56 @@ func TestLeaseEndsWithItsKeysInOneRevision(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream := watching(t, a)
-	create(t, stream, everything(0))
+	stream := openWatchStream(t, a)
+	createWatch(t, stream, watchAllKeys(0))
 	start := time.Now()
 	for time.Since(start) < 3*time.Second {
 		if err := keepAlive.Send(&pb.LeaseKeepAliveRequest{ID: grant.ID}); err != nil {
 			t.Fatal(err)
 		}
-		if answer, err := keepAlive.Recv(); err != nil || answer.TTL != 2 {
-			t.Fatalf("%v %v", answer, err)
+		if response, err := keepAlive.Recv(); err != nil || response.TTL != 2 {
+			t.Fatalf("renewal of the lease: %v, error %v; want a TTL of 2 s", response, err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 	events := receive(t, stream).Events
 	if len(events) != 2 || string(events[0].Kv.Key) != "a" || events[0].Kv.ModRevision != events[1].Kv.ModRevision {
-		t.Fatal(events)
+		t.Fatalf("the expiry of the lease caused the events %v; want those of a and b at the same revision", events)
 	}
 	if err := keepAlive.Send(&pb.LeaseKeepAliveRequest{ID: grant.ID}); err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := keepAlive.Recv(); err != nil || answer.TTL != 0 {
-		t.Fatalf("%v %v", answer, err)
+	if response, err := keepAlive.Recv(); err != nil || response.TTL != 0 {
+		t.Fatalf("renewal of the expired lease: %v, error %v; want a TTL of 0", response, err)
 	}
-	left, err := a.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: grant.ID})
-	if err != nil || left.TTL != -1 {
-		t.Fatalf("%v %v", left, err)
+	lease, err := a.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: grant.ID})
+	if err != nil || lease.TTL != -1 {
+		t.Fatalf("time to live of the expired lease: %v, error %v; want a TTL of -1", lease, err)
 	}
 }
 
-// TestStopEndsOpenStreams checks for a clean exit while watches are open.
+// TestStopEndsOpenStreams checks that the server exits without an error while a watch is open.
 func TestStopEndsOpenStreams(t *testing.T) {
 	s := startMemEtcd(t)
-	stream := watching(t, s.dial())
-	create(t, stream, everything(0))
+	stream := openWatchStream(t, s.dial())
+	createWatch(t, stream, watchAllKeys(0))
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.stop() }()
 	select {
 	case err := <-stopped:
 		if err != nil {
-			t.Fatalf("exit: %v\n%s", err, s.log)
+			t.Fatalf("the server exited with the error %v\n%s", err, s.log)
 		}
 	case <-time.After(10 * time.Second):
-		t.Fatal("still running")
+		t.Fatal("the server did not exit within 10 s")
 	}
 	if _, err := stream.Recv(); err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Fatal(err)
+		t.Fatalf("the watch of the stopped server ended with the error %v", err)
 	}
 }
 
-// TestUnreadStreamsDoNotDelayOthers opens more streams than the server has threads and
-// reads none of them. Other reads succeed, and the server stops when requested.
+// TestUnreadStreamsDoNotDelayOthers opens 700 streams, more than the server has threads, and reads none of
+// them. Other reads must succeed, and the server must stop within 10 s.
 func TestUnreadStreamsDoNotDelayOthers(t *testing.T) {
 	s := startMemEtcd(t, "--wal-mode", "none")
 	a := s.dial()
@@ -276,7 +281,7 @@ func TestUnreadStreamsDoNotDelayOthers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if response, err := a.kv.Range(ctx, all); err != nil || len(response.Kvs) != 300 {
-		t.Fatalf("%d keys: %v", len(response.GetKvs()), err)
+		t.Fatalf("a range returned %d keys and the error %v; want 300 keys", len(response.GetKvs()), err)
 	}
 	op := &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: all}}
 	if _, err := a.kv.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{op}}); err != nil {
@@ -290,28 +295,28 @@ func TestUnreadStreamsDoNotDelayOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Fatal("still running")
+		t.Fatal("the server did not exit within 10 s")
 	}
 }
 
-// TestWatchIDIsReused cancels and creates watches with the same ID while the server reads
-// history for them.
+// TestWatchIDIsReused repeatedly creates and cancels a watch with the same ID while the server reads history
+// for it. Each watch must receive its events from the start.
 func TestWatchIDIsReused(t *testing.T) {
 	a := startMemEtcd(t, "--wal-mode", "none").dial()
 	last := int64(0)
 	for range 3000 {
 		last = mustPut(t, a, "k", "v")
 	}
-	stream := watching(t, a)
+	stream := openWatchStream(t, a)
 	const rounds = 200
 	go func() {
 		for range rounds {
-			request := everything(2)
+			request := watchAllKeys(2)
 			request.WatchId = 5
 			_ = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: request}})
 			_ = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: 5}}})
 		}
-		final := everything(2)
+		final := watchAllKeys(2)
 		final.WatchId = 5
 		_ = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: final}})
 	}()
@@ -323,7 +328,7 @@ func TestWatchIDIsReused(t *testing.T) {
 		}
 		for _, event := range response.Events {
 			if received++; event.Kv.ModRevision != received {
-				t.Fatalf("watch %d: revision %d, expected %d", created, event.Kv.ModRevision, received)
+				t.Fatalf("watch %d received an event of revision %d; want %d", created, event.Kv.ModRevision, received)
 			}
 		}
 	}

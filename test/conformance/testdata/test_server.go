@@ -76,7 +76,7 @@ func NewTestConfig(t testing.TB) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.UnsafeNoFsync = true
 	cfg.LogLevel = "error"
-	// The lists must not share memory, because suites edit them in place.
+	// The lists must not share memory, because suites modify them in place.
 	cfg.ListenClientUrls = freeURL()
 	cfg.AdvertiseClientUrls = append([]url.URL(nil), cfg.ListenClientUrls...)
 	cfg.ListenPeerUrls = freeURL()
@@ -99,8 +99,7 @@ func RunEtcd(t testing.TB, cfg *embed.Config) *kubernetes.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The client is created after the server listens: it would wait a second after a refused
-	// connection.
+	// The client is created after the server listens, because it waits a second after a refused connection.
 	awaitSocket(t, cfg.ListenClientUrls[0], exited)
 	client, err := kubernetes.New(clientv3.Config{
 		TLS:         tlsConfig,
@@ -113,8 +112,8 @@ func RunEtcd(t testing.TB, cfg *embed.Config) *kubernetes.Client {
 	}
 	awaitReady(t, client)
 
-	// Suites count their requests. The recorders are installed after awaitReady, so they do
-	// not count its requests.
+	// Suites count their requests with these recorders. They are installed after awaitReady, so that they do not
+	// count its requests.
 	recorder := storagetesting.NewKubernetesRecorder(client.Kubernetes)
 	client.KV = storagetesting.NewKVRecorder(client.KV, recorder)
 	client.Kubernetes = recorder
@@ -129,7 +128,7 @@ func start(t testing.TB, cfg *embed.Config) <-chan struct{} {
 		t.Fatal("MEM_ETCD must name the server to test")
 	}
 
-	var output bytes.Buffer // read only after the process exited
+	var output bytes.Buffer // must be read only after the process has exited
 	cmd := exec.Command(path)
 	cmd.Env = environment(cfg)
 	cmd.Stdout = &output
@@ -140,8 +139,8 @@ func start(t testing.TB, cfg *embed.Config) <-chan struct{} {
 	started := make(chan error)
 	exited := make(chan struct{})
 	go func() {
-		// The kernel sends the parent death signal when the forking thread ends, so that thread
-		// must live as long as the server.
+		// The kernel sends the parent-death signal when the thread that started the process ends, so this
+		// thread must live as long as the server.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -204,7 +203,7 @@ func environment(cfg *embed.Config) []string {
 	set("MAX_REQUEST_BYTES", cfg.MaxRequestBytes)
 	set("MAX_TXN_OPS", cfg.MaxTxnOps)
 	set("MAX_CONCURRENT_STREAMS", cfg.MaxConcurrentStreams)
-	if interval := cfg.WatchProgressNotifyInterval; interval != 0 { // 0 is "unset"
+	if interval := cfg.WatchProgressNotifyInterval; interval != 0 { // 0 means that it is not set
 		set("WATCH_PROGRESS_NOTIFY_INTERVAL", interval)
 	}
 	set("CLIENT_CERT_AUTH", cfg.ClientTLSInfo.ClientCertAuth)
@@ -251,8 +250,8 @@ func awaitSocket(t testing.TB, u url.URL, exited <-chan struct{}) {
 	}
 }
 
-// awaitReady waits until the server answers a linearizable read: etcd listens before it has
-// elected itself as the leader.
+// awaitReady waits until the server answers a linearizable read, because etcd listens before it has elected itself
+// as the leader.
 func awaitReady(t testing.TB, client *kubernetes.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)

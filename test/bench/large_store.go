@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Key prefixes of a population, as in Kubernetes.
+// Key prefixes of nodes, Leases and pods, as in Kubernetes.
 const (
 	registry = "/registry/"
 	nodes    = registry + "minions/node-"
@@ -19,42 +19,44 @@ const (
 	pods     = registry + "pods/default/pod-"
 )
 
-// population is a store filled with nodes, Leases and pods. Its data is on the disk, because the
-// log on tmpfs would need as much memory as the store.
-type population struct {
+// largeStore is a mem_etcd filled with nodes, Leases and pods. Its data is on a disk: on tmpfs, the log would
+// use as much memory as the store.
+type largeStore struct {
 	title string
-	// each is the number of nodes, which is also the number of Leases and of pods.
+	// each is the number of nodes, of Leases and of pods.
 	each   int
 	server *storeserver.Server
-	// commands are the commands that filled it.
+	// commands are the commands that filled the store.
 	commands []string
-	// residentBytes is the memory after filling and compaction.
+	// residentBytes is the resident memory after filling and compaction.
 	residentBytes int64
-	// failure is the error of filling, which every row that needs the population returns.
+	// failure is the error that occurred while the store was filled. Every row that needs the store
+	// returns it.
 	failure error
 }
 
-// population returns the population of this run, which may not be filled yet.
-func (l *lab) population() *population {
-	if l.people == nil {
-		l.people = &population{title: "1M nodes, 1M Leases, 1M pods", each: 1_000_000}
+// largeStore returns the large store of this run, which may not be filled yet.
+func (l *lab) largeStore() *largeStore {
+	if l.large == nil {
+		l.large = &largeStore{title: "1M nodes, 1M Leases, 1M pods", each: 1_000_000}
 		if l.quick {
-			l.people = &population{title: "33k nodes, 33k Leases, 33k pods", each: 33_333}
+			l.large = &largeStore{title: "33k nodes, 33k Leases, 33k pods", each: 33_333}
 		}
 	}
-	return l.people
+	return l.large
 }
 
-// populated returns the population, and fills it on the first call.
-func (l *lab) populated(ctx context.Context) (*population, error) {
-	p := l.population()
+// filledLargeStore returns the large store of this run. The first call fills it.
+func (l *lab) filledLargeStore(ctx context.Context) (*largeStore, error) {
+	p := l.largeStore()
 	if p.commands == nil {
 		p.failure = p.fill(ctx, l)
 	}
 	return p, p.failure
 }
 
-func (p *population) fill(ctx context.Context, l *lab) error {
+// fill starts the store, fills and compacts it, and measures its memory.
+func (p *largeStore) fill(ctx context.Context, l *lab) error {
 	var err error
 	if p.server, err = l.Fresh(ctx, ours, l.disk); err != nil {
 		return err
@@ -72,10 +74,11 @@ func (p *population) fill(ctx context.Context, l *lab) error {
 	return err
 }
 
-func (p *population) nodes() string  { return group(nodes, p.each, 1229) }
-func (p *population) leases() string { return group(leases, p.each, 410) }
-func (p *population) pods() string   { return group(pods, p.each, 1536) }
+func (p *largeStore) nodes() string  { return group(nodes, p.each, 1229) }
+func (p *largeStore) leases() string { return group(leases, p.each, 410) }
+func (p *largeStore) pods() string   { return group(pods, p.each, 1536) }
 
+// group returns a key group as an argument of etcd-bench fill.
 func group(prefix string, count, bytes int) string {
 	return fmt.Sprintf("%s=%dx%d", prefix, count, bytes)
 }
@@ -89,8 +92,8 @@ func fillArgs(groups ...string) []string {
 	return args
 }
 
-// restart kills the store, as a crash would, and starts it with the remaining data.
-func (p *population) restart(ctx context.Context, l *lab, args ...string) error {
+// restart kills the store, starts it again with its data, and checks that no key is missing.
+func (p *largeStore) restart(ctx context.Context, l *lab, args ...string) error {
 	p.server.Kill()
 	s, err := l.Start(ctx, ours, p.server.Folder, args...)
 	if err != nil {
@@ -102,26 +105,27 @@ func (p *population) restart(ctx context.Context, l *lab, args ...string) error 
 		return err
 	}
 	if want := int64(3 * p.each); found != want {
-		return fmt.Errorf("%d of %d keys exist after the restart", found, want)
+		return fmt.Errorf("the store has %d keys after the restart; want %d", found, want)
 	}
 	return nil
 }
 
-func (p *population) discard() {
+// discard stops the store and removes its data.
+func (p *largeStore) discard() {
 	if p.server != nil {
 		p.server.Discard()
 	}
 }
 
-// residentGiB measures the memory of a filled and compacted population.
+// residentGiB measures the resident memory of the large store after filling and compaction.
 func residentGiB(ctx context.Context, l *lab, _ string) (sample, error) {
-	p, err := l.populated(ctx)
+	p, err := l.filledLargeStore(ctx)
 	return sample{Value: float64(p.residentBytes) / gibibyte, Commands: p.commands}, err
 }
 
-// restartSeconds measures the time from the start of the process until it is healthy.
+// restartSeconds kills the large store and measures the time from its restart until it is healthy.
 func restartSeconds(ctx context.Context, l *lab, _ string) (sample, error) {
-	p, err := l.populated(ctx)
+	p, err := l.filledLargeStore(ctx)
 	if err != nil {
 		return sample{}, err
 	}
@@ -138,7 +142,7 @@ func restartSeconds(ctx context.Context, l *lab, _ string) (sample, error) {
 	}, nil
 }
 
-// overhead measures the memory of a key beyond the bytes of key and value.
+// overhead measures the resident memory per key, without the bytes of key and value.
 func overhead(ctx context.Context, l *lab, store string) (sample, error) {
 	s, err := l.Fresh(ctx, store, memory)
 	if err != nil {
@@ -165,8 +169,7 @@ func overhead(ctx context.Context, l *lab, store string) (sample, error) {
 	}, err
 }
 
-// directoryBytes returns the size of the files in a directory; files that are removed meanwhile are
-// skipped.
+// directoryBytes returns the total size of the files in a directory, without files that are removed meanwhile.
 func directoryBytes(folder string) (bytes float64) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -184,7 +187,7 @@ func connect(s *storeserver.Server) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: []string{s.URL}, Logger: zap.NewNop()})
 }
 
-// compact compacts all history, and waits until that is done.
+// compact compacts the store at its current revision, and waits until the history is removed.
 func compact(ctx context.Context, s *storeserver.Server) error {
 	c, err := connect(s)
 	if err != nil {
