@@ -35,11 +35,11 @@ func TestVerdict(t *testing.T) {
 		want   verdict
 	}{
 		{atLeast(5, 8), 8, aimMet},
-		{atLeast(5, 8), 7.9, mustMet},
-		{atLeast(5, 8), 5, mustMet},
+		{atLeast(5, 8), 7.9, requiredMet},
+		{atLeast(5, 8), 5, requiredMet},
 		{atLeast(5, 8), 4.9, missed},
 		{atMost(16, 8), 8, aimMet},
-		{atMost(16, 8), 16, mustMet},
+		{atMost(16, 8), 16, requiredMet},
 		{atMost(16, 8), 16.1, missed},
 		{atMost(10, 2), 0, aimMet},
 		{atMost(10, 2), math.NaN(), failed},
@@ -52,7 +52,7 @@ func TestVerdict(t *testing.T) {
 }
 
 func TestShortRunsMayMissLimitsByHalf(t *testing.T) {
-	for figure, want := range map[float64]verdict{8: aimMet, 5: mustMet, 4.9: near, 3.4: near, 3.3: missed} {
+	for figure, want := range map[float64]verdict{8: aimMet, 5: requiredMet, 4.9: near, 3.4: near, 3.3: missed} {
 		if got := atLeast(5, 8).judgeShort(figure); got != want {
 			t.Errorf("%g: %q, not %q", figure, got, want)
 		}
@@ -73,8 +73,8 @@ func TestConclusion(t *testing.T) {
 		{Store: ours, Value: 12}, {Store: etcd, Value: 84},
 	}
 	whole := conclude(r, samples, nil, r.Limits.judge)
-	if whole.Ours != 12 || whole.Etcd != 84 || whole.Figure != 7 || whole.Verdict != mustMet {
-		t.Errorf("conclude returned %+v; want medians of 12 and 84, the figure 7 and %q", whole, mustMet)
+	if whole.Ours != 12 || whole.Etcd != 84 || whole.Figure != 7 || whole.Verdict != requiredMet {
+		t.Errorf("conclude returned %+v; want medians of 12 and 84, the figure 7 and %q", whole, requiredMet)
 	}
 	if short := conclude(r, samples, nil, func(float64) verdict { return notJudged }); short.Verdict != notJudged || short.Figure != 7 {
 		t.Errorf("conclude of a row that is not judged returned %+v; want the figure 7 and %q", short, notJudged)
@@ -91,11 +91,11 @@ func TestConclusion(t *testing.T) {
 
 func TestPassed(t *testing.T) {
 	for verdicts, want := range map[[2]verdict]bool{
-		{aimMet, mustMet}:   true,
-		{aimMet, notJudged}: true,
-		{aimMet, near}:      true,
-		{aimMet, missed}:    false,
-		{failed, notJudged}: false,
+		{aimMet, requiredMet}: true,
+		{aimMet, notJudged}:   true,
+		{aimMet, near}:        true,
+		{aimMet, missed}:      false,
+		{failed, notJudged}:   false,
 	} {
 		r := result{Rows: []outcome{{Verdict: verdicts[0]}, {Verdict: verdicts[1]}}}
 		if r.passed() != want {

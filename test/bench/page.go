@@ -20,7 +20,7 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 76em; margin: 2em auto; 
 table { border-collapse: collapse; } th, td { padding: .3em .7em; text-align: right; border-bottom: 1px solid #ccc; }
 th:first-child, td:first-child { text-align: left; } td:nth-child(n+7) { white-space: nowrap; }
 {{.Style}}
-.met { color: #176b2c; } .must, .near { color: #8a5a00; } .missed, .failed { color: #b00020; font-weight: bold; }
+.met { color: #176b2c; } .required, .near { color: #8a5a00; } .missed, .failed { color: #b00020; font-weight: bold; }
 pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; } small { color: #666; }
 </style>
 <h1>mem_etcd compared with etcd</h1>

@@ -59,12 +59,12 @@ func atMost(must, aim float64) limits  { return limits{must, aim, false} }
 type verdict string
 
 const (
-	aimMet    verdict = "aim met"
-	mustMet   verdict = "must met"  // meets the required limit, but not the aim
-	near      verdict = "near miss" // misses the required limit by less than the tolerance of a short run
-	missed    verdict = "missed"
-	failed    verdict = "failed"
-	notJudged verdict = "not judged"
+	aimMet      verdict = "aim met"
+	requiredMet verdict = "required met" // meets the required limit, but not the aim
+	near        verdict = "near miss"    // misses the required limit by less than the tolerance of a short run
+	missed      verdict = "missed"
+	failed      verdict = "failed"
+	notJudged   verdict = "not judged"
 )
 
 // judgeShort judges the figure of a short run. It may be worse than the required limit by a factor of up to
@@ -85,7 +85,7 @@ func (l limits) judge(figure float64) verdict {
 	case l.margin(figure, l.Aim) >= 1:
 		return aimMet
 	case l.margin(figure, l.Must) >= 1:
-		return mustMet
+		return requiredMet
 	default:
 		return missed
 	}
