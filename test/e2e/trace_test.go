@@ -23,7 +23,7 @@ func TestTraceIsComplete(t *testing.T) {
 		t.Fatalf("etcd-proxy report: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 	var report struct {
-		Recording struct{ Calls, MissingLines, CutFiles int }
+		Totals struct{ Calls, MissingRecords, TruncatedFiles int }
 		Kinds     []struct {
 			Kind          string
 			Writes        int
@@ -33,8 +33,8 @@ func TestTraceIsComplete(t *testing.T) {
 		}
 	}
 	must(t, json.Unmarshal([]byte(r.stdout), &report))
-	if report.Recording.Calls == 0 || report.Recording.MissingLines != 0 || report.Recording.CutFiles != 0 {
-		t.Errorf("the trace has no calls, missing lines or incomplete files: %+v", report.Recording)
+	if report.Totals.Calls == 0 || report.Totals.MissingRecords != 0 || report.Totals.TruncatedFiles != 0 {
+		t.Errorf("the trace has no calls, missing records or truncated files: %+v", report.Totals)
 	}
 	// minWrites counts the creation, bind and status of each pod, and the creation of each node and Lease.
 	minWrites := map[string]int{"pods": 2 * 3, "minions": 3, "leases": 3}

@@ -215,7 +215,7 @@ func TestFormerLeaderExits(t *testing.T) {
 	g := newGroup(t, 3, schedtest.PlainNode("node", "4"))
 	former := g.replicas[0]
 	g.lead(1)
-	g.awaitExit(former, "replica-1 leads for the later term 2")
+	g.awaitExit(former, "and replica-1 leads for term 2")
 	select {
 	case err := <-g.replicas[1].exits:
 		t.Errorf("the current leader exits with error %v, want it running", err)
@@ -326,7 +326,7 @@ func TestLeaderExitsWhenItLearnsOfLaterTerm(t *testing.T) {
 	later.Term, later.Leader = 7, other.options.Self
 	other.member.Adopt(&later)
 	g.Must(other.Receive(leader.member.Self(), &wire.Batch{Assignments: []*wire.Assignment{&earlier}}))
-	g.awaitExit(leader, "leads for the later term 7")
+	g.awaitExit(leader, "leads for term 7")
 }
 
 // TestRelayWithoutOwnersResigns checks that a leading relay resigns when it is cut off from the

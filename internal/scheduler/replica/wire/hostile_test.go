@@ -121,8 +121,8 @@ func TestServeRequiresCertificatesBeyondLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	if err := Serve(t.Context(), listener, nil, &recorder{}, NewDialer(nil)); err == nil || !strings.Contains(err.Error(), "needs certificates") {
-		t.Errorf("Serve() on 0.0.0.0 without certificates = %v, want an error with %q", err, "needs certificates")
+	if err := Serve(t.Context(), listener, nil, &recorder{}, NewDialer(nil)); err == nil || !strings.Contains(err.Error(), "need certificates") {
+		t.Errorf("Serve() on 0.0.0.0 without certificates = %v, want an error with %q", err, "need certificates")
 	}
 }
 
