@@ -29,7 +29,7 @@ func newBench(name *string, version string) *cobra.Command {
 func customBenchmarks(version string) []benchmark {
 	return []benchmark{
 		newBenchMillion().withOutFlag(version), newBenchSchedule().withOutFlag(version), newBenchIntake().withOutFlag(version),
-		newBenchShards().withOutFlag(version), newBenchProxyTrace(),
+		newBenchReplicaSimulation().withOutFlag(version), newBenchProxyTrace(),
 	}
 }
 

@@ -145,7 +145,7 @@ func (j judge) Steps(slot index.NodeID, s *index.State, most int) ([]index.Step,
 
 func spec() index.Spec { return index.Spec{Judge: judge{}, Keys: []string{"zone"}} }
 
-// holding returns a pod class over the nodes of one shard. Nodes have different shapes, which form
+// holding returns a pod class over the nodes of one replica. Nodes have different shapes, which form
 // groups, and different requests, which form score buckets.
 func holding(groups int) (*index.Class, error) {
 	x := index.New()
@@ -261,7 +261,7 @@ func sampleRequest() (*wire.Request, error) {
 	pod, err := samplePod().Marshal()
 	return &wire.Request{
 		Query: &wire.Query{Pod: pod, Profile: "default-scheduler", Offers: manyOffers, Steps: steps},
-		From:  "shard-0000", Patience: wire.Patience{Deadline: 10 * time.Second, Quorum: 100}, Reservations: map[string]uint64{},
+		From:  "replica-0000", Patience: wire.Patience{Deadline: 10 * time.Second, Quorum: 100}, Reservations: map[string]uint64{},
 	}, err
 }
 
@@ -277,13 +277,13 @@ func (c *Costs) calibrateMessages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	member, err := wire.Encode(&membership.Branch{Member: membership.Member{Name: "shard-0000", Address: "10.0.0.1:10260"}})
+	member, err := wire.Encode(&membership.Branch{Member: membership.Member{Name: "replica-0000", Address: "10.0.0.1:10260"}})
 	if err != nil {
 		return err
 	}
 	// Each replica is named in its branch, and in the list of reservations that it must have
 	// received.
-	c.QuestionBytes, c.MemberBytes = len(bare)-len(q.Query.Pod), len(member)+len("shard-0000")+5
+	c.QuestionBytes, c.MemberBytes = len(bare)-len(q.Query.Pod), len(member)+len("replica-0000")+5
 	class, err := holding(manyGroups)
 	if err != nil {
 		return err
@@ -295,7 +295,7 @@ func (c *Costs) calibrateMessages(ctx context.Context) error {
 	small := &wire.Answer{Values: large.Values[:2]}
 	var took [2]time.Duration
 	for i, answer := range []*wire.Answer{small, large} {
-		m, err := serve(ctx, "shard-0001", func() *wire.Answer { return answer })
+		m, err := serve(ctx, "replica-0001", func() *wire.Answer { return answer })
 		if err != nil {
 			return err
 		}

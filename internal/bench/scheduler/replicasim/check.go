@@ -18,7 +18,7 @@ import (
 // Checked is a measured and simulated case: rounds of the real code on loopback with all replicas in
 // one process, and a simulation with costs that were measured immediately before.
 type Checked struct {
-	Shards int `json:"shards"`
+	Replicas int `json:"replicas"`
 	// Median time in milliseconds from the query until 128 pods have nodes.
 	RealRoundMillis      float64 `json:"realRoundMillis"`
 	SimulatedRoundMillis float64 `json:"simulatedRoundMillis"`
@@ -41,22 +41,22 @@ func Check(ctx context.Context, o Options) (Checks, error) {
 	if err != nil {
 		return checks, err
 	}
-	for _, shards := range o.Shards {
+	for _, replicas := range o.Replicas {
 		c := o.Case
-		c.Shards, c.Fanout, c.Stragglers, c.Relays, c.Classes = shards, o.Fanouts[0], 0, 0, 1
+		c.Replicas, c.Fanout, c.Stragglers, c.Relays, c.Classes = replicas, o.Fanouts[0], 0, 0, 1
 		c.Costs, c.RoundsOnly, c.SharedCores, c.Cores = costs, true, true, runtime.NumCPU()
 		c.Costs.Cycle, c.Network, c.Pods, c.FixedOffers = 0, Network{}, checkRounds*manyOffers, manyOffers
-		c.Nodes, c.Patience.Quorum = shards*calibrationNodes, 100
+		c.Nodes, c.Patience.Quorum = replicas*calibrationNodes, 100
 		simulated, err := Simulate(c)
 		if err != nil {
 			return checks, err
 		}
-		round, cpu, err := realRounds(ctx, shards, c.Fanout, c.Groups)
+		round, cpu, err := realRounds(ctx, replicas, c.Fanout, c.Groups)
 		if err != nil {
 			return checks, err
 		}
 		checks.Checked = append(checks.Checked, Checked{
-			Shards: shards, RealRoundMillis: millis(round), RealCPUMillis: millis(cpu),
+			Replicas: replicas, RealRoundMillis: millis(round), RealCPUMillis: millis(cpu),
 			SimulatedRoundMillis: simulated.Seconds * 1000 / float64(simulated.Rounds),
 			SimulatedCPUMillis:   simulated.CPUMicrosPerPod * float64(simulated.Pods) / 1000 / float64(simulated.Rounds),
 		})
@@ -68,7 +68,7 @@ func millis(d time.Duration) float64 { return d.Seconds() * 1000 }
 
 // realRounds queries replicas in this process and places pods with their answers. It returns the
 // median duration and the CPU time of a round.
-func realRounds(ctx context.Context, shards, fanout, groups int) (median, cpu time.Duration, err error) {
+func realRounds(ctx context.Context, replicas, fanout, groups int) (median, cpu time.Duration, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	answers := func() (func() *wire.Answer, error) {
@@ -83,12 +83,12 @@ func realRounds(ctx context.Context, shards, fanout, groups int) (median, cpu ti
 		return 0, 0, err
 	}
 	var members []membership.Member
-	for i := 1; i < shards; i++ {
+	for i := 1; i < replicas; i++ {
 		answer, err := answers()
 		if err != nil {
 			return 0, 0, err
 		}
-		m, err := serve(ctx, fmt.Sprintf("shard-%04d", i), answer)
+		m, err := serve(ctx, fmt.Sprintf("replica-%04d", i), answer)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -122,9 +122,9 @@ func realRounds(ctx context.Context, shards, fanout, groups int) (median, cpu ti
 // Print writes the result as text.
 func (c *Checks) Print(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "shards\tround, measured ms\tsimulated\tCPU, measured ms\tsimulated\t")
+	fmt.Fprintln(w, "replicas\tround, measured ms\tsimulated\tCPU, measured ms\tsimulated\t")
 	for _, x := range c.Checked {
-		fmt.Fprintf(w, "%d\t%.2f\t%.2f\t%.2f\t%.2f\t\n", x.Shards, x.RealRoundMillis, x.SimulatedRoundMillis, x.RealCPUMillis, x.SimulatedCPUMillis)
+		fmt.Fprintf(w, "%d\t%.2f\t%.2f\t%.2f\t%.2f\t\n", x.Replicas, x.RealRoundMillis, x.SimulatedRoundMillis, x.RealCPUMillis, x.SimulatedCPUMillis)
 	}
 	w.Flush()
 }

@@ -25,7 +25,7 @@ type Costs struct {
 	AnswerBytes int `json:"answerBytes"`
 	GroupBytes  int `json:"groupBytes"`
 	OfferBytes  int `json:"offerBytes"`
-	// Summarize is the cost of computing the answer of a shard, Fold the cost of combining answers in
+	// Summarize is the cost of computing the answer of a replica, Fold the cost of combining answers in
 	// the tree, and Merge the cost of combining answers at the leader. Each has a cost per group and per offer.
 	// Choose is the cost of choosing a node for one pod.
 	Summarize Linear        `json:"summarize"`

@@ -11,9 +11,9 @@ import (
 
 // Case is one simulated case.
 type Case struct {
-	// Shards is the number of replicas that own nodes, including the leader. Relays own none.
-	Shards, Relays, Fanout int
-	Nodes, Pods            int
+	// Replicas is the number of replicas that own nodes, including the leader. Relays own none.
+	Replicas, Relays, Fanout int
+	Nodes, Pods              int
 	// Classes is the number of pod classes, chosen at random. Groups is the number of node groups
 	// of each class.
 	Classes, Groups int
@@ -27,7 +27,7 @@ type Case struct {
 	// APILatency is the latency of a bind.
 	APILatency time.Duration
 	Patience   wire.Patience
-	// Stragglers is the fraction of the shards that delay a query with the probability
+	// Stragglers is the fraction of the replicas that delay a query with the probability
 	// StragglerChance, by StragglerDelay.
 	Stragglers, StragglerChance float64
 	StragglerDelay              time.Duration
@@ -48,8 +48,8 @@ type Network struct {
 
 // Options select the cases of a run: all combinations of the given numbers.
 type Options struct {
-	Shards, Fanouts []int
-	// Stragglers are fractions of the shards; 0 means no stragglers.
+	Replicas, Fanouts []int
+	// Stragglers are fractions of the replicas; 0 means no stragglers.
 	Stragglers []float64
 	Case       Case
 	// CostsFile is a file with costs that replace the stored ones.
@@ -59,14 +59,14 @@ type Options struct {
 }
 
 const (
-	maxShards, maxNodes, maxPods = 4096, 100_000_000, 10_000_000
-	gigabit                      = 1e9 / 8
+	maxReplicas, maxNodes, maxPods = 4096, 100_000_000, 10_000_000
+	gigabit                        = 1e9 / 8
 )
 
 // DefaultOptions returns the options for a cluster of a million nodes in one data center.
 func DefaultOptions() Options {
 	return Options{
-		Shards: []int{1, 2, 4, 8, 16, 32, 64, 128, 256}, Fanouts: []int{3, 10, 30}, Stragglers: []float64{0, 0.02},
+		Replicas: []int{1, 2, 4, 8, 16, 32, 64, 128, 256}, Fanouts: []int{3, 10, 30}, Stragglers: []float64{0, 0.02},
 		Case: Case{
 			Nodes: 1_000_000, Pods: 20_000, Classes: 1, Groups: 10, Cores: 8,
 			Network:         Network{Latency: 100 * time.Microsecond, Jitter: 50 * time.Microsecond, BytesPerSecond: 10 * gigabit},
@@ -80,7 +80,7 @@ func DefaultOptions() Options {
 // AddFlags binds the options to flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	c := &o.Case
-	fs.IntSliceVar(&o.Shards, "shards", o.Shards, "numbers of replicas that own nodes")
+	fs.IntSliceVar(&o.Replicas, "replicas", o.Replicas, "numbers of replicas that own nodes")
 	fs.IntSliceVar(&o.Fanouts, "fanout", o.Fanouts, "numbers of replicas that one replica queries directly")
 	fs.Float64SliceVar(&o.Stragglers, "stragglers", o.Stragglers, "fractions of the replicas that are sometimes late")
 	fs.Float64Var(&c.StragglerChance, "straggler-chance", c.StragglerChance, "probability that a straggler is late")
@@ -108,9 +108,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 // Validate returns the first invalid option as a usage error.
 func (o *Options) Validate() error {
 	c := &o.Case
-	for _, n := range o.Shards {
-		if n < 1 || n > maxShards {
-			return usage.Errorf("--shards %d: choose 1 to %d", n, maxShards)
+	for _, n := range o.Replicas {
+		if n < 1 || n > maxReplicas {
+			return usage.Errorf("--replicas %d: choose 1 to %d", n, maxReplicas)
 		}
 	}
 	for _, n := range o.Fanouts {
@@ -124,10 +124,10 @@ func (o *Options) Validate() error {
 		}
 	}
 	switch {
-	case len(o.Shards) == 0 || len(o.Fanouts) == 0 || len(o.Stragglers) == 0:
-		return usage.Errorf("--shards, --fanout and --stragglers: each needs at least one number")
-	case c.Relays < 0 || c.Relays > maxShards:
-		return usage.Errorf("--relays %d: choose 0 to %d", c.Relays, maxShards)
+	case len(o.Replicas) == 0 || len(o.Fanouts) == 0 || len(o.Stragglers) == 0:
+		return usage.Errorf("--replicas, --fanout and --stragglers: each needs at least one number")
+	case c.Relays < 0 || c.Relays > maxReplicas:
+		return usage.Errorf("--relays %d: choose 0 to %d", c.Relays, maxReplicas)
 	case c.Nodes < 1 || c.Nodes > maxNodes:
 		return usage.Errorf("--nodes %d: choose 1 to %d", c.Nodes, maxNodes)
 	case c.Pods < 1 || c.Pods > maxPods:

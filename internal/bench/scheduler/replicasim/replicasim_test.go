@@ -13,9 +13,9 @@ import (
 )
 
 // free returns a case in which all operations are free, so that a test can set individual costs.
-func free(shards, fanout int) Case {
+func free(replicas, fanout int) Case {
 	c := DefaultOptions().Case
-	c.Shards, c.Fanout, c.Pods, c.FixedOffers, c.Costs = shards, fanout, 128, 128, Costs{}
+	c.Replicas, c.Fanout, c.Pods, c.FixedOffers, c.Costs = replicas, fanout, 128, 128, Costs{}
 	c.Network = Network{Latency: time.Millisecond}
 	c.Patience = wire.Patience{Deadline: time.Minute, Quorum: 100}
 	return c
@@ -49,15 +49,15 @@ func depth(branches []membership.Branch) int {
 // TestRoundTakesAsLongAsTheDeepestPath: if only the network has latency, a round takes twice the latency
 // for each level of the tree.
 func TestRoundTakesAsLongAsTheDeepestPath(t *testing.T) {
-	for _, shards := range []int{2, 4, 11, 57, 256} {
+	for _, replicas := range []int{2, 4, 11, 57, 256} {
 		for _, fanout := range []int{2, 3, 10, 30} {
-			members := make([]membership.Member, shards-1)
+			members := make([]membership.Member, replicas-1)
 			for i := range members {
 				members[i].Name = fmt.Sprint(i)
 			}
 			levels := depth(membership.Grow(members, fanout, nil))
-			near(t, fmt.Sprintf("the round of %d shards with a fan-out of %d", shards, fanout),
-				simulate(t, free(shards, fanout)).RoundMillisP50, float64(2*levels))
+			near(t, fmt.Sprintf("the round of %d replicas with a fan-out of %d", replicas, fanout),
+				simulate(t, free(replicas, fanout)).RoundMillisP50, float64(2*levels))
 		}
 	}
 }
@@ -102,23 +102,23 @@ func TestWireIsShared(t *testing.T) {
 	near(t, "ten answers of a millisecond each", simulate(t, c).RoundMillisP50, 10)
 }
 
-// TestEachPodIsBoundOnce covers combinations of shards, stragglers, pod classes and seeds.
+// TestEachPodIsBoundOnce covers combinations of replicas, stragglers, pod classes and seeds.
 func TestEachPodIsBoundOnce(t *testing.T) {
-	for _, shards := range []int{1, 2, 7, 40} {
+	for _, replicas := range []int{1, 2, 7, 40} {
 		for _, stragglers := range []float64{0, 0.3} {
 			for _, classes := range []int{1, 20} {
 				for seed := range uint64(3) {
 					c := DefaultOptions().Case
-					c.Shards, c.Fanout, c.Relays, c.Pods, c.Classes = shards, 3, int(seed), 300, classes
+					c.Replicas, c.Fanout, c.Relays, c.Pods, c.Classes = replicas, 3, int(seed), 300, classes
 					c.Stragglers, c.Seed, c.Costs = stragglers, seed, StoredCosts()
 					w := newWorld(c)
 					w.run()
 					for pod, binds := range w.bound {
 						if binds != 1 {
-							t.Fatalf("%d shards, seed %d: pod %d is bound %d times", shards, seed, pod, binds)
+							t.Fatalf("%d replicas, seed %d: pod %d is bound %d times", replicas, seed, pod, binds)
 						}
 					}
-					for _, r := range w.replicas {
+					for _, r := range w.all {
 						if r.sent != r.taken || len(r.waiting) > 0 {
 							t.Errorf("%s was sent %d reservations and executed %d", r.member.Name, r.sent, r.taken)
 						}
@@ -131,7 +131,7 @@ func TestEachPodIsBoundOnce(t *testing.T) {
 
 func TestSameSeedSameOutcome(t *testing.T) {
 	c := DefaultOptions().Case
-	c.Shards, c.Fanout, c.Pods, c.Stragglers, c.Costs = 40, 3, 1000, 0.1, StoredCosts()
+	c.Replicas, c.Fanout, c.Pods, c.Stragglers, c.Costs = 40, 3, 1000, 0.1, StoredCosts()
 	if a, b := simulate(t, c), simulate(t, c); a != b {
 		t.Errorf("%+v and %+v", a, b)
 	}
@@ -151,7 +151,7 @@ func TestStoredCostsAreComplete(t *testing.T) {
 
 func TestWrites(t *testing.T) {
 	o := DefaultOptions()
-	o.Shards, o.Case.Pods, o.Case.Costs = []int{1, 4}, 100, StoredCosts()
+	o.Replicas, o.Case.Pods, o.Case.Costs = []int{1, 4}, 100, StoredCosts()
 	r, err := Run(t.Context(), o)
 	if err != nil || len(r.Outcomes) != 2*3*2 {
 		t.Fatalf("%d outcomes, %v", len(r.Outcomes), err)
@@ -166,7 +166,7 @@ func TestWrites(t *testing.T) {
 
 func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*Options){
-		"shards":     func(o *Options) { o.Shards = []int{0} },
+		"replicas":   func(o *Options) { o.Replicas = []int{0} },
 		"fanout":     func(o *Options) { o.Fanouts = []int{0} },
 		"stragglers": func(o *Options) { o.Stragglers = []float64{2} },
 		"none":       func(o *Options) { o.Fanouts = nil },

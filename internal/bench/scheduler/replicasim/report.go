@@ -8,13 +8,13 @@ import (
 )
 
 // Report implements experiment.Reporter: a table, and a chart of each figure by the number of
-// shards with one line per fan-out, with and without stragglers.
+// replicas with one line per fan-out, with and without stragglers.
 func (r *Result) Report(to *experiment.Result) {
-	table := to.Table("Rounds", "stragglers", "fan-out", "shards", "pods, /s", "rounds", "round p50, ms", "p99, ms",
+	table := to.Table("Rounds", "stragglers", "fan-out", "replicas", "pods, /s", "rounds", "round p50, ms", "p99, ms",
 		"leader's CPU, cores", "leader's share of CPU, %", "total CPU, µs/pod", "leader's traffic, KB/pod", "leader's traffic, MB/s", "rounds cut off")
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
-		table.Add(o.Stragglers, o.Fanout, o.Shards, o.PodsPerSecond, o.Rounds, o.RoundMillisP50, o.RoundMillisP99,
+		table.Add(o.Stragglers, o.Fanout, o.Replicas, o.PodsPerSecond, o.Rounds, o.RoundMillisP50, o.RoundMillisP99,
 			o.LeaderCores, 100*o.LeaderShare, o.CPUMicrosPerPod, o.LeaderBytesPerPod/1000, o.LeaderMBPerSecond, o.CutOff)
 		to.Errors.AddMany(int64(o.Pods), nil)
 		name := fmt.Sprintf("fan-out %d", o.Fanout)
@@ -33,17 +33,17 @@ func (r *Result) Report(to *experiment.Result) {
 			{"Leader's traffic per pod", "KB/pod", o.LeaderBytesPerPod / 1000},
 			{"Total CPU per pod", "µs/pod", o.CPUMicrosPerPod},
 		} {
-			series := experiment.Series{Plot: line.plot, Name: name, X: "shards", Unit: line.unit, LogX: true, LogY: true}
-			to.Line(series, float64(o.Shards), line.value)
+			series := experiment.Series{Plot: line.plot, Name: name, X: "replicas", Unit: line.unit, LogX: true, LogY: true}
+			to.Line(series, float64(o.Replicas), line.value)
 		}
 	}
 }
 
 // Report implements experiment.Reporter: measured and simulated rounds.
 func (c *Checks) Report(to *experiment.Result) {
-	table := to.Table("Measured and simulated rounds", "shards", "measured round, ms", "simulated, ms", "measured CPU per round, ms", "simulated, ms")
+	table := to.Table("Measured and simulated rounds", "replicas", "measured round, ms", "simulated, ms", "measured CPU per round, ms", "simulated, ms")
 	for _, at := range c.Checked {
-		table.Add(at.Shards, at.RealRoundMillis, at.SimulatedRoundMillis, at.RealCPUMillis, at.SimulatedCPUMillis)
+		table.Add(at.Replicas, at.RealRoundMillis, at.SimulatedRoundMillis, at.RealCPUMillis, at.SimulatedCPUMillis)
 		to.Errors.AddMany(checkRounds, nil)
 		for _, line := range []struct {
 			plot, name string
@@ -52,7 +52,7 @@ func (c *Checks) Report(to *experiment.Result) {
 			{"Round", "measured", at.RealRoundMillis}, {"Round", "simulated", at.SimulatedRoundMillis},
 			{"CPU per round", "measured", at.RealCPUMillis}, {"CPU per round", "simulated", at.SimulatedCPUMillis},
 		} {
-			to.Line(experiment.Series{Plot: line.plot, Name: line.name, X: "shards", Unit: "ms"}, float64(at.Shards), line.value)
+			to.Line(experiment.Series{Plot: line.plot, Name: line.name, X: "replicas", Unit: "ms"}, float64(at.Replicas), line.value)
 		}
 	}
 }

@@ -9,14 +9,14 @@ import (
 
 // answer is the answer of one replica, or the combined answer of several.
 type answer struct {
-	// shards are the replicas that have answered. absent are the replicas that have not.
-	shards, absent []*replica
+	// answered are the replicas that have answered. absent are the replicas that have not.
+	answered, absent []*replica
 	// offers is the number of offers of each group.
 	offers int
 }
 
 func (w *world) size(a *answer) int {
-	if len(a.shards) == 0 {
+	if len(a.answered) == 0 {
 		return w.Costs.AnswerBytes
 	}
 	return w.Costs.AnswerBytes + w.Groups*(w.Costs.GroupBytes+a.offers*w.Costs.OfferBytes)
@@ -36,7 +36,7 @@ func (r *replica) answerOne(then func(*answer)) {
 		r.w.clock.after(0, func() { then(&answer{}) })
 		return
 	}
-	a := &answer{shards: []*replica{r}, offers: min(r.w.offers(), max(1, r.w.Nodes/r.w.Shards/r.w.Groups))}
+	a := &answer{answered: []*replica{r}, offers: min(r.w.offers(), max(1, r.w.Nodes/r.w.Replicas/r.w.Groups))}
 	r.work(r.w.Costs.summarize(r.w.Groups, a.offers), func() { then(a) })
 }
 
@@ -155,7 +155,7 @@ func (g *gathering) finish() {
 	all := &answer{}
 	parts := 0
 	for _, a := range g.answers {
-		all.shards = append(all.shards, a.shards...)
+		all.answered = append(all.answered, a.answered...)
 		all.absent = append(all.absent, a.absent...)
 		parts += a.offers
 	}

@@ -10,7 +10,7 @@ import (
 
 // Outcome is the result of one case.
 type Outcome struct {
-	Shards     int     `json:"shards"`
+	Replicas   int     `json:"replicas"`
 	Relays     int     `json:"relays"`
 	Fanout     int     `json:"fanout"`
 	Stragglers float64 `json:"stragglers"`
@@ -46,12 +46,12 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	r := Result{Case: o.Case}
 	for _, stragglers := range o.Stragglers {
 		for _, fanout := range o.Fanouts {
-			for _, shards := range o.Shards {
+			for _, replicas := range o.Replicas {
 				if err := ctx.Err(); err != nil {
 					return r, err
 				}
 				c := o.Case
-				c.Shards, c.Fanout, c.Stragglers = shards, fanout, stragglers
+				c.Replicas, c.Fanout, c.Stragglers = replicas, fanout, stragglers
 				outcome, err := Simulate(c)
 				if err != nil {
 					return r, err
@@ -69,7 +69,7 @@ func Simulate(c Case) (Outcome, error) {
 	w.run()
 	for pod, binds := range w.bound {
 		if binds != 1 {
-			return Outcome{}, fmt.Errorf("simulating %d shards: pod %d was bound %d times within %v", c.Shards, pod, binds, w.ended)
+			return Outcome{}, fmt.Errorf("simulating %d replicas: pod %d was bound %d times within %v", c.Replicas, pod, binds, w.ended)
 		}
 	}
 	return w.outcome(), nil
@@ -77,13 +77,13 @@ func Simulate(c Case) (Outcome, error) {
 
 func (w *world) outcome() Outcome {
 	var all time.Duration
-	for _, r := range w.replicas {
+	for _, r := range w.all {
 		all += r.used
 	}
 	seconds, pods := max(w.ended.Seconds(), 1e-9), float64(w.Pods)
 	millis := func(percentile float64) float64 { return float64(w.latency.ValueAtPercentile(percentile)) / 1000 }
 	return Outcome{
-		Shards: w.Shards, Relays: w.Relays, Fanout: w.Fanout, Stragglers: w.Stragglers,
+		Replicas: w.Replicas, Relays: w.Relays, Fanout: w.Fanout, Stragglers: w.Stragglers,
 		Pods: w.binds, Seconds: seconds, PodsPerSecond: pods / seconds, Rounds: w.rounds,
 		RoundMillisP50: millis(50), RoundMillisP99: millis(99),
 		LeaderCores: w.leader.used.Seconds() / seconds, LeaderShare: w.leader.used.Seconds() / max(all.Seconds(), 1e-9),
@@ -98,9 +98,9 @@ func (r *Result) Print(out io.Writer) {
 	c := &r.Case
 	fmt.Fprintf(out, "%d nodes, %d pods in %d classes with %d groups, %d cores per replica\n", c.Nodes, c.Pods, c.Classes, c.Groups, c.Cores)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "stragglers\tfanout\tshards\tpods/s\trounds\tround p50 ms\tp99\tleader cores\tleader's share\tCPU µs/pod\tleader KB/pod\tMB/s\tcut off\t")
+	fmt.Fprintln(w, "stragglers\tfanout\treplicas\tpods/s\trounds\tround p50 ms\tp99\tleader cores\tleader's share\tCPU µs/pod\tleader KB/pod\tMB/s\tcut off\t")
 	for _, o := range r.Outcomes {
-		fmt.Fprintf(w, "%g\t%d\t%d\t%.0f\t%d\t%.2f\t%.2f\t%.2f\t%.0f %%\t%.0f\t%.2f\t%.1f\t%d\t\n", o.Stragglers, o.Fanout, o.Shards, o.PodsPerSecond, o.Rounds,
+		fmt.Fprintf(w, "%g\t%d\t%d\t%.0f\t%d\t%.2f\t%.2f\t%.2f\t%.0f %%\t%.0f\t%.2f\t%.1f\t%d\t\n", o.Stragglers, o.Fanout, o.Replicas, o.PodsPerSecond, o.Rounds,
 			o.RoundMillisP50, o.RoundMillisP99, o.LeaderCores, 100*o.LeaderShare, o.CPUMicrosPerPod, o.LeaderBytesPerPod/1000, o.LeaderMBPerSecond, o.CutOff)
 	}
 	w.Flush()

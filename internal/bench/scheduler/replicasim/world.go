@@ -1,5 +1,5 @@
-// Package replicasim simulates the scheduling rounds of a sharded dist-scheduler with many more
-// replicas than there are machines (`k1m bench shard-simulation`). It uses measured costs of the
+// Package replicasim simulates the scheduling rounds of dist-scheduler with many more
+// replicas than there are machines (`k1m bench replica-simulation`). It uses measured costs of the
 // real code (costs.json), the query tree of package wire, and the rules of the real replicas for
 // waiting for answers. It does not simulate which node a pod gets, only when a pod gets a node
 // and at what cost.
@@ -38,11 +38,11 @@ const (
 // world is the state of the simulation of one case.
 type world struct {
 	Case
-	clock    *clock
-	network  *network
-	replicas []*replica
-	byName   map[string]*replica
-	leader   *replica
+	clock   *clock
+	network *network
+	all     []*replica
+	byName  map[string]*replica
+	leader  *replica
 
 	classes []int
 	next    int
@@ -76,21 +76,21 @@ func newWorld(c Case) *world {
 	if c.SharedCores {
 		machine = newCores(w.clock, c.Cores)
 	}
-	for i := range c.Shards + c.Relays {
+	for i := range c.Replicas + c.Relays {
 		r := &replica{w: w, links: map[*replica]*link{}, cores: machine}
 		if r.cores == nil {
 			r.cores = newCores(w.clock, c.Cores)
 		}
-		r.member = membership.Member{Name: fmt.Sprintf("shard-%04d", i), Relay: i >= c.Shards}
-		w.replicas = append(w.replicas, r)
+		r.member = membership.Member{Name: fmt.Sprintf("replica-%04d", i), Relay: i >= c.Replicas}
+		w.all = append(w.all, r)
 		w.byName[r.member.Name] = r
 	}
-	w.leader = w.replicas[0]
+	w.leader = w.all[0]
 	// Stragglers are distributed evenly. The leader is not a straggler, because it would be
 	// replaced.
-	slow := int(float64(c.Shards-1)*c.Stragglers + 0.5)
-	for _, i := range w.clock.rand.Perm(c.Shards - 1)[:slow] {
-		w.replicas[1+i].slow = true
+	slow := int(float64(c.Replicas-1)*c.Stragglers + 0.5)
+	for _, i := range w.clock.rand.Perm(c.Replicas - 1)[:slow] {
+		w.all[1+i].slow = true
 	}
 	for i := range w.classes {
 		w.classes[i] = w.clock.rand.IntN(c.Classes)
@@ -122,7 +122,7 @@ func (w *world) round() {
 	now := w.clock.now
 	var members []membership.Member
 	seen := map[*replica]int{w.leader: w.leader.sent}
-	for _, r := range w.replicas[1:] {
+	for _, r := range w.all[1:] {
 		if c := w.cuts[r]; c != nil && now < c.until {
 			continue
 		}
@@ -177,19 +177,19 @@ func (w *world) place(a *answer, placed int, until time.Duration) {
 		if w.RoundsOnly {
 			w.finish(pod)
 		} else {
-			w.reserve(pod, a.shards[w.clock.rand.IntN(len(a.shards))])
+			w.reserve(pod, a.answered[w.clock.rand.IntN(len(a.answered))])
 		}
 		w.place(a, placed+1, until)
 	})
 }
 
-func (w *world) anyReplica() *replica { return w.replicas[w.clock.rand.IntN(w.Shards)] }
+func (w *world) anyReplica() *replica { return w.all[w.clock.rand.IntN(w.Replicas)] }
 
 // reserve requests a reservation from the owner of a node, and binds the pod after the answer.
 func (w *world) reserve(pod int, owner *replica) {
 	c := &w.Costs
 	owner.sent++
-	if w.Shards == 1 {
+	if w.Replicas == 1 {
 		// A scheduler without replicas assumes pods in its cache instead.
 		owner.take()
 		w.bind(pod, owner)
@@ -212,7 +212,7 @@ func (w *world) bind(pod int, owner *replica) {
 	w.leader.work(c.Bind, func() {
 		w.clock.after(w.APILatency, func() { w.finish(pod) })
 		watcher := w.anyReplica()
-		if w.Shards == 1 {
+		if w.Replicas == 1 {
 			w.leader.work(c.Watch, func() {})
 			return
 		}
