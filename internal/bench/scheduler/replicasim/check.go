@@ -15,18 +15,20 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
-// Checked is a measured and simulated case: rounds of the real code on loopback with all replicas in
-// one process, and a simulation with costs that were measured immediately before.
+// Checked compares measured rounds with simulated rounds. The measured rounds run the real code on
+// loopback, with all replicas in one process. The simulation uses costs that were measured immediately
+// before.
 type Checked struct {
 	Replicas int `json:"replicas"`
-	// Median time in milliseconds from the query until 128 pods have nodes.
+	// RealRoundMillis is the median time from the query until 128 pods have nodes.
+	// SimulatedRoundMillis is the mean of the same time in the simulation.
 	RealRoundMillis      float64 `json:"realRoundMillis"`
 	SimulatedRoundMillis float64 `json:"simulatedRoundMillis"`
 	RealCPUMillis        float64 `json:"realCpuMillisPerRound"`
 	SimulatedCPUMillis   float64 `json:"simulatedCpuMillisPerRound"`
 }
 
-// Checks is the result of all cases.
+// Checks are the results of [Check], and the costs that it measured.
 type Checks struct {
 	Costs   Costs     `json:"costs"`
 	Checked []Checked `json:"checked"`
@@ -34,7 +36,7 @@ type Checks struct {
 
 const checkRounds = 300
 
-// Check compares simulated rounds with measured ones.
+// Check measures costs and rounds on this machine, and simulates the same rounds with these costs.
 func Check(ctx context.Context, o Options) (Checks, error) {
 	costs, err := Calibrate(ctx, o.Case.Costs)
 	checks := Checks{Costs: costs}
@@ -67,24 +69,24 @@ func Check(ctx context.Context, o Options) (Checks, error) {
 func millis(d time.Duration) float64 { return d.Seconds() * 1000 }
 
 // realRounds queries replicas in this process and places pods with their answers. It returns the
-// median duration and the CPU time of a round.
+// median duration and the mean CPU time of a round.
 func realRounds(ctx context.Context, replicas, fanout, groups int) (median, cpu time.Duration, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	answers := func() (func() *wire.Answer, error) {
-		class, err := holding(groups)
+	newAnswerer := func() (func() *wire.Answer, error) {
+		class, err := classOverNodes(groups)
 		return func() *wire.Answer {
 			a, _ := answerOf(class, groups, manyOffers)
 			return a
 		}, err
 	}
-	own, err := answers()
+	own, err := newAnswerer()
 	if err != nil {
 		return 0, 0, err
 	}
 	var members []membership.Member
 	for i := 1; i < replicas; i++ {
-		answer, err := answers()
+		answer, err := newAnswerer()
 		if err != nil {
 			return 0, 0, err
 		}
@@ -101,22 +103,22 @@ func realRounds(ctx context.Context, replicas, fanout, groups int) (median, cpu 
 	dialer := wire.NewDialer(nil)
 	round := func(number int) {
 		a := dialer.Scatter(ctx, own, members, fanout, []byte{byte(number), byte(number >> 8)}, q)
-		choosing(index.NewMerged(spec(), nil, &a.Summary), manyOffers)
+		chooseNodes(index.NewMerged(spec(), nil, &a.Summary), manyOffers)
 		if len(a.Errors)+len(a.Absent) > 0 {
 			err = fmt.Errorf("measuring a round: absent replicas %v, errors %v", a.Absent, a.Errors)
 		}
 	}
 	round(0)
-	var took []time.Duration
+	var durations []time.Duration
 	before := process.OwnCPUTime()
 	for number := range checkRounds {
 		started := time.Now()
 		round(number)
-		took = append(took, time.Since(started))
+		durations = append(durations, time.Since(started))
 	}
 	cpu = (process.OwnCPUTime() - before) / checkRounds
-	slices.Sort(took)
-	return took[len(took)/2], cpu, err
+	slices.Sort(durations)
+	return durations[len(durations)/2], cpu, err
 }
 
 // Print writes the result as text.
