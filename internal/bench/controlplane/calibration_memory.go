@@ -63,7 +63,7 @@ func (c *calibration) readMemory(ctx context.Context) (memoryState, error) {
 
 // collected reads metrics of a role after a garbage collection.
 func (c *calibration) collected(ctx context.Context, role string, labels map[string]string) (map[string]map[string]float64, error) {
-	if err := c.Sampler.Collect(ctx, role); err != nil {
+	if err := c.Sampler.CollectGarbage(ctx, role); err != nil {
 		return nil, err
 	}
 	totals, err := c.Sampler.Totals(ctx, role, labels)

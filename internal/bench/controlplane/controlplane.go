@@ -176,7 +176,7 @@ func (t *storeRun) judge(verdicts ...experiment.Verdict) {
 
 // mark appends a marker.
 func (t *storeRun) mark(name string, at time.Time) {
-	t.Result.Markers = append(t.Result.Markers, experiment.Marker{Of: on(t.store), Name: name, Seconds: at.Sub(t.Result.Time).Seconds()})
+	t.Result.Markers = append(t.Result.Markers, experiment.Marker{ChartSuffix: on(t.store), Name: name, Seconds: at.Sub(t.Result.Time).Seconds()})
 }
 
 // nodes returns the number of nodes: as requested, or the number in an existing cluster.

@@ -38,7 +38,7 @@ func TestBetween(t *testing.T) {
 
 func TestExceededLimits(t *testing.T) {
 	fine := machineShares{idle: 0.5, available: 0.5, own: 0.5}
-	met, missed := experiment.Verdict{Of: 1, Met: true}, experiment.Verdict{Name: "startup", Of: 1, Measured: 7}
+	met, missed := experiment.Verdict{Operations: 1, Met: true}, experiment.Verdict{Name: "startup", Operations: 1, Measured: 7}
 	for _, c := range []struct {
 		renewed float64
 		free    machineShares

@@ -241,7 +241,7 @@ func exceededLimits(renewed float64, shares machineShares, verdicts []experiment
 		exceeded = append(exceeded, fmt.Sprintf("Leases: %.0f %% renewed in time", 100*renewed))
 	}
 	for _, v := range verdicts {
-		if !v.Met && v.Of > 0 {
+		if !v.Met && v.Operations > 0 {
 			exceeded = append(exceeded, fmt.Sprintf("objective: %s was %s s", v.Name, number.Text(v.Measured)))
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestRenderWritesTheFilesOfTheRun(t *testing.T) {
+func TestRenderWritesTheSameFilesAsTheRun(t *testing.T) {
 	_, out, err := execute(t, t.Context(), func(_ context.Context, r *Run) error {
 		r.Result.Table("Things", "thing", "count", "took, ms").Add("first", 12345, 1.5)
 		r.Result.Line(Series{Plot: "took", Name: "things", X: "things", Unit: "ms"}, 1, 2)
@@ -38,7 +38,7 @@ func TestRenderWritesTheFilesOfTheRun(t *testing.T) {
 	}
 	for name, want := range written {
 		if got, err := os.ReadFile(filepath.Join(out, name)); err != nil || string(got) != want {
-			t.Errorf("%s differs from the file that the run wrote: %v", name, err)
+			t.Errorf("%s is missing or differs from the file that the run wrote: %v", name, err)
 		}
 	}
 }
@@ -46,12 +46,12 @@ func TestRenderWritesTheFilesOfTheRun(t *testing.T) {
 func TestRenderNeedsAResult(t *testing.T) {
 	dir := t.TempDir()
 	if err := Render(dir); err == nil {
-		t.Error("an empty directory was rendered")
+		t.Error("Render accepted an empty directory")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "result.json"), []byte("{}"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := Render(dir); err == nil {
-		t.Error("a result without a name was rendered")
+		t.Error("Render accepted a result without a name")
 	}
 }

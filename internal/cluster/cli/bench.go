@@ -24,7 +24,7 @@ func newBench(name *string, version string) *cobra.Command {
 	return cmd
 }
 
-// customBenchmarks are the benchmarks that do not use the harness of package experiment. Their
+// customBenchmarks returns the benchmarks that do not run in the framework of package experiment. Their
 // results have their own formats.
 func customBenchmarks(version string) []benchmark {
 	return []benchmark{

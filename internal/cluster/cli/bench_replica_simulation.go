@@ -12,14 +12,15 @@ func newBenchReplicaSimulation() benchmark {
 	return benchmark{
 		use:   "replica-simulation",
 		short: "Simulate more replicas of dist-scheduler than there are machines",
-		long: `Simulate replicas of dist-scheduler that divide the nodes of a cluster among themselves. It is a
-discrete-event simulation of rounds of queries and answers, with the tree and the rules of the
-real replicas and with the measured costs of their code. For all combinations of --replicas,
---fanout and --stragglers it reports pods per second, the duration of rounds, and the load of the
-leader.
+		long: `Simulate replicas of dist-scheduler that divide the nodes of a cluster among themselves. This is a
+discrete-event simulation of scheduling rounds: the leader queries the other replicas along a tree,
+and places pods from their answers. The tree and the rules for late replicas are those of the real
+code, and the costs were measured with it. For all combinations of --replicas, --fanout and
+--stragglers, the result has the pods scheduled per second, the duration of rounds, and the load of
+the leader.
 
-The costs are built in, unless --costs names a file. --calibrate measures them on this machine.
---check measures them and compares simulated rounds with real rounds between replicas on the
+The costs are stored in the program, unless --costs names a file. --calibrate measures them on this
+machine. --check measures them, and compares simulated rounds with rounds of real replicas on the
 loopback interface.`,
 		example: `  k1m bench replica-simulation
   k1m bench replica-simulation --replicas 256 --fanout 10 --stragglers 0,0.05 --classes 100
@@ -32,7 +33,7 @@ loopback interface.`,
 	}
 }
 
-func runBenchReplicaSimulation(r benchRun, o replicasim.Options) (found benchResult, err error) {
+func runBenchReplicaSimulation(r benchRun, o replicasim.Options) (result benchResult, err error) {
 	o.Case.Costs = replicasim.StoredCosts()
 	if o.CostsFile != "" {
 		if o.Case.Costs, err = replicasim.ReadCosts(o.CostsFile); err != nil {
@@ -46,7 +47,7 @@ func runBenchReplicaSimulation(r benchRun, o replicasim.Options) (found benchRes
 		if err != nil {
 			return nil, err
 		}
-		return calibrated{&costs}, nil
+		return printableCosts{&costs}, nil
 	case o.Check:
 		checks, err := replicasim.Check(ctx, o)
 		if err != nil {
@@ -54,20 +55,20 @@ func runBenchReplicaSimulation(r benchRun, o replicasim.Options) (found benchRes
 		}
 		return &checks, nil
 	}
-	result, err := replicasim.Run(ctx, o)
+	outcomes, err := replicasim.Run(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	return &result, nil
+	return &outcomes, nil
 }
 
-// calibrated is the result of --calibrate. Its text form is the JSON that --costs reads.
-type calibrated struct{ *replicasim.Costs }
+// printableCosts is the result of --calibrate.
+type printableCosts struct{ *replicasim.Costs }
 
-// Print writes the costs in the format that --costs reads.
-func (c calibrated) Print(w io.Writer) {
+// Print writes the costs as the JSON that --costs reads.
+func (c printableCosts) Print(w io.Writer) {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
-	// Like all text output, this ignores errors of writing to the terminal.
+	// The error is ignored, because w is the terminal.
 	_ = encoder.Encode(c.Costs)
 }
