@@ -5,19 +5,19 @@ import (
 	"testing"
 )
 
-func TestLevels(t *testing.T) {
-	if got := levels(1, 256); !slices.Equal(got, []int{1, 4, 16, 64, 256}) {
-		t.Errorf("%v", got)
+func TestPowersOfFour(t *testing.T) {
+	if got := powersOfFour(1, 256); !slices.Equal(got, []int{1, 4, 16, 64, 256}) {
+		t.Errorf("powersOfFour(1, 256) returned %v", got)
 	}
-	if got := levels(1, 410); !slices.Equal(got, []int{1, 4, 16, 64, 410}) {
-		t.Errorf("%v", got)
+	if got := powersOfFour(1, 410); !slices.Equal(got, []int{1, 4, 16, 64, 410}) {
+		t.Errorf("powersOfFour(1, 410) returned %v", got)
 	}
-	if got := levels(1, 1); !slices.Equal(got, []int{1}) {
-		t.Errorf("%v", got)
+	if got := powersOfFour(1, 1); !slices.Equal(got, []int{1}) {
+		t.Errorf("powersOfFour(1, 1) returned %v", got)
 	}
 }
 
-func TestInvalidOptionsAreUsageErrors(t *testing.T) {
+func TestValidateOptions(t *testing.T) {
 	for _, e := range Experiments() {
 		if err := e.New().Validate(); err != nil {
 			t.Errorf("the default options of %s are invalid: %v", e.Name, err)

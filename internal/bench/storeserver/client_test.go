@@ -10,20 +10,20 @@ import (
 func TestParseBenchmark(t *testing.T) {
 	const good = "\nSummary:\n  Total:\t1.2 secs.\n  Slowest:\t0.1 secs.\n  Requests/sec:\t8123.4567\n"
 	if rate, err := parseBenchmark(good); err != nil || rate != 8123.4567 {
-		t.Errorf("%v, %v", rate, err)
+		t.Errorf("parseBenchmark returned %v, %v; want 8123.4567", rate, err)
 	}
 	if _, err := parseBenchmark(good + "\nError distribution:\n  [3]\tetcdserver: no space\n"); err == nil || !strings.Contains(err.Error(), "no space") {
-		t.Errorf("errors were overlooked: %v", err)
+		t.Errorf("for an output with failed operations, parseBenchmark returned %v", err)
 	}
 	if _, err := parseBenchmark("panic"); err == nil {
-		t.Error("no rate, no error")
+		t.Error("parseBenchmark accepted an output without a rate")
 	}
 }
 
 func TestReportOfFailedOperations(t *testing.T) {
 	for _, c := range []struct {
-		script     string
-		operations bool
+		script           string
+		failedOperations bool
 	}{
 		{`echo '{"ops": 30, "errors": 10, "errorsByKind": {"too many requests": 10}}'; exit 1`, true},
 		{`echo '{"ops": 30, "errors": 0, "watch": {"complete": false}}'; exit 1`, false},
@@ -36,8 +36,8 @@ func TestReportOfFailedOperations(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := client.Report(t.Context())
-		if err == nil || errors.Is(err, ErrOperations) != c.operations || c.operations != (r.Errors == 10) {
-			t.Errorf("%s: %+v, %v", c.script, r, err)
+		if err == nil || errors.Is(err, ErrOperations) != c.failedOperations || c.failedOperations != (r.Errors == 10) {
+			t.Errorf("for the load generator %q, Report returned %+v, %v; want ErrOperations: %v", c.script, r, err, c.failedOperations)
 		}
 	}
 }
