@@ -18,11 +18,11 @@ func TestSteps(t *testing.T) {
 		want        []int
 	}{{10, 1000, []int{10, 100, 1000}}, {10, 250, []int{10, 100, 250}}, {10, 10, []int{10}}, {10, 4, []int{4}}} {
 		if got := steps(c.first, c.last); !slices.Equal(got, c.want) {
-			t.Errorf("%d to %d: %v", c.first, c.last, got)
+			t.Errorf("steps(%d, %d) returned %v, want %v", c.first, c.last, got, c.want)
 		}
 	}
 	if got := climbSteps(1000, 12_000); !slices.Equal(got, []int{1000, 2000, 5000, 10_000, 12_000}) {
-		t.Errorf("%v", got)
+		t.Errorf("climbSteps(1000, 12_000) returned %v", got)
 	}
 }
 
@@ -31,7 +31,7 @@ func TestBetween(t *testing.T) {
 		{2000, 5000, 3500}, {3500, 5000, 4300}, {4000, 5000, 0}, {100, 200, 150}, {0, 1000, 0}, {2, 5, 4},
 	} {
 		if got := between(c.passed, c.exceeded); got != c.want {
-			t.Errorf("between %d and %d: %d, not %d", c.passed, c.exceeded, got, c.want)
+			t.Errorf("between(%d, %d) returned %d, want %d", c.passed, c.exceeded, got, c.want)
 		}
 	}
 }
@@ -54,25 +54,25 @@ func TestExceededLimits(t *testing.T) {
 	} {
 		got := exceededLimits(c.renewed, c.free, []experiment.Verdict{c.verdict})
 		if len(got) != len(c.want) {
-			t.Errorf("%+v: %v", c, got)
+			t.Errorf("for %+v, exceededLimits returned %v", c, got)
 			continue
 		}
 		for i, prefix := range c.want {
 			if !strings.HasPrefix(got[i], prefix) {
-				t.Errorf("%+v: %v", c, got)
+				t.Errorf("for %+v, exceededLimits returned %v", c, got)
 			}
 		}
 	}
 }
 
 func TestContainerEnvironmentHasALimit(t *testing.T) {
-	small, err := startWith(100)
+	small, err := startWithServices(100)
 	if err != nil || small == 0 {
-		t.Errorf("with 100 Services: %d bytes, %v", small, err)
+		t.Errorf("with 100 Services, starting a program with %d bytes of environment returned %v", small, err)
 	}
-	large, err := startWith(20_000)
+	large, err := startWithServices(20_000)
 	if err == nil || large < 200*small {
-		t.Errorf("a program started with %d bytes of environment", large)
+		t.Errorf("with 20,000 Services, a program started with %d bytes of environment", large)
 	}
 }
 
@@ -86,7 +86,7 @@ func pod(name, node string, phase corev1.PodPhase, age time.Duration) *corev1.Po
 func TestStartupsFollowPods(t *testing.T) {
 	s := newStartups("measured-")
 	s.limit = 10 * time.Second
-	s.sending("measured-1")
+	s.requestSent("measured-1")
 	changes := []*corev1.Pod{
 		pod("measured-1", "", corev1.PodPending, 0), pod("other", "node", corev1.PodRunning, time.Second),
 		pod("measured-1", "node", corev1.PodPending, 3*time.Second), pod("measured-2", "node", corev1.PodRunning, 20*time.Second),
@@ -99,25 +99,26 @@ func TestStartupsFollowPods(t *testing.T) {
 	}
 	exist, bound, running := s.counts()
 	if exist != 3 || bound != 3 || running != 3 {
-		t.Errorf("%d exist, %d are bound, %d run", exist, bound, running)
+		t.Errorf("%d pods exist, %d are bound and %d run; want 3 each", exist, bound, running)
 	}
 	sinceCreation, sinceRequest := s.measured()
 	if sinceCreation.Count() != 2 || sinceRequest.Count() != 1 || s.late() != 1 {
-		t.Errorf("%d and %d measured, %d late", sinceCreation.Count(), sinceRequest.Count(), s.late())
+		t.Errorf("%d startups were measured since the creation, %d since the request, and %d were late; want 2, 1 and 1",
+			sinceCreation.Count(), sinceRequest.Count(), s.late())
 	}
 	if got := sinceCreation.Seconds(50); got < 2.9 || got > 4 {
-		t.Errorf("the first took %g s", got)
+		t.Errorf("the startup of the first pod took %g s, want 3 to 4", got)
 	}
-	// Pods that are not in a new list have been deleted.
+	// Pods that a new list does not contain have been deleted.
 	if err := s.Replace([]any{changes[1]}, ""); err != nil {
 		t.Fatal(err)
 	}
 	if exist, _, _ := s.counts(); exist != 1 {
-		t.Errorf("%d exist", exist)
+		t.Errorf("%d pods exist after the new list, want 1", exist)
 	}
 }
 
-func TestInvalidOptionsAreUsageErrors(t *testing.T) {
+func TestValidateOptions(t *testing.T) {
 	for _, e := range Experiments() {
 		if err := e.New().Validate(); err != nil {
 			t.Errorf("the default options of %s are invalid: %v", e.Name, err)
@@ -126,11 +127,11 @@ func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	o := nodesAndPods.New().(*nodesAndPodsOptions)
 	o.Nodes.N, o.Pods.N = 1, 111
 	if o.Validate() == nil {
-		t.Error("111 pods on a node with room for 110 were accepted")
+		t.Error("Validate accepted 111 pods for a node with room for 110")
 	}
 	d := density.New().(*densityOptions)
 	d.Namespaced = true
 	if d.Validate() == nil {
-		t.Error("namespaced iterations of single pods were accepted")
+		t.Error("Validate accepted namespaced iterations of single pods")
 	}
 }
