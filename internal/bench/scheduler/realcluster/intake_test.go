@@ -32,11 +32,11 @@ func TestInvalidIntakeOptionsAreUsageErrors(t *testing.T) {
 		o := DefaultIntakeOptions()
 		change(&o)
 		if err := o.Validate(); !errors.Is(err, usage.Err) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("with invalid options (%s), Validate returned %v, not a usage error", name, err)
 		}
 	}
 	if o := DefaultIntakeOptions(); o.Validate() != nil {
-		t.Errorf("defaults: %v", o.Validate())
+		t.Errorf("the default options are invalid: %v", o.Validate())
 	}
 }
 
@@ -51,12 +51,12 @@ func TestClusterFlagsSelectTheIntake(t *testing.T) {
 		t.Fatal(err, got.Validate())
 	}
 	if got.SchedulerIntake != clusterdir.IntakeWebhook || got.Scheduler != clusterdir.SchedulerDist || len(got.SchedulerArgs) != 1 {
-		t.Errorf("%+v", got)
+		t.Errorf("the settings are %+v; want dist-scheduler with the intake webhook and one argument", got)
 	}
 }
 
-// TestSightings reads a log while complete and partial lines are written to it.
-func TestSightings(t *testing.T) {
+// TestLogReader reads a log while complete and partial lines are written to it.
+func TestLogReader(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -68,21 +68,21 @@ func TestSightings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	taken := func(pod, source string, micros int) string {
+	takenInLine := func(pod, source string, micros int) string {
 		return fmt.Sprintf("I1122 10:00:00.000001 7 intake_metrics.go:9] \"Pod taken in\" pod=%q source=%q unixMicros=%d\n", pod, source, micros)
 	}
-	write(taken("bench/at-5-000000", "watch", 1))
-	s, err := openSightings(path, "bench", "at-5-")
+	write(takenInLine("bench/at-5-000000", "watch", 1))
+	s, err := openLog(path, "bench", "at-5-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.close()
-	line := taken("bench/at-5-000001", "webhook", 2_000_001)
+	line := takenInLine("bench/at-5-000001", "webhook", 2_000_001)
 	write(line[:30])
 	if err := s.read(); err != nil || len(s.seen) != 0 {
-		t.Fatalf("%v, %v", s.seen, err)
+		t.Fatalf("after a partial line, the log reader has seen %v; error: %v", s.seen, err)
 	}
-	write(line[30:] + taken("bench/at-5-000001", "watch", 9) + taken("bench/at-50-000001", "watch", 9) + taken("other/at-5-000002", "watch", 9))
+	write(line[30:] + takenInLine("bench/at-5-000001", "watch", 9) + takenInLine("bench/at-50-000001", "watch", 9) + takenInLine("other/at-5-000002", "watch", 9))
 	write("I1122 10:00:03.000500 7 schedule_one.go:9] \"Successfully bound pod to node\" pod=\"bench/at-5-000001\" node=\"n\"\n")
 	if err := s.read(); err != nil {
 		t.Fatal(err)
@@ -93,16 +93,16 @@ func TestSightings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if watched := s.seen["at-5-000003"]; watched.source != "watch" || watched.at.Second() != 4 {
-		t.Errorf("%v", watched)
+		t.Errorf("the pod that the event handler logged is recorded as %v", watched)
 	}
 	delete(s.seen, "at-5-000003")
-	if len(s.seen) != 1 || s.seen["at-5-000001"] != (sighting{"webhook", time.UnixMicro(2_000_001)}) || len(s.bound) != 1 {
-		t.Errorf("%v, %v", s.seen, s.bound)
+	if len(s.seen) != 1 || s.seen["at-5-000001"] != (arrival{"webhook", time.UnixMicro(2_000_001)}) || len(s.bound) != 1 {
+		t.Errorf("the log reader has seen %v and %v as bound; want the measured pod only, by webhook", s.seen, s.bound)
 	}
 }
 
-// TestSeenLineMatchesTheLog checks that the patterns match lines that klog writes.
-func TestSeenLineMatchesTheLog(t *testing.T) {
+// TestPatternsMatchKlog checks that the patterns match lines that klog writes.
+func TestPatternsMatchKlog(t *testing.T) {
 	var out strings.Builder
 	klog.LogToStderr(false)
 	klog.SetOutput(&out)
@@ -110,50 +110,50 @@ func TestSeenLineMatchesTheLog(t *testing.T) {
 	klog.InfoS("Successfully bound pod to node", "pod", klog.KRef("bench", "at-5-000001"), "node", "n")
 	klog.Flush()
 	klog.LogToStderr(true)
-	s := &sightings{prefix: "bench/at-5-", seen: map[string]sighting{}, bound: map[string]time.Time{}}
+	s := &logReader{prefix: "bench/at-5-", seen: map[string]arrival{}, bound: map[string]time.Time{}}
 	for line := range strings.Lines(out.String()) {
-		s.note(line)
+		s.addLine(line)
 	}
 	seen, bound := s.seen["at-5-000001"].at, s.bound["at-5-000001"]
 	if time.Since(seen).Abs() > time.Minute || time.Since(bound).Abs() > time.Minute {
-		t.Errorf("%q: seen %v, bound %v", out.String(), seen, bound)
+		t.Errorf("the log %q was read as seen at %v and bound at %v; want about now", out.String(), seen, bound)
 	}
 }
 
-func TestLinesOfLastYear(t *testing.T) {
+func TestLogTimeOfLastYear(t *testing.T) {
 	now := time.Date(2027, 1, 1, 0, 0, 1, 0, time.Local)
-	got, err := stamp("1231 23:59:59.000001", now)
+	got, err := parseLogTime("1231 23:59:59.000001", now)
 	if want := time.Date(2026, 12, 31, 23, 59, 59, 1000, time.Local); err != nil || !got.Equal(want) {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("parseLogTime returned %v, %v; want %v", got, err, want)
 	}
 }
 
 func TestRateIsSummarized(t *testing.T) {
 	start := time.Unix(100, 0)
-	m := newMade(3)
-	s := &sightings{seen: map[string]sighting{}, bound: map[string]time.Time{}}
+	m := newCreations(3)
+	s := &logReader{seen: map[string]arrival{}, bound: map[string]time.Time{}}
 	for i, name := range []string{"a", "b", "c"} {
-		asked := start.Add(time.Duration(i) * time.Second)
-		m.note(name, asked, asked.Add(20*time.Millisecond))
-		s.seen[name] = sighting{clusterdir.IntakeWatch, asked.Add(10 * time.Millisecond)}
-		s.bound[name] = asked.Add(50 * time.Millisecond)
+		sent := start.Add(time.Duration(i) * time.Second)
+		m.add(name, sent, sent.Add(20*time.Millisecond))
+		s.seen[name] = arrival{clusterdir.IntakeWatch, sent.Add(10 * time.Millisecond)}
+		s.bound[name] = sent.Add(50 * time.Millisecond)
 	}
-	s.seen["b"] = sighting{clusterdir.IntakeWebhook, start.Add(time.Second + time.Millisecond)}
+	s.seen["b"] = arrival{clusterdir.IntakeWebhook, start.Add(time.Second + time.Millisecond)}
 	delete(s.bound, "c")
 	var before, after used
 	after.apiServers.CPU = 30 * time.Millisecond
 	got := summarizeRate(2, m, s, before, after)
 	if got.Created != 3 || got.Seen != 3 || got.Bound != 2 || got.ByWebhook != 1 || got.APIServerCPUMicrosPerPod != 10_000 {
-		t.Errorf("%+v", got)
+		t.Errorf("the result is %+v; want 3 pods created and seen, 2 bound, 1 by webhook, and 10,000 µs of CPU per pod", got)
 	}
 	near := func(have, want float64) bool { return have > want*0.99 && have < want*1.01 }
 	if !near(got.SeenMillis.P50, 10) || !near(got.SeenMillis.Max, 10) || !near(got.BoundMillis.P99, 50) || !near(got.CreateMillis.P50, 20) || !near(got.CreatedPerSecond, 3/2.02) {
-		t.Errorf("%+v", got)
+		t.Errorf("the latencies or the rate of %+v are wrong", got)
 	}
 	result := IntakeResult{Intakes: []IntakeMeasured{{Name: "watch", Rates: []IntakeRate{got}}}}
 	want := "intake watch at 2/s: 1 of 3 pods were not seen or not bound; repeat the run with --keep and read the log of the scheduler"
 	if err := result.Err(); err == nil || err.Error() != want {
-		t.Errorf("%v", err)
+		t.Errorf("Err returned %v, want %q", err, want)
 	}
 	if _, err := json.Marshal(result); err != nil {
 		t.Error(err)

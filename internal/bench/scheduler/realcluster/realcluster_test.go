@@ -38,11 +38,11 @@ func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 		o := DefaultOptions()
 		change(&o)
 		if err := o.Validate(); !errors.Is(err, usage.Err) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("with invalid options (%s), Validate returned %v, not a usage error", name, err)
 		}
 	}
 	if o := DefaultOptions(); o.Validate() != nil {
-		t.Errorf("defaults: %v", o.Validate())
+		t.Errorf("the default options are invalid: %v", o.Validate())
 	}
 }
 
@@ -59,14 +59,15 @@ func TestClusterFlagsFollowOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.Nodes != 7 || got.Zones != 2 || got.Scheduler != clusterdir.SchedulerDist || got.Store != clusterdir.StoreMemEtcd {
-		t.Errorf("%+v", got)
+		t.Errorf("the settings are %+v; want 7 nodes in 2 zones, dist-scheduler and mem_etcd", got)
 	}
 	if got.SchedulerReplicas != 4 || got.SchedulerRelays != 1 || len(got.SchedulerArgs) != 2 || len(got.SchedulerEnv) != 1 {
-		t.Errorf("%+v", got)
+		t.Errorf("the settings are %+v; want 4 replicas, 1 relay, 2 scheduler arguments and 1 variable", got)
 	}
 }
 
-// Replicas apply to dist-scheduler only. A single replica has no relays.
+// TestEachNumberOfReplicasIsMeasured checks that there is a contender for each number of dist-scheduler
+// replicas, and that a single replica has no relays.
 func TestEachNumberOfReplicasIsMeasured(t *testing.T) {
 	o := DefaultOptions()
 	o.Replicas, o.Relays = []int{1, 2, 4}, 1
@@ -78,7 +79,7 @@ func TestEachNumberOfReplicasIsMeasured(t *testing.T) {
 		"dist-scheduler 0", "dist-scheduler with 2 replicas 1", "dist-scheduler with 4 replicas 1", "kube-scheduler 0",
 	}
 	if !slices.Equal(all, want) {
-		t.Errorf("%q", all)
+		t.Errorf("the contenders are %q, want %q", all, want)
 	}
 }
 
@@ -96,23 +97,24 @@ func TestExistingClusterIsNotRemoved(t *testing.T) {
 	}
 	_, err = Run(t.Context(), dir, DefaultOptions(), progress.New(t.Output()))
 	if !errors.Is(err, ErrClusterExists) || !dir.Exists() {
-		t.Errorf("%v", err)
+		t.Errorf("Run returned %v; want ErrClusterExists, and the cluster must still exist", err)
 	}
 }
 
-// watched simulates a watch with a clock that the test controls.
-type watched struct {
+// watchSimulator passes pods to binds as a watch would, with a clock that the test controls.
+type watchSimulator struct {
 	binds *binds
 	now   time.Time
 }
 
-func newWatched() *watched {
-	w := &watched{now: time.Unix(0, 0)}
+func newWatchSimulator() *watchSimulator {
+	w := &watchSimulator{now: time.Unix(0, 0)}
 	w.binds = newBinds("pod-", func() time.Time { return w.now })
 	return w
 }
 
-func (w *watched) see(after time.Duration, name, node string) {
+// update delivers a pod with this node after a time.
+func (w *watchSimulator) update(after time.Duration, name, node string) {
 	w.now = w.now.Add(after)
 	_ = w.binds.Update(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -122,20 +124,20 @@ func (w *watched) see(after time.Duration, name, node string) {
 	})
 }
 
-func TestLatencyIsFromCreationToBind(t *testing.T) {
-	w := newWatched()
-	w.see(0, "warm-1", "a")
-	w.see(0, "pod-1", "")
-	w.see(time.Second, "pod-2", "")
-	w.see(time.Second, "pod-1", "a")
-	w.see(time.Second, "pod-2", "a")
-	w.see(time.Minute, "pod-2", "a") // an update of a bound pod
+func TestLatencyIsFromFirstSeenToBind(t *testing.T) {
+	w := newWatchSimulator()
+	w.update(0, "warm-1", "a")
+	w.update(0, "pod-1", "")
+	w.update(time.Second, "pod-2", "")
+	w.update(time.Second, "pod-1", "a")
+	w.update(time.Second, "pod-2", "a")
+	w.update(time.Minute, "pod-2", "a") // an update of a bound pod
 	count, last := w.binds.bound()
 	if count != 2 || !last.Equal(time.Unix(3, 0)) {
-		t.Errorf("%d bound, the last at %v", count, last)
+		t.Errorf("%d pods are bound, the last at %v; want 2, the last at 3 s", count, last)
 	}
 	if l := w.binds.latency; l.TotalCount() != 2 || l.Min() < 1_990_000 || l.Max() > 2_010_000 {
-		t.Errorf("latencies of %d to %d µs", l.Min(), l.Max())
+		t.Errorf("%d latencies of %d to %d µs were recorded, want 2 of about 2 s", l.TotalCount(), l.Min(), l.Max())
 	}
 }
 
@@ -146,34 +148,34 @@ func TestOvercommittedNodesAreCounted(t *testing.T) {
 		}}}
 	}
 	nodes := []corev1.Node{node("small", "2", "10"), node("few", "9", "2")}
-	w := newWatched()
+	w := newWatchSimulator()
 	for i := range 2 {
-		w.see(0, fmt.Sprintf("pod-s%d", i), "small")
-		w.see(0, fmt.Sprintf("warm-f%d", i), "few")
+		w.update(0, fmt.Sprintf("pod-s%d", i), "small")
+		w.update(0, fmt.Sprintf("warm-f%d", i), "few")
 	}
 	if got := w.binds.overcommitted(nodes); got != 0 {
 		t.Errorf("%d nodes overcommitted, want 0", got)
 	}
-	w.see(0, "pod-s2", "small")
-	w.see(0, "pod-f2", "few")
-	w.see(0, "pod-x", "gone")
+	w.update(0, "pod-s2", "small")
+	w.update(0, "pod-f2", "few")
+	w.update(0, "pod-x", "gone")
 	if got := w.binds.overcommitted(nodes); got != 3 {
 		t.Errorf("%d nodes overcommitted, want 3", got)
 	}
 	if got := nodes[0].Status.Allocatable.Cpu().Value(); got != 2 {
-		t.Errorf("the node was changed: %d cores", got)
+		t.Errorf("overcommitted changed the node: it has %d cores, want 2", got)
 	}
 }
 
 func TestErrDescribesViolations(t *testing.T) {
 	r := Result{Pods: 5, Schedulers: []Scheduler{{Name: "a", Bound: 5}}}
 	if err := r.Err(); err != nil {
-		t.Error(err)
+		t.Errorf("Err of a correct result returned %v", err)
 	}
 	r.Schedulers = append(r.Schedulers, Scheduler{Name: "b", Bound: 4, OversubscribedNodes: 2})
 	want := "b overcommitted 2 nodes, b found no node for 1 of 5 pods; repeat the run with --keep to inspect the cluster"
 	if err := r.Err(); err == nil || err.Error() != want {
-		t.Errorf("%v", err)
+		t.Errorf("Err returned %v, want %q", err, want)
 	}
 }
 
@@ -186,33 +188,33 @@ func TestReportComparesSchedulersAndReplicas(t *testing.T) {
 	to := &experiment.Result{Errors: experiment.NewTally(0)}
 	found.Report(to)
 	if rows := to.Tables[0].Rows; len(rows) != 3 || rows[1][1] != 4 || rows[2][0] != clusterdir.SchedulerKube {
-		t.Errorf("%v", rows)
+		t.Errorf("the table has the rows %v", rows)
 	}
 	if len(to.Ratios) != 3 || to.Ratios[0].Ratio != 2 || to.Ratios[1].Ratio != 0.25 {
-		t.Errorf("%+v", to.Ratios)
+		t.Errorf("the ratios are %+v; want 3, of which the first are 2 and 0.25", to.Ratios)
 	}
 	if len(to.Notes) != 1 || !strings.Contains(to.Notes[0], "1.40 ×") {
-		t.Errorf("%q", to.Notes)
+		t.Errorf("the notes are %q; want one with 1.40 ×", to.Notes)
 	}
 	if len(to.Series) != 3 || len(to.Series[0].Points) != 2 || to.Series[0].Points[1] != (experiment.Point{4, 700}) {
-		t.Errorf("%+v", to.Series)
+		t.Errorf("the series are %+v; want 3, of which the first ends with 700 µs for 4 replicas", to.Series)
 	}
 }
 
-// TestMedianOfSamples: the result is the sample with the median CPU, unless a sample violates an
-// invariant.
+// TestMedianOfSamples checks that the result is the sample with the median CPU time, unless a sample violates
+// an invariant.
 func TestMedianOfSamples(t *testing.T) {
 	sample := func(cpu float64, bound int) Scheduler {
 		return Scheduler{Name: "dist-scheduler", Bound: bound, SchedulerCPUMicrosPerPod: cpu}
 	}
 	if one := median([]Scheduler{sample(5, 9)}, 9); one.SchedulerCPUMicrosPerPod != 5 || one.CPUSamples != nil {
-		t.Errorf("one sample: %+v", one)
+		t.Errorf("median of one sample returned %+v", one)
 	}
 	three := median([]Scheduler{sample(7, 9), sample(5, 9), sample(6, 9)}, 9)
 	if three.SchedulerCPUMicrosPerPod != 6 || !slices.Equal(three.CPUSamples, []float64{5, 6, 7}) {
-		t.Errorf("three samples: %+v", three)
+		t.Errorf("median of three samples returned %+v", three)
 	}
 	if wrong := median([]Scheduler{sample(7, 8), sample(5, 9), sample(6, 9)}, 9); wrong.Bound != 8 {
-		t.Errorf("with a pod that was not bound: %+v", wrong)
+		t.Errorf("median of samples of which one has an unbound pod returned %+v, not that sample", wrong)
 	}
 }
