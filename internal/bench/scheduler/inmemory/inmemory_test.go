@@ -19,7 +19,7 @@ import (
 )
 
 // TestDecisionsEqualTheReference compares all decisions of the index with the reference, for each kind of
-// pods. The runs share the process, so state that outlives a run would be noticed.
+// pods. All runs share the process, so the test also detects state that remains from an earlier run.
 func TestDecisionsEqualTheReference(t *testing.T) {
 	for _, kind := range Kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -44,12 +44,13 @@ func TestReferenceAgreesWithKubeScheduler(t *testing.T) {
 func TestKubeSchedulerSamplesNodes(t *testing.T) {
 	o := DefaultOptions()
 	o.Scheduler, o.Nodes, o.Pods, o.Check = clusterdir.SchedulerKube, 1000, 1200, "50"
-	if result := measured(t, o); result.Deviations == 0 || result.Err() == nil {
+	if result := runValid(t, o); result.Deviations == 0 || result.Err() == nil {
 		t.Errorf("no deviation of kube-scheduler was detected, although it samples nodes: %+v", result)
 	}
 }
 
-// TestUnschedulablePodsAreCounted has more pods than fit on the nodes, which Validate would reject.
+// TestUnschedulablePodsAreCounted schedules more pods than fit on the nodes. Validate would reject such
+// options.
 func TestUnschedulablePodsAreCounted(t *testing.T) {
 	for _, name := range []string{clusterdir.SchedulerDist, clusterdir.SchedulerKube} {
 		o := DefaultOptions()
@@ -59,7 +60,7 @@ func TestUnschedulablePodsAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := result.Err(); err != nil || result.Unschedulable != 400-3*110 {
-			t.Errorf("%s: %d of 400 pods are unschedulable, %v", name, result.Unschedulable, err)
+			t.Errorf("%s: %d of 400 pods are unschedulable, want 70; error: %v", name, result.Unschedulable, err)
 		}
 	}
 }
@@ -71,23 +72,24 @@ func TestInterruptedRunReturnsPartialResult(t *testing.T) {
 	defer cancel()
 	result, err := Run(ctx, o, progress.New(io.Discard))
 	if !errors.Is(err, ErrInterrupted) || result.Decided == 0 || result.Decided == o.Pods {
-		t.Errorf("decisions for %d pods, %v", result.Decided, err)
+		t.Errorf("the interrupted run decided %d of %d pods and returned %v", result.Decided, o.Pods, err)
 	}
 }
 
 func runAndCheck(t *testing.T, o Options) Result {
 	t.Helper()
-	result := measured(t, o)
+	result := runValid(t, o)
 	if err := result.Err(); err != nil {
 		t.Error(err)
 	}
 	if result.DecisionsChecked < o.Pods {
-		t.Errorf("%d of %d decisions checked", result.DecisionsChecked, o.Pods)
+		t.Errorf("only %d of %d decisions were checked", result.DecisionsChecked, o.Pods)
 	}
 	return result
 }
 
-func measured(t *testing.T, o Options) Result {
+// runValid validates the options and runs the scheduler.
+func runValid(t *testing.T, o Options) Result {
 	t.Helper()
 	o.Complete()
 	if err := o.Validate(); err != nil {
@@ -100,6 +102,7 @@ func measured(t *testing.T, o Options) Result {
 	return result
 }
 
+// quiet returns a context whose logger discards all messages.
 func quiet(t *testing.T) context.Context { return klog.NewContext(t.Context(), logr.Discard()) }
 
 func TestInvalidOptionsAreUsageErrors(t *testing.T) {
@@ -121,12 +124,12 @@ func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 		change(&o)
 		o.Complete()
 		if err := o.Validate(); !errors.Is(err, usage.Err) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("with invalid options (%s), Validate returned %v, not a usage error", name, err)
 		}
 	}
 }
 
-func TestChecksFollowFromNodes(t *testing.T) {
+func TestCheckCount(t *testing.T) {
 	for _, c := range []struct {
 		nodes, pods int
 		check       string
@@ -137,30 +140,30 @@ func TestChecksFollowFromNodes(t *testing.T) {
 	} {
 		o := DefaultOptions()
 		o.Nodes, o.Pods, o.Check = c.nodes, c.pods, c.check
-		if got, err := o.checks(); err != nil || got != c.want {
-			t.Errorf("%+v: %d, %v", c, got, err)
+		if got, err := o.checkCount(); err != nil || got != c.want {
+			t.Errorf("for %+v, checkCount returned %d, %v", c, got, err)
 		}
 	}
 }
 
-func TestJudge(t *testing.T) {
-	right := reference.Decision{Best: sets.New("a", "b"), Feasible: 5}
-	nowhere := reference.Decision{}
+func TestAddCheck(t *testing.T) {
+	someFit := reference.Decision{Best: sets.New("a", "b"), Feasible: 5}
+	noneFits := reference.Decision{}
 	for name, c := range map[string]struct {
-		made     string
-		right    reference.Decision
+		node     string
+		expected reference.Decision
 		deviates bool
 	}{
-		"one of the best":        {"b", right, false},
-		"not the best":           {"c", right, true},
-		"no node, but some fit":  {"", right, true},
-		"a node, but none fits":  {"c", nowhere, true},
-		"no node, and none fits": {"", nowhere, false},
+		"one of the best":        {"b", someFit, false},
+		"not the best":           {"c", someFit, true},
+		"no node, but some fit":  {"", someFit, true},
+		"a node, but none fits":  {"c", noneFits, true},
+		"no node, and none fits": {"", noneFits, false},
 	} {
 		var r Result
-		r.judge(0, decision{number: 1, node: c.made}, c.right)
+		r.addCheck(0, decision{number: 1, node: c.node}, c.expected)
 		if (r.Deviations == 1) != c.deviates || r.DecisionsChecked != 1 || (r.FirstDeviation != "") != c.deviates {
-			t.Errorf("%s: %+v", name, r)
+			t.Errorf("%s: the result is %+v, want a deviation: %v", name, r, c.deviates)
 		}
 	}
 }
@@ -173,13 +176,11 @@ func TestOvercommittedNodesAreCounted(t *testing.T) {
 	for i := range 111 {
 		decided = append(decided, decision{int32(i), nodeName(0)})
 	}
-	var r Result
-	overcommitted(w, decided[:110], &r)
-	if r.OversubscribedNodes != 0 {
-		t.Errorf("110 pods: %d nodes overcommitted", r.OversubscribedNodes)
+	if got := countOvercommitted(w, decided[:110]); got != 0 {
+		t.Errorf("with 110 pods on a node, %d nodes are overcommitted, want 0", got)
 	}
-	if overcommitted(w, decided, &r); r.OversubscribedNodes != 1 {
-		t.Errorf("111 pods: %d nodes overcommitted", r.OversubscribedNodes)
+	if got := countOvercommitted(w, decided); got != 1 {
+		t.Errorf("with 111 pods on a node, %d nodes are overcommitted, want 1", got)
 	}
 }
 
@@ -198,24 +199,25 @@ func TestWorkloads(t *testing.T) {
 
 	o.PodKind = Mixed
 	if mixed := (&workload{}).mixed(); len(mixed) != 200 {
-		t.Errorf("%d classes", len(mixed))
+		t.Errorf("the kind Mixed has %d pod classes, want 200", len(mixed))
 	}
 	if a, b := newWorkload(o).pod(7), newWorkload(o).pod(7); a.Labels["class"]+a.Labels["app"] != b.Labels["class"]+b.Labels["app"] {
-		t.Error("two calls return different pods")
+		t.Error("two workloads with the same seed have different pods")
 	}
 
 	o.PodKind, o.Existing = VanishedNodes, 1000
 	vanished := 0
 	for _, pod := range newWorkload(o).existing {
 		if strings.HasPrefix(pod.Spec.NodeName, "gone-") != (pod.DeletionTimestamp != nil) {
-			t.Fatalf("pod %s on %s", pod.Name, pod.Spec.NodeName)
+			t.Fatalf("pod %s on node %s has the deletion timestamp %v; only pods on missing nodes must have one",
+				pod.Name, pod.Spec.NodeName, pod.DeletionTimestamp)
 		}
 		if pod.DeletionTimestamp != nil {
 			vanished++
 		}
 	}
-	if vanished != 1000/vanishedShare {
-		t.Errorf("%d pods on missing nodes", vanished)
+	if vanished != 1000/vanishedEvery {
+		t.Errorf("%d pods are on missing nodes, want %d", vanished, 1000/vanishedEvery)
 	}
 	if podNumber(podName(123)) != 123 {
 		t.Error("podNumber is not the inverse of podName")
