@@ -15,23 +15,23 @@ func TestPointsAreDrawnInTheOrderOfTheirXValues(t *testing.T) {
 	c.Add("n", measured)
 	want := []Point{{5000, 2}, {7500, 4}, {10000, 3}}
 	if got := c.Lines[0].Segments[0]; !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
+		t.Errorf("the points are %v, want %v", got, want)
 	}
 	if measured[1][0] != 10000 {
-		t.Error("the caller's points were sorted in place")
+		t.Error("Add sorted the caller's points")
 	}
 }
 
-func TestPointsOfAKnownNameAreAnotherSegment(t *testing.T) {
+func TestPointsOfExistingLineBecomeASegment(t *testing.T) {
 	c := &LineChart{Title: "t"}
 	c.Add("n", []Point{{0, 1}})
 	c.Add("n", []Point{{9, 1}})
 	if len(c.Lines) != 1 || len(c.Lines[0].Segments) != 2 {
-		t.Errorf("%+v", c.Lines)
+		t.Errorf("the lines are %+v, want one line with two segments", c.Lines)
 	}
 }
 
-func TestPictureIsWideEnoughForItsLegend(t *testing.T) {
+func TestSVGIsWideEnoughForItsLegend(t *testing.T) {
 	width := func(name string) float64 {
 		c := &LineChart{Title: "t"}
 		c.Add(name, []Point{{0, 1}, {1, 2}})
@@ -51,7 +51,7 @@ func TestPictureIsWideEnoughForItsLegend(t *testing.T) {
 	}
 	short, long := width("kwok"), width("kube-controller-manager")
 	if long-short < 80 {
-		t.Errorf("%.0f points for a long name, %.0f for a short one", long, short)
+		t.Errorf("the SVG is %.0f points wide with a long name and %.0f with a short name; want a difference of at least 80", long, short)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestLargestValueDoesNotTouchTheFrame(t *testing.T) {
 		p.Y.Min, p.Y.Max = 1, 100
 		setRange(&p.Y, logarithmic, nil)
 		if p.Y.Max < 105 {
-			t.Errorf("logarithmic %v: the axis ends at %v", logarithmic, p.Y.Max)
+			t.Errorf("logarithmic %v: the axis ends at %v, want at least 105", logarithmic, p.Y.Max)
 		}
 	}
 }
@@ -78,14 +78,14 @@ func TestHTMLContainsScriptAndData(t *testing.T) {
 		t.Error("the page has no script, lacks a chart, or has a title that ends the script")
 	}
 	if none, err := HTML(); err != nil || none != "" {
-		t.Errorf("without charts: %d bytes, %v", len(none), err)
+		t.Errorf("HTML without charts returned %d bytes, %v", len(none), err)
 	}
 }
 
-func TestBarsHaveTheirNames(t *testing.T) {
+func TestBarChartContainsNames(t *testing.T) {
 	c := &BarChart{Title: "ratios", XLabel: "times", Reference: 1, Bars: []Bar{{Name: "put", Value: 2, Good: true, Target: 3}, {Name: "watch", Value: 0.5}}}
 	svg, err := c.SVG()
 	if err != nil || !bytes.Contains(svg, []byte("put")) || !bytes.Contains(svg, []byte("watch")) {
-		t.Errorf("%v", err)
+		t.Errorf("the SVG lacks a name of a bar, or SVG returned an error: %v", err)
 	}
 }

@@ -27,7 +27,7 @@ func TestAffinity(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rows := r.Tables[0].Rows; len(rows) != 2 || rows[0][3] != 20 || len(r.Ratios) != 2 || r.Ratios[0].Ratio <= 0 {
-		t.Errorf("%+v %+v", rows, r.Ratios)
+		t.Errorf("the rows are %+v and the ratios %+v; want two rows of 20 pods and two ratios", rows, r.Ratios)
 	}
 }
 
@@ -41,15 +41,15 @@ func TestPerfReadsPartialResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &experiment.Result{Errors: experiment.NewTally(1)}
-	if err := new(perfOptions).take(r, file); err != nil {
+	if err := new(perfOptions).addRows(r, file); err != nil {
 		t.Fatal(err)
 	}
 	if rows := r.Tables[0].Rows; len(rows) != 2 ||
 		fmt.Sprint(rows[0]) != "[misc/Basic/500Nodes 100 250 2.5 680 9 4 ]" || fmt.Sprint(rows[1]) != "[affinity/Slow/5Nodes 0 9 0 0 0 0 timed out]" {
-		t.Errorf("%v", rows)
+		t.Errorf("the table has the rows %v", rows)
 	}
 	if len(r.Ratios) != 1 || r.Ratios[0].Ratio != 2.5 || r.Errors.Rate() != 0.25 {
-		t.Errorf("%+v, error rate %g", r.Ratios, r.Errors.Rate())
+		t.Errorf("the ratios are %+v and the error rate %g; want one ratio of 2.5, and 0.25", r.Ratios, r.Errors.Rate())
 	}
 }
 
@@ -68,7 +68,7 @@ func TestKubeSchedulerRunsWithFewestNodesOnly(t *testing.T) {
 		"dist-scheduler unique 50 20", "kube-scheduler unique 50 20", "dist-scheduler unique 100 20",
 	}
 	if !slices.Equal(runs, want) {
-		t.Errorf("%q", runs)
+		t.Errorf("the runs are %q, want %q", runs, want)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestInvalidKindsOptionsAreUsageErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", args, err)
+			t.Errorf("with %s, Validate returned %v, want an error with %q", args, err, want)
 		}
 	}
 }
