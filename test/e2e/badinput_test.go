@@ -95,7 +95,7 @@ var mistakes = []mistake{
 	{"unknown kind of pods", []string{"bench", "schedule-million", "--pod-kind", "odd"}, 2,
 		"--pod-kind \"odd\": no such kind; choose one of plain, deployment, zone-anti-affinity, hostname-anti-affinity, mixed, unique, vanished-nodes"},
 	{"more pods than fit", []string{"bench", "schedule-million", "--nodes", "10", "--pods", "1001"}, 2,
-		"--pods 1001: 10 nodes have room for 1000 pods in addition to the 0 existing ones; use fewer pods or more nodes"},
+		"--pods 1001: 10 nodes have room for 1000 pods in addition to the 0 existing pods; use fewer pods or more nodes"},
 	{"check that is not a number", []string{"bench", "schedule-million", "--check", "all"}, 2,
 		"--check \"all\": neither a count nor a fraction from 0.0 to 1.0"},
 	{"unknown format of bench", []string{"bench", "schedule", "-o", "xml"}, 2,

@@ -70,7 +70,7 @@ func TestBenchList(t *testing.T) {
 	listed := w.succeed(t, "bench", "list").stdout
 	for _, name := range []string{
 		"nodes-and-pods", "slo", "pods-parallel", "watchers", "lists", "restart", "density", "limits",
-		"store-put", "lease-flood", "store-watch", "store-range", "schedule", "schedule-million", "watch-or-webhook", "shard-simulation",
+		"store-put", "lease-flood", "store-watch", "store-range", "schedule", "schedule-million", "watch-or-webhook", "replica-simulation",
 	} {
 		if !strings.Contains(listed, "\n"+name+" ") && !strings.HasPrefix(listed, name+" ") {
 			t.Errorf("bench list does not print %s:\n%s", name, listed)

@@ -24,7 +24,7 @@ func TestTraceIsComplete(t *testing.T) {
 	}
 	var report struct {
 		Totals struct{ Calls, MissingRecords, TruncatedFiles int }
-		Kinds     []struct {
+		Kinds  []struct {
 			Kind          string
 			Writes        int
 			Watches       int

@@ -15,7 +15,7 @@ const (
 	barWidth  = 0.45 * vg.Centimeter
 )
 
-// SVG draws the bars with their names on the left.
+// SVG draws the chart, with the names of the bars on the left.
 func (c *BarChart) SVG() ([]byte, error) {
 	p := newPlot()
 	p.Title.Text, p.X.Label.Text = c.Title, c.XLabel
@@ -39,9 +39,10 @@ func (c *BarChart) SVG() ([]byte, error) {
 	return encode(canvas)
 }
 
-// fromBelow returns the bar at a height: gonum/plot counts from the bottom.
+// fromBelow returns the bar of a row. gonum/plot counts rows from the bottom.
 func (c *BarChart) fromBelow(row int) Bar { return c.Bars[len(c.Bars)-1-row] }
 
+// namesFromBelow returns the names of the bars from the bottom to the top.
 func (c *BarChart) namesFromBelow() []string {
 	names := make([]string, len(c.Bars))
 	for row := range names {
@@ -50,7 +51,8 @@ func (c *BarChart) namesFromBelow() []string {
 	return names
 }
 
-// addBars adds the bars of one color, with bars of length zero in the rows of the other.
+// addBars draws the bars whose field Good has this value. gonum/plot needs a bar in every row, so the other
+// rows get bars of length zero.
 func (c *BarChart) addBars(p *plot.Plot, good bool) error {
 	values := make(plotter.Values, len(c.Bars))
 	for row := range values {
@@ -70,6 +72,7 @@ func (c *BarChart) addBars(p *plot.Plot, good bool) error {
 	return nil
 }
 
+// addReference draws the vertical reference line.
 func (c *BarChart) addReference(p *plot.Plot) error {
 	line, err := plotter.NewLine(plotter.XYs{{X: c.Reference, Y: -0.5}, {X: c.Reference, Y: float64(len(c.Bars)) - 0.5}})
 	if err != nil {
@@ -79,6 +82,7 @@ func (c *BarChart) addReference(p *plot.Plot) error {
 	return nil
 }
 
+// addTargets draws a cross at the target of each bar that has one.
 func (c *BarChart) addTargets(p *plot.Plot) error {
 	var targets plotter.XYs
 	for row := range c.Bars {

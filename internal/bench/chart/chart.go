@@ -1,12 +1,11 @@
-// Package chart draws the charts of benchmark results in two forms from one data structure:
-// a static SVG (gonum/plot) for the repository, and an interactive chart (Apache ECharts)
-// for the HTML page of a result, with hover values, zoom, and series that the legend turns
-// on and off.
+// Package chart draws the charts of benchmark results. From the same data it draws two forms: a static SVG
+// (gonum/plot) for the repository, and an interactive chart (Apache ECharts) for the HTML page of a result.
+// The interactive chart shows values at the pointer, can be zoomed, and its legend hides or shows lines.
 //
-// A page that contains charts is a single file that works offline, because it includes the
-// ECharts script. The script is version 6.1.0, unmodified from the npm package `echarts`
-// (dist/echarts.min.js, Apache License 2.0). It is vendored in assets/, with its LICENSE and
-// NOTICE, because no Go module contains it and the build must not need other tools than Go.
+// A page with charts is a single file that works offline, because it contains the ECharts script. The script
+// is version 6.1.0 from the npm package `echarts` (dist/echarts.min.js, Apache License 2.0), without changes.
+// It is stored in assets/, with its LICENSE and NOTICE, because no Go module contains it, and because the
+// build must need no other tools than Go.
 package chart
 
 import (
@@ -26,8 +25,7 @@ type Chart interface {
 // Point is an X and a Y value.
 type Point [2]float64
 
-// Line is one named line of a LineChart. Its segments are drawn in one color, with a gap
-// between them.
+// Line is one named line of a LineChart. Its segments have the same color and are not connected.
 type Line struct {
 	Name     string    `json:"name"`
 	Segments [][]Point `json:"segments"`
@@ -42,25 +40,24 @@ type Marker struct {
 // LineChart shows lines over a common X axis.
 type LineChart struct {
 	Title string `json:"title"`
-	// XLabel and YLabel are the titles of the axes, usually units.
+	// XLabel and YLabel are the titles of the axes.
 	XLabel string `json:"xLabel"`
 	YLabel string `json:"yLabel"`
-	// LogX and LogY select logarithmic axes. Values below 0.001 are drawn as 0.001 there.
+	// LogX and LogY select logarithmic axes. On such an axis, values below 0.001 are drawn as 0.001.
 	LogX    bool     `json:"logX"`
 	LogY    bool     `json:"logY"`
 	Lines   []Line   `json:"lines"`
 	Markers []Marker `json:"markers"`
 }
 
-// smallestLogValue replaces zero, which a logarithmic axis cannot show.
+// smallestLogValue replaces smaller values on a logarithmic axis, which cannot show zero.
 const smallestLogValue = 1e-3
 
 // Heading is the title of the chart.
 func (c *LineChart) Heading() string { return c.Title }
 
-// Add appends points to the chart in the order of their X values, regardless of the order in
-// which they were measured. If the chart has a line with this name, the points become another segment
-// of that line.
+// Add adds a line with these points, sorted by their X values. If the chart already has a line with this name,
+// the points become another segment of that line.
 func (c *LineChart) Add(name string, points []Point) {
 	if len(points) == 0 {
 		return
@@ -88,9 +85,9 @@ func (c *LineChart) Add(name string, points []Point) {
 type Bar struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
-	// Good selects the color of bars that meet their limit.
+	// Good is true if the bar meets its limit. It selects the color.
 	Good bool `json:"good"`
-	// Target is drawn as a cross on the row of the bar; 0 draws none.
+	// Target is drawn as a cross in the row of the bar; 0 means that there is no target.
 	Target float64 `json:"target,omitempty"`
 }
 
@@ -107,8 +104,7 @@ type BarChart struct {
 // Heading is the title of the chart.
 func (c *BarChart) Heading() string { return c.Title }
 
-// FileName returns the name of the SVG file of a chart with this title: lower-case words
-// joined by hyphens.
+// FileName returns the name of the SVG file of a chart with this title, such as pods-per-second.svg.
 func FileName(title string) string {
 	words := strings.FieldsFunc(strings.ToLower(title), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')

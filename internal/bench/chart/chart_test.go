@@ -9,29 +9,29 @@ import (
 	"testing"
 )
 
-func TestPointsAreSortedByX(t *testing.T) {
+func TestPointsAreDrawnInTheOrderOfTheirXValues(t *testing.T) {
 	measured := []Point{{5000, 2}, {10000, 3}, {7500, 4}}
 	c := &LineChart{Title: "t"}
 	c.Add("n", measured)
 	want := []Point{{5000, 2}, {7500, 4}, {10000, 3}}
 	if got := c.Lines[0].Segments[0]; !slices.Equal(got, want) {
-		t.Errorf("segment after Add() = %v, want %v", got, want)
+		t.Errorf("the points are %v, want %v", got, want)
 	}
 	if measured[1][0] != 10000 {
-		t.Errorf("Add() changed the caller's points to %v, want them in their order", measured)
+		t.Error("Add sorted the caller's points")
 	}
 }
 
-func TestAddWithSameNameAddsSegment(t *testing.T) {
+func TestPointsOfExistingLineBecomeASegment(t *testing.T) {
 	c := &LineChart{Title: "t"}
 	c.Add("n", []Point{{0, 1}})
 	c.Add("n", []Point{{9, 1}})
 	if len(c.Lines) != 1 || len(c.Lines[0].Segments) != 2 {
-		t.Errorf("lines after two Add() with one name = %+v, want one line of two segments", c.Lines)
+		t.Errorf("the lines are %+v, want one line with two segments", c.Lines)
 	}
 }
 
-func TestPictureIsWideEnoughForLegend(t *testing.T) {
+func TestSVGIsWideEnoughForItsLegend(t *testing.T) {
 	width := func(name string) float64 {
 		c := &LineChart{Title: "t"}
 		c.Add(name, []Point{{0, 1}, {1, 2}})
@@ -40,7 +40,7 @@ func TestPictureIsWideEnoughForLegend(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Contains(svg, []byte(name)) {
-			t.Errorf("the SVG does not contain the legend %q", name)
+			t.Errorf("the legend lacks %q", name)
 		}
 		found := regexp.MustCompile(`width="([0-9.]+)`).FindSubmatch(svg)
 		points, err := strconv.ParseFloat(string(found[1]), 64)
@@ -51,7 +51,7 @@ func TestPictureIsWideEnoughForLegend(t *testing.T) {
 	}
 	short, long := width("kwok"), width("kube-controller-manager")
 	if long-short < 80 {
-		t.Errorf("the picture is %.0f points wide with a long name and %.0f with a short one, want a difference of at least 80", long, short)
+		t.Errorf("the SVG is %.0f points wide with a long name and %.0f with a short name; want a difference of at least 80", long, short)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestLargestValueDoesNotTouchTheFrame(t *testing.T) {
 		p.Y.Min, p.Y.Max = 1, 100
 		setRange(&p.Y, logarithmic, nil)
 		if p.Y.Max < 105 {
-			t.Errorf("logarithmic %v: the axis of values up to 100 ends at %v, want at least 105", logarithmic, p.Y.Max)
+			t.Errorf("logarithmic %v: the axis ends at %v, want at least 105", logarithmic, p.Y.Max)
 		}
 	}
 }
@@ -75,18 +75,17 @@ func TestHTMLContainsScriptAndData(t *testing.T) {
 		t.Fatal(err)
 	}
 	if page := string(html); strings.Count(page, echarts) != 1 || strings.Count(page, `class="chart"`) != 2 || strings.Contains(page, "CPU </script>") {
-		t.Errorf("HTML() has %d scripts and %d charts, title unescaped: %v, want 1, 2 and false",
-			strings.Count(page, echarts), strings.Count(page, `class="chart"`), strings.Contains(page, "CPU </script>"))
+		t.Error("the page has no script, lacks a chart, or has a title that ends the script")
 	}
-	if empty, err := HTML(); err != nil || empty != "" {
-		t.Errorf("HTML() without charts = %d bytes, %v, want 0, nil", len(empty), err)
+	if none, err := HTML(); err != nil || none != "" {
+		t.Errorf("HTML without charts returned %d bytes, %v", len(none), err)
 	}
 }
 
-func TestBarChartNamesItsBars(t *testing.T) {
+func TestBarChartContainsNames(t *testing.T) {
 	c := &BarChart{Title: "ratios", XLabel: "times", Reference: 1, Bars: []Bar{{Name: "put", Value: 2, Good: true, Target: 3}, {Name: "watch", Value: 0.5}}}
 	svg, err := c.SVG()
 	if err != nil || !bytes.Contains(svg, []byte("put")) || !bytes.Contains(svg, []byte("watch")) {
-		t.Errorf("SVG() does not contain the names put and watch (error %v)", err)
+		t.Errorf("the SVG lacks a name of a bar, or SVG returned an error: %v", err)
 	}
 }

@@ -18,8 +18,8 @@ var (
 // Style is the CSS of the elements that HTML returns.
 const Style = template.CSS(`.chart { width: 100%; height: 26em; margin: 1.5em 0; } .chart td { border: 0; padding: 0 .2em; font-size: 13px; }`)
 
-// HTML returns the interactive charts, and the scripts that draw them, for the body of a page.
-// It must be called once per page. It returns an empty text if there are no charts.
+// HTML returns the interactive charts of a page, and the scripts that draw them, for the body of the page. It
+// must be called only once per page. It returns "" if there are no charts.
 func HTML(charts ...Chart) (template.HTML, error) {
 	if len(charts) == 0 {
 		return "", nil
@@ -27,7 +27,7 @@ func HTML(charts ...Chart) (template.HTML, error) {
 	var out strings.Builder
 	out.WriteString("<noscript><p>The charts need JavaScript; the same charts are in the SVG files of this directory, if it has any.</p></noscript>\n")
 	for _, c := range charts {
-		// json.Marshal escapes <, > and &, so that no text can end the script element.
+		// json.Marshal escapes <, > and &, so the data cannot end the script element.
 		data, err := json.Marshal(c)
 		if err != nil {
 			return "", fmt.Errorf("encoding chart %q: %w", c.Heading(), err)
@@ -38,7 +38,8 @@ func HTML(charts ...Chart) (template.HTML, error) {
 	return template.HTML(out.String()), nil
 }
 
-// height returns a style attribute for charts whose height depends on their data.
+// height returns the style attribute of a bar chart, whose height depends on the number of bars, and "" for
+// other charts.
 func height(c Chart) string {
 	bars, isBars := c.(*BarChart)
 	if !isBars {

@@ -17,17 +17,18 @@ import (
 )
 
 const (
-	// The width of the plot itself; the legend is added to it.
+	// Size of the plot without the legend.
 	plotWidth, plotHeight = 21 * vg.Centimeter, 9.5 * vg.Centimeter
-	// The legend starts this far to the right of the plot.
+	// legendGap is the space between plot and legend, in points.
 	legendGap = 8
-	// Lines with fewer points show each point as a dot.
+	// A line with fewer points than maxDots shows each point as a dot.
 	maxDots = 30
-	// Part of the axis that stays free between the largest value and the frame.
+	// headroom is the fraction of the axis that stays free between the largest value and the frame.
 	headroom = 0.06
 )
 
-// Colors of lines. Further lines use the same colors and are dashed.
+// lineColors are the colors of lines. If there are more lines than colors, the further lines use the same
+// colors and are dashed.
 var lineColors = []color.Color{
 	color.RGBA{R: 0x32, G: 0x6c, B: 0xe5, A: 0xff}, color.RGBA{R: 0xb0, G: 0x00, B: 0x20, A: 0xff},
 	color.RGBA{R: 0x1b, G: 0x8a, B: 0x3a, A: 0xff}, color.RGBA{R: 0xc7, G: 0x7c, B: 0x02, A: 0xff},
@@ -35,13 +36,13 @@ var lineColors = []color.Color{
 	color.RGBA{R: 0x8a, G: 0x5a, B: 0x44, A: 0xff}, color.RGBA{R: 0x66, G: 0x66, B: 0x66, A: 0xff},
 }
 
-// Colors of markers, which repeat: green, red, orange, violet.
+// markerColors are the colors of markers: green, red, orange and violet. They repeat.
 var markerColors = []color.Color{
 	color.RGBA{R: 0x00, G: 0x90, B: 0x00, A: 0xff}, color.RGBA{R: 0xd0, G: 0x00, B: 0x00, A: 0xff},
 	color.RGBA{R: 0xe6, G: 0x8a, B: 0x00, A: 0xff}, color.RGBA{R: 0x94, G: 0x00, B: 0xd3, A: 0xff},
 }
 
-// SVG draws the chart with its legend to the right of it.
+// SVG draws the chart, with its legend on the right.
 func (c *LineChart) SVG() ([]byte, error) {
 	p := newPlot()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.Title, c.XLabel, c.YLabel
@@ -66,7 +67,7 @@ func (c *LineChart) SVG() ([]byte, error) {
 	return svgWithLegend(p)
 }
 
-// newPlot returns an empty plot whose texts are set in a sans-serif font.
+// newPlot returns an empty plot with a sans-serif font.
 func newPlot() *plot.Plot {
 	p := plot.New()
 	for _, style := range []*text.Style{
@@ -82,6 +83,7 @@ func newPlot() *plot.Plot {
 	return p
 }
 
+// setAxis sets the scale and the ticks of an axis.
 func setAxis(axis *plot.Axis, logarithmic bool) {
 	axis.Tick.Marker = ticks{linearTicks{}}
 	if logarithmic {
@@ -89,14 +91,13 @@ func setAxis(axis *plot.Axis, logarithmic bool) {
 	}
 }
 
-// setRange widens the range of an axis, so that lines do not touch the frame and markers are
-// inside it.
+// setRange widens the range of an axis, so that lines do not touch the frame and all markers are visible.
 func setRange(axis *plot.Axis, logarithmic bool, markers []Marker) {
 	for _, m := range markers {
 		axis.Min, axis.Max = min(axis.Min, m.X), max(axis.Max, m.X)
 	}
 	if logarithmic {
-		// A range of less than a factor of four would have no labelled tick.
+		// A logarithmic range from a value to less than four times that value would have no labelled tick.
 		const smallestRange = 4.0
 		factor := math.Pow(axis.Max/axis.Min, headroom)
 		if axis.Max < smallestRange*axis.Min {
@@ -111,7 +112,7 @@ func setRange(axis *plot.Axis, logarithmic bool, markers []Marker) {
 	axis.Max += headroom * (axis.Max - axis.Min)
 }
 
-// linearTicks places a labelled tick at about six multiples of 1, 2 or 5 times a power of ten.
+// linearTicks places about six labelled ticks. Their distance is 1, 2 or 5 times a power of ten.
 type linearTicks struct{}
 
 // Ticks implements plot.Ticker.
@@ -131,8 +132,8 @@ func (linearTicks) Ticks(from, to float64) []plot.Tick {
 	return marks
 }
 
-// ticks labels the ticks of an axis with number.Text. A logarithmic axis on which less than
-// two powers of ten are visible gets labels at 2 and 5 as well.
+// ticks labels the ticks of an axis with number.Text. If fewer than two labelled ticks of a logarithmic axis
+// are visible, ticks whose first digit is 2 or 5 are labelled as well.
 type ticks struct{ plot.Ticker }
 
 // Ticks implements plot.Ticker.
@@ -159,6 +160,7 @@ func (t ticks) Ticks(from, to float64) []plot.Tick {
 	return marks
 }
 
+// addLine draws the segments of a line, and adds the line to the legend.
 func addLine(p *plot.Plot, l Line, index int) error {
 	style := draw.LineStyle{Color: lineColors[index%len(lineColors)], Width: vg.Points(1.5)}
 	if index >= len(lineColors) {
@@ -186,7 +188,7 @@ func addLine(p *plot.Plot, l Line, index int) error {
 	return nil
 }
 
-// addMarker draws a dashed vertical line over the full height of the plot.
+// addMarker draws a dashed vertical line over the full height of the plot, and adds it to the legend.
 func addMarker(p *plot.Plot, marker Marker, index int) error {
 	line, err := plotter.NewLine(plotter.XYs{{X: marker.X, Y: p.Y.Min}, {X: marker.X, Y: p.Y.Max}})
 	if err != nil {
@@ -199,13 +201,13 @@ func addMarker(p *plot.Plot, marker Marker, index int) error {
 	return nil
 }
 
-// svgWithLegend draws the plot, and to the right of it the legend, in a picture that is wide
-// enough for the longest name.
+// svgWithLegend draws the plot with its legend on the right. The picture is wide enough for the longest name
+// in the legend.
 func svgWithLegend(p *plot.Plot) ([]byte, error) {
 	legend := p.Legend
 	p.Legend = plot.NewLegend()
-	// The size of the legend is needed before the canvas can be created, so the legend is measured on
-	// a temporary canvas.
+	// The size of the canvas depends on the size of the legend, which is therefore measured on a temporary
+	// canvas.
 	area := legend.Rectangle(draw.New(vgsvg.New(plotWidth, plotHeight)))
 	legendWidth := area.Max.X - area.Min.X + vg.Points(2*legendGap)
 	height := max(plotHeight, area.Max.Y-area.Min.Y+vg.Points(40))
@@ -218,8 +220,8 @@ func svgWithLegend(p *plot.Plot) ([]byte, error) {
 	return encode(canvas)
 }
 
-// encode returns the SVG. Text widths were computed for Liberation Sans. For systems without that font,
-// encode adds fallback fonts with the same metrics.
+// encode returns the SVG of a canvas. The canvas uses the font Liberation Sans. encode adds fallback fonts
+// with the same metrics for systems without this font.
 func encode(canvas *vgsvg.Canvas) ([]byte, error) {
 	var out bytes.Buffer
 	if _, err := canvas.WriteTo(&out); err != nil {

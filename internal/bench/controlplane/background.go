@@ -23,11 +23,12 @@ import (
 
 const (
 	fillPrefix = "fill-"
-	// Watches per connection, as in a program with several informers.
-	streamsOfConnection = 10
+	// streamsPerConnection is the number of watches on a connection, as in a program with several
+	// informers.
+	streamsPerConnection = 10
 )
 
-// fill creates pods that exist during a measurement, and waits until they run.
+// fill creates pods that exist during a measurement, and waits until they run and the cluster is idle.
 func (t *storeRun) fill(ctx context.Context, s *startups, count int) error {
 	pods, err := usualPods()
 	if err != nil {
@@ -49,8 +50,7 @@ func (t *storeRun) fill(ctx context.Context, s *startups, count int) error {
 	return t.AwaitQuiet(ctx)
 }
 
-// prepareFilled prepares a cluster and fills it with pods. The watch on these pods ends before it
-// returns.
+// prepareFilled prepares a cluster and fills it with pods. It watches these pods only until they run.
 func (t *storeRun) prepareFilled(ctx context.Context, pods int) error {
 	if err := t.prepare(ctx); err != nil {
 		return err
@@ -60,13 +60,14 @@ func (t *storeRun) prepareFilled(ctx context.Context, pods int) error {
 	return t.fill(filling, t.watchPods(filling, fillPrefix), pods)
 }
 
-// updates returns a load that changes an annotation of each pod in turn, at a rate.
+// updates changes an annotation of one pod after the other, at a rate, until ctx ends. It returns the load
+// with its latencies and errors.
 func (t *storeRun) updates(ctx context.Context, pods int, rate float64) experiment.Load {
 	const workers = 64
 	load := t.podLoad(0, workers, rate)
 	load.Workers = workers
 	load.Do = func(ctx context.Context, number, worker int) error {
-		// The value is always new: a patch that changes nothing is not an update.
+		// The value always differs, because the API server does not store a patch that changes nothing.
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"k1m/update":"%d"}}}`, time.Now().UnixNano())
 		_, err := t.Clients.Connection(worker).CoreV1().Pods(namespace).Patch(
 			ctx, podName(fillPrefix, number%pods), types.MergePatchType, patch, metav1.PatchOptions{})
@@ -76,9 +77,9 @@ func (t *storeRun) updates(ctx context.Context, pods int, rate float64) experime
 	return load
 }
 
-// during runs updates for the duration d and measures the window. If parallel is not nil, it runs
-// concurrently.
-func (t *storeRun) during(ctx context.Context, what string, d time.Duration, pods int, rate float64, parallel func(context.Context)) (experiment.Load, experiment.Measured, error) {
+// measureUpdates runs updates for the duration d and measures the cluster meanwhile. If parallel is not
+// nil, it runs concurrently.
+func (t *storeRun) measureUpdates(ctx context.Context, what string, d time.Duration, pods int, rate float64, parallel func(context.Context)) (experiment.Load, experiment.Measured, error) {
 	task := t.Display.Task(what, 0)
 	task.Say(fmt.Sprintf("%g updates/s for %s", rate, d))
 	window := t.Sampler.Begin(ctx)
@@ -91,11 +92,11 @@ func (t *storeRun) during(ctx context.Context, what string, d time.Duration, pod
 	load := t.updates(working, pods, rate)
 	others.Wait()
 	m := window.End(ctx)
-	return load, m, t.end(ctx, load, int(load.Latencies.Count()), task)
+	return load, m, t.finishLoad(ctx, load, int(load.Latencies.Count()), task)
 }
 
-// stream is a watch of a resource in the namespace whose events are counted and not decoded, so
-// that many watches fit in one process.
+// stream is a watch of a resource in the namespace. It counts events without decoding them, so that one
+// process can have many watches.
 type stream struct {
 	client   kubernetes.Interface
 	resource string
@@ -109,7 +110,8 @@ func openStream(ctx context.Context, client kubernetes.Interface, resource strin
 		VersionedParams(&options, scheme.ParameterCodec).Stream(ctx)
 }
 
-// follow reads events until the server closes the watch or ctx ends.
+// follow opens the watch and reads events until the server closes it or ctx ends. It always returns an
+// error.
 func (w stream) follow(ctx context.Context, options metav1.ListOptions) error {
 	options.Watch = true
 	options.TimeoutSeconds = nil
@@ -118,7 +120,7 @@ func (w stream) follow(ctx context.Context, options metav1.ListOptions) error {
 		return err
 	}
 	defer body.Close()
-	// An event is its length in four bytes, followed by a protobuf message.
+	// An event is a protobuf message, preceded by its length in four bytes.
 	var length [4]byte
 	for {
 		if _, err := io.ReadFull(body, length[:]); err != nil {
@@ -131,7 +133,8 @@ func (w stream) follow(ctx context.Context, options metav1.ListOptions) error {
 	}
 }
 
-// connect returns clients for this number of streams. If wrap is not nil, it wraps their transport.
+// connect returns clients with enough connections for this number of streams. If wrap is not nil, it wraps
+// the transport of each connection.
 func (t *storeRun) connect(streams, perConnection int, wrap transport.WrapperFunc) (*bulk.Clients, error) {
 	config := rest.CopyConfig(t.Rest)
 	config.Wrap(wrap)

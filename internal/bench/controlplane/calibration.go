@@ -20,8 +20,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Calibration measures the [plan.Costs] of this machine. It is not in the list of experiments:
-// `k1m plan --calibrate` runs it.
+// Calibration measures the [plan.Costs] of this machine. It is not in the list of experiments, but run by
+// `k1m plan --calibrate`.
 var Calibration = experiment.Experiment{
 	Name:  "calibration",
 	Short: "Measure the costs of objects and calls on this machine, for k1m plan",
@@ -37,7 +37,7 @@ type CalibrationOptions struct {
 	Costs plan.Costs
 }
 
-// NewCalibration returns the default options. The counts depend on the scale.
+// NewCalibration returns the default options. Their counts follow from the scale.
 func NewCalibration() *CalibrationOptions {
 	o := &CalibrationOptions{
 		clusters: defaultClusters(experiment.ByScale(2000, 200)), Pods: experiment.ByScale(2000, 100), Calls: experiment.ByScale(3000, 200),
@@ -47,7 +47,7 @@ func NewCalibration() *CalibrationOptions {
 	return o
 }
 
-// AddFlags binds the options to flags. The scale sets the options whose flags are not set.
+// AddFlags binds the options to flags. Options whose flags are not set follow from the scale.
 func (o *CalibrationOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
 	fs.Var(&o.Pods, "pods", "pods to create and delete")
@@ -63,19 +63,19 @@ func (o *CalibrationOptions) Validate() error { return o.clusters.Validate() }
 // Run measures the costs in a cluster of its own.
 func (o *CalibrationOptions) Run(ctx context.Context, run *experiment.Run) error {
 	if run.UsesExisting() {
-		return usage.Errorf("--name %s: the calibration needs a cluster of its own; omit --name", run.Dir.Name())
+		return usage.Errorf("--name %s: the calibration creates its own cluster, so it cannot use an existing cluster; omit --name", run.Dir.Name())
 	}
 	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareEmpty(ctx); err != nil {
 			return err
 		}
-		// Start from the defaults, because one machine cannot show the costs of many API servers or
-		// of scheduler replicas on separate machines.
+		// The costs of many API servers, and of scheduler replicas on separate machines, cannot be
+		// measured on one machine. They keep their default values.
 		o.Costs = plan.DefaultCosts()
 		m := run.Result.Machine
 		o.Costs.Where = fmt.Sprintf("%d cores of %s, %s, %d nodes and %d pods", m.Cores, m.Processor, run.Result.Time.Format(time.DateOnly), o.Nodes.N, o.Pods.N)
 		c := &calibration{CalibrationOptions: o, storeRun: t}
-		for _, step := range []func(context.Context) error{c.store, c.watches, c.nodes, c.statuses, c.events, c.pods, c.storeAlone} {
+		for _, step := range []func(context.Context) error{c.store, c.watches, c.nodes, c.measureStatuses, c.events, c.pods, c.storeAlone} {
 			if err := step(ctx); err != nil {
 				return err
 			}
@@ -84,8 +84,8 @@ func (o *CalibrationOptions) Run(ctx context.Context, run *experiment.Run) error
 	})
 }
 
-// calibration is a running calibration. A cost below the noise is reported as a very small
-// positive value, never as a negative one.
+// calibration is a running calibration. A cost that is too small to be measured is reported as a small
+// positive value, even if the measurement was negative.
 type calibration struct {
 	*CalibrationOptions
 	*storeRun
@@ -95,7 +95,8 @@ type calibration struct {
 	leaseVersion float64
 }
 
-// nodes measures Leases and the cost of a node.
+// nodes creates nodes, and measures their memory, the cost of their Lease renewals, and the sizes of nodes
+// and Leases.
 func (c *calibration) nodes(ctx context.Context) (err error) {
 	if err := c.nodesMemory(ctx); err != nil {
 		return err
@@ -104,7 +105,7 @@ func (c *calibration) nodes(ctx context.Context) (err error) {
 		return err
 	}
 	leases := int(countCalls(c.idle.Calls, "PUT", "leases"))
-	// The API server also receives a watch event for each renewal; that cost is counted
+	// For each renewal the API server also receives a watch event from the store. That cost is counted
 	// separately.
 	c.Costs.APIServer.LeaseMicros = max(extraCPU(c.idle, c.empty, apiServer, leases)-c.Costs.APIServer.ReceiveWatchEventMicros, 1)
 	core, coordination := c.Client.CoreV1().RESTClient(), c.Client.CoordinationV1().RESTClient()
@@ -126,9 +127,10 @@ func (c *calibration) makeNodes(ctx context.Context, first, count int) error {
 	return c.AwaitQuiet(ctx)
 }
 
-// settled waits until the CPU usage of the API server stops falling, about a minute after nodes were
-// created. Otherwise the remaining work of creating nodes would be measured as the cost of idle nodes.
-func (c *calibration) settled(ctx context.Context) error {
+// awaitSettled waits until the CPU usage of the API server no longer falls, which takes about a minute
+// after nodes were created. Otherwise work that remains from the creation would be measured as a cost of
+// idle nodes.
+func (c *calibration) awaitSettled(ctx context.Context) error {
 	const maxRounds, stableRatio = 9, 0.95
 	last := 0.0
 	for range maxRounds {
@@ -145,7 +147,8 @@ func (c *calibration) settled(ctx context.Context) error {
 	return nil
 }
 
-// wireBytes returns the average encoded size of the objects of a resource.
+// wireBytes returns the average protobuf size of the objects of a resource. There must be at least 100
+// objects.
 func wireBytes(ctx context.Context, client rest.Interface, resource, namespace string) (float64, error) {
 	const pageSize = 100
 	data, err := client.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("limit", fmt.Sprint(pageSize)).
@@ -158,17 +161,18 @@ func wireBytes(ctx context.Context, client rest.Interface, resource, namespace s
 
 // burst is a number of calls of one kind.
 type burst struct {
-	what  string
+	what  string // shown on the display
 	count int
 	// rate is the number of calls per second; 0 means as fast as possible.
 	rate float64
 	call func(ctx context.Context, number, worker int) error
-	// after, if not nil, waits for effects of the calls that are part of their cost.
+	// after, if not nil, waits until the effects of the calls have taken place. It is part of the
+	// measurement.
 	after func(context.Context) error
 }
 
-// calls measures a burst, and returns the number of calls that succeeded.
-func (c *calibration) calls(ctx context.Context, b burst) (experiment.Measured, int, error) {
+// measureCalls measures a burst. It returns the measurement and the number of calls that succeeded.
+func (c *calibration) measureCalls(ctx context.Context, b burst) (experiment.Measured, int, error) {
 	task := c.Display.Task(b.what, b.count)
 	window := c.Sampler.Begin(ctx)
 	load := c.podLoad(b.count, 16, b.rate)
@@ -181,17 +185,18 @@ func (c *calibration) calls(ctx context.Context, b burst) (experiment.Measured, 
 		}
 	}
 	m := window.End(ctx)
-	if err := c.end(ctx, load, done, task); err != nil {
+	if err := c.finishLoad(ctx, load, done, task); err != nil {
 		return m, done, err
 	}
 	if done == 0 {
-		return m, done, fmt.Errorf("%s: none succeeded", b.what)
+		return m, done, fmt.Errorf("%s: all calls failed", b.what)
 	}
 	return m, done, nil
 }
 
-func (c *calibration) statuses(ctx context.Context) error {
-	m, done, err := c.calls(ctx, burst{what: "node statuses patched", count: c.Calls.N, call: func(ctx context.Context, number, worker int) error {
+// measureStatuses measures the cost of patching the status of a node.
+func (c *calibration) measureStatuses(ctx context.Context) error {
+	m, done, err := c.measureCalls(ctx, burst{what: "node statuses patched", count: c.Calls.N, call: func(ctx context.Context, number, worker int) error {
 		patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"MemoryPressure","status":"False","reason":"KubeletHasSufficientMemory","message":"%d"}]}}`, number)
 		node := fmt.Sprintf("%s%06d", bulk.NodePrefix, number%c.Nodes.N)
 		_, err := c.Clients.Connection(worker).CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
@@ -201,8 +206,9 @@ func (c *calibration) statuses(ctx context.Context) error {
 	return err
 }
 
+// events measures the cost of creating an Event, and the size of an Event.
 func (c *calibration) events(ctx context.Context) error {
-	m, done, err := c.calls(ctx, burst{what: "Events created", count: c.Calls.N, call: func(ctx context.Context, number, worker int) error {
+	m, done, err := c.measureCalls(ctx, burst{what: "Events created", count: c.Calls.N, call: func(ctx context.Context, number, worker int) error {
 		event := &corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("calibration.%d", number), Namespace: namespace},
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: podName("calibration-", number)},
@@ -220,7 +226,7 @@ func (c *calibration) events(ctx context.Context) error {
 	return err
 }
 
-// pods measures the life of a pod from its creation until it is deleted.
+// pods measures the costs of a pod from its creation until it is deleted, and its size.
 func (c *calibration) pods(ctx context.Context) error {
 	const prefix = "calibration-"
 	watching, stop := context.WithCancel(ctx)
@@ -239,7 +245,7 @@ func (c *calibration) pods(ctx context.Context) error {
 	if err := c.awaitRunning(ctx, s, count); err != nil {
 		return err
 	}
-	making := window.End(ctx)
+	creation := window.End(ctx)
 	if c.Costs.Store.PodWire, err = wireBytes(ctx, c.Client.CoreV1().RESTClient(), "pods", namespace); err != nil {
 		return err
 	}
@@ -253,9 +259,9 @@ func (c *calibration) pods(ctx context.Context) error {
 	if err := c.awaitGone(ctx, s, 0); err != nil {
 		return err
 	}
-	removing := window.End(ctx)
-	for role, to := range map[string]*float64{apiServer: &c.Costs.APIServer.PodMicros, scheduler: &c.Costs.Scheduler.PodMicros} {
-		*to = max(extraCPU(making, c.idle, role, count)+extraCPU(removing, c.idle, role, count), 1)
+	deletion := window.End(ctx)
+	for role, micros := range map[string]*float64{apiServer: &c.Costs.APIServer.PodMicros, scheduler: &c.Costs.Scheduler.PodMicros} {
+		*micros = max(extraCPU(creation, c.idle, role, count)+extraCPU(deletion, c.idle, role, count), 1)
 	}
 	return nil
 }

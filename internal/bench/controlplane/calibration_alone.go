@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// The store applies writes in this thread if any prefix has the WAL mode fsync. A prefix
-	// without keys starts the thread, but no write waits for the disk.
+	// The store applies writes in the thread pipelineThread if any prefix has the WAL mode fsync. With a
+	// prefix that no key has, the store uses the thread but does not sync.
 	pipelineThread = "pipeline"
 	unusedPrefix   = "/unused/=fsync"
 
 	aloneClients  = 20
 	floodClients  = 64
-	aloneRate     = 5000 // watched writes per second
+	aloneRate     = 5000 // writes per second with watchers
 	aloneWatchers = 64
 	aloneObjects  = 50_000
 )
 
-// storeAlone measures, in a store without a cluster, costs that are too small to measure in a cluster:
-// the CPU time of a write under load and the part of it that is serial, the CPU time of
-// delivering an event to one watcher, and the memory of one version of an object (a store keeps
-// all versions for minutes).
+// storeAlone measures costs that are too small to be measured in a cluster, in a store without a cluster.
+// These are the CPU time of a write under load, the part of this time that is serial, the CPU time of
+// delivering an event to one watcher, and the memory of one version of an object. (A store keeps all
+// versions for minutes.)
 func (c *calibration) storeAlone(ctx context.Context) error {
 	program, err := component.FindBinary("etcd-bench")
 	if err != nil {
@@ -35,7 +35,7 @@ func (c *calibration) storeAlone(ctx context.Context) error {
 	lab := &storeserver.Lab{Bin: filepath.Dir(program)}
 	lab.ServerCores, lab.ClientCores = storeserver.SplitCores(c.Result.Machine.Cores)
 	task := c.Display.Task("store alone", 0)
-	var taken [3][]float64
+	var measured [3][]float64 // microseconds of each round
 	for round := range rounds {
 		task.Say(fmt.Sprintf("round %d of %d", round+1, rounds))
 		for i, measure := range []func(context.Context, *storeserver.Lab) (float64, error){c.updateMicros, c.applyMicros, c.eventMicros} {
@@ -44,10 +44,10 @@ func (c *calibration) storeAlone(ctx context.Context) error {
 				task.Interrupt()
 				return fmt.Errorf("measuring the store alone: %w", err)
 			}
-			taken[i] = append(taken[i], micros)
+			measured[i] = append(measured[i], micros)
 		}
 	}
-	update, apply, event := median(taken[0]), median(taken[1]), median(taken[2])
+	update, apply, event := median(measured[0]), median(measured[1]), median(measured[2])
 	task.Done(fmt.Sprintf("%.3g µs per write, %.3g of it in one thread, %.3g µs per event", update, apply, event))
 	store := &c.Costs.Store
 	store.UpdateMicros, store.ApplyMicros, store.SendWatchEventMicros = max(update, 0.1), max(apply, 0.1), max(event, 0.1)
@@ -65,8 +65,8 @@ func (c *calibration) storeAlone(ctx context.Context) error {
 	return nil
 }
 
-// updateMicros returns the CPU time of a Lease update in a busy store. An idle store wakes up for
-// each update, which costs ten times as much and is not typical of a large cluster.
+// updateMicros returns the CPU time of a Lease update in a busy store, in microseconds. An idle store
+// wakes up for each update, which takes ten times as much CPU and does not happen in a large cluster.
 func (c *calibration) updateMicros(ctx context.Context, lab *storeserver.Lab) (micros float64, err error) {
 	err = c.flood(ctx, lab, nil, func(_ *storeserver.Server, report storeserver.Report) error {
 		micros = report.ServerCPUMicrosPerOp
@@ -75,18 +75,17 @@ func (c *calibration) updateMicros(ctx context.Context, lab *storeserver.Lab) (m
 	return micros, err
 }
 
-// applyMicros returns the part of the CPU time of an update that the apply thread uses.
+// applyMicros returns the CPU time of a Lease update in the pipeline's thread, in microseconds.
 func (c *calibration) applyMicros(ctx context.Context, lab *storeserver.Lab) (micros float64, err error) {
 	err = c.flood(ctx, lab, []string{"--wal-mode-prefix", unusedPrefix}, func(server *storeserver.Server, report storeserver.Report) error {
-		taken, err := server.ThreadCPU(pipelineThread)
-		micros = taken.Seconds() * 1e6 / float64(max(report.Ops, 1))
+		used, err := server.ThreadCPU(pipelineThread)
+		micros = used.Seconds() * 1e6 / float64(max(report.Ops, 1))
 		return err
 	})
 	return micros, err
 }
 
-// flood updates Leases in a store with these flags, and calls inspect before the store is
-// removed.
+// flood updates Leases in a store with these flags, and calls inspect while the store still runs.
 func (c *calibration) flood(ctx context.Context, lab *storeserver.Lab, flags []string, inspect func(*storeserver.Server, storeserver.Report) error) error {
 	server, err := lab.Fresh(ctx, storeserver.MemEtcd, "", append([]string{"--wal-mode", "buffered"}, flags...)...)
 	if err != nil {
@@ -100,8 +99,8 @@ func (c *calibration) flood(ctx context.Context, lab *storeserver.Lab, flags []s
 	return inspect(server, report)
 }
 
-// eventMicros returns the CPU time of the store for each additional watcher of a write. Each
-// watcher has its own connection, as API servers do.
+// eventMicros returns the CPU time of the store for delivering the event of a write to one more watcher,
+// in microseconds. Each watcher has its own connection, like the watchers of different API servers.
 func (c *calibration) eventMicros(ctx context.Context, lab *storeserver.Lab) (float64, error) {
 	server, err := lab.Fresh(ctx, storeserver.MemEtcd, "", "--wal-mode", "buffered")
 	if err != nil {
@@ -121,7 +120,7 @@ func (c *calibration) eventMicros(ctx context.Context, lab *storeserver.Lab) (fl
 	return (many - few) / aloneWatchers, err
 }
 
-// storeBytes returns the memory of the store for an object of this size, including its key.
+// storeBytes returns the memory of the store for an object whose value has this size, including the key.
 func storeBytes(ctx context.Context, lab *storeserver.Lab, prefix string, size int) (float64, error) {
 	server, err := lab.Fresh(ctx, storeserver.MemEtcd, "", "--wal-mode", "none")
 	if err != nil {

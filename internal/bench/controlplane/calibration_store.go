@@ -17,23 +17,26 @@ import (
 )
 
 const (
-	// A key that is written directly in the store and not through the API server.
+	// calibrationKey is a key that is written directly to the store, not through the API server.
 	calibrationKey = "/registry/configmaps/" + namespace + "/calibration"
-	// Number of watchers: enough for a measurable effect.
+	// clientWatchers is large enough for a measurable cost of watchers.
 	clientWatchers = 50
-	// Writes per second: slow enough for API servers and watchers, which are disconnected if they
-	// fall behind.
+	// storeRate and deliveryRate are writes per second without and with watchers. API servers and watchers
+	// can follow at these rates; if they fell behind, they would be disconnected.
 	storeRate, deliveryRate = 2000, 200
-	// Each effect is the difference between a load with it and the same load without it. The result
-	// is the median of this number of rounds.
-	rounds       = 3
-	roundRest    = 5 * time.Second
-	caughtUp     = time.Second
+	// rounds is the number of measurements of each cost. The result is their median.
+	rounds = 3
+	// idleTime is the duration of the idle measurement of each round.
+	idleTime = 5 * time.Second
+	// receiveTime is the time after the last write within which API servers receive its event.
+	receiveTime = time.Second
+	// watcherGrace is the time after the last write within which all watchers must receive its event.
 	watcherGrace = 20 * time.Second
 )
 
-// store measures reads and writes of the store, and the cost of external writes for API servers.
-// It runs before there are nodes, because the load of their Leases is larger than these effects.
+// store measures the cost of a read for the store. For API servers, it measures the cost of a write by
+// another client, and of delivering the event to a watcher. It runs before there are nodes, because the
+// renewals of their Leases would cost more than these operations.
 func (c *calibration) store(ctx context.Context) (err error) {
 	if c.empty, err = c.measureIdle(ctx, "empty cluster", c.Hold.D); err != nil {
 		return err
@@ -47,7 +50,7 @@ func (c *calibration) store(ctx context.Context) (err error) {
 		return err
 	}
 	defer client.Close()
-	reads, done, err := c.calls(ctx, burst{what: "keys read", count: c.Calls.N, call: func(ctx context.Context, _, _ int) error {
+	reads, done, err := c.measureCalls(ctx, burst{what: "keys read", count: c.Calls.N, call: func(ctx context.Context, _, _ int) error {
 		_, err := client.Get(ctx, calibrationKey)
 		return err
 	}})
@@ -56,27 +59,27 @@ func (c *calibration) store(ctx context.Context) (err error) {
 	}
 	c.Costs.Store.ReadMicros = max(extraCPU(reads, c.empty, component.Store, done), 0.1)
 
-	var all effects
+	var costs eventCosts
 	for range rounds {
-		if err := c.round(ctx, client, &all); err != nil {
+		if err := c.round(ctx, client, &costs); err != nil {
 			return err
 		}
 	}
-	c.Costs.APIServer.ReceiveWatchEventMicros = max(median(all.external), 1)
-	c.Costs.APIServer.DeliverMicros = max(median(all.deliver), 0.1)
+	c.Costs.APIServer.ReceiveWatchEventMicros = max(median(costs.receive), 1)
+	c.Costs.APIServer.DeliverMicros = max(median(costs.deliver), 0.1)
 	return nil
 }
 
-// effects are the costs of each additional write or watcher, in microseconds, one value per
-// round.
-type effects struct {
-	external []float64 // API server: for a write by another client
-	deliver  []float64 // API server: for the event to one client
+// eventCosts are costs of an API server in microseconds, with one value per round.
+type eventCosts struct {
+	receive []float64 // per write by another client
+	deliver []float64 // per event to one watcher
 }
 
-// round measures each effect once, and the same load without it.
-func (c *calibration) round(ctx context.Context, client *clientv3.Client, all *effects) error {
-	idle, err := c.measureIdle(ctx, "nothing happens", roundRest)
+// round measures each cost once, as the difference between a load with the operation and the same load
+// without it.
+func (c *calibration) round(ctx context.Context, client *clientv3.Client, costs *eventCosts) error {
+	idle, err := c.measureIdle(ctx, "idle", idleTime)
 	if err != nil {
 		return err
 	}
@@ -84,26 +87,26 @@ func (c *calibration) round(ctx context.Context, client *clientv3.Client, all *e
 	if err != nil {
 		return err
 	}
-	all.external = append(all.external, extraCPU(plain, idle, apiServer, written))
-	slow, written, err := c.writes(ctx, client, "keys written slowly", deliveryRate, nil)
+	costs.receive = append(costs.receive, extraCPU(plain, idle, apiServer, written))
+	unwatched, written, err := c.writes(ctx, client, "keys written slowly", deliveryRate, nil)
 	if err != nil {
 		return err
 	}
-	watching, err := c.watchConfigMaps(ctx)
+	watchers, err := c.watchConfigMaps(ctx)
 	if err != nil {
 		return err
 	}
-	delivered, more, err := c.writes(ctx, client, "keys written slowly, delivered", deliveryRate, watching)
+	watched, writtenWatched, err := c.writes(ctx, client, "keys written slowly, with watchers", deliveryRate, watchers)
 	if err != nil {
 		return err
 	}
-	deliver := extraCPU(delivered, idle, apiServer, more) - extraCPU(slow, idle, apiServer, written)
-	all.deliver = append(all.deliver, deliver/clientWatchers)
+	deliver := extraCPU(watched, idle, apiServer, writtenWatched) - extraCPU(unwatched, idle, apiServer, written)
+	costs.deliver = append(costs.deliver, deliver/clientWatchers)
 	return nil
 }
 
-// watching are watchers that count their events.
-type watching struct {
+// eventWatchers are watchers that count their events.
+type eventWatchers struct {
 	count  int
 	events atomic.Int64
 	stop   context.CancelFunc
@@ -111,75 +114,78 @@ type watching struct {
 }
 
 // await waits until all watchers together have received this number of events.
-func (w *watching) await(ctx context.Context, events int) error {
+func (w *eventWatchers) await(ctx context.Context, events int) error {
 	for deadline := time.Now().Add(watcherGrace); int(w.events.Load()) < events; {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d watchers received %d events instead of %d; the machine is too busy, try again later", w.count, w.events.Load(), events)
+			return fmt.Errorf("%d watchers received %d events instead of %d within %s; repeat the run on an idle machine",
+				w.count, w.events.Load(), events, watcherGrace)
 		}
-		if err := sleep(ctx, poll); err != nil {
+		if err := sleep(ctx, pollInterval); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *watching) end() {
+// close closes the watches.
+func (w *eventWatchers) close() {
 	w.stop()
 	w.group.Wait()
 }
 
-// writes puts the key at a rate. Watchers, if any, receive an event for each write, and are
-// closed afterwards.
-func (c *calibration) writes(ctx context.Context, client *clientv3.Client, what string, rate float64, w *watching) (experiment.Measured, int, error) {
+// writes measures puts of the key at a rate. If w is not nil, it also waits until the watchers have
+// received an event for each put, and then closes them.
+func (c *calibration) writes(ctx context.Context, client *clientv3.Client, what string, rate float64, w *eventWatchers) (experiment.Measured, int, error) {
 	answer, err := client.Get(ctx, calibrationKey)
 	if err != nil || len(answer.Kvs) == 0 {
-		return experiment.Measured{}, 0, fmt.Errorf("reading %s from the store: found %v, %w", calibrationKey, answer, err)
+		return experiment.Measured{}, 0, fmt.Errorf("reading key %s from the store: response %v, error %w", calibrationKey, answer, err)
 	}
 	value, before := string(answer.Kvs[0].Value), 0
 	b := burst{what: what, count: c.Calls.N, rate: rate, call: func(ctx context.Context, _, _ int) error {
 		_, err := client.Put(ctx, calibrationKey, value)
 		return err
 	}}
-	b.after = func(ctx context.Context) error { return sleep(ctx, caughtUp) }
+	b.after = func(ctx context.Context) error { return sleep(ctx, receiveTime) }
 	if rate == storeRate {
 		b.count *= 3
 	}
 	if w != nil {
-		defer w.end()
+		defer w.close()
 		before = int(w.events.Load())
 		b.after = func(ctx context.Context) error { return w.await(ctx, before+w.count*b.count) }
 	}
-	return c.calls(ctx, b)
+	return c.measureCalls(ctx, b)
 }
 
-// watchConfigMaps opens watches through the API server.
-func (c *calibration) watchConfigMaps(ctx context.Context) (*watching, error) {
-	clients, err := c.connect(clientWatchers, streamsOfConnection, nil)
+// watchConfigMaps opens watches of the ConfigMap through the API server.
+func (c *calibration) watchConfigMaps(ctx context.Context) (*eventWatchers, error) {
+	clients, err := c.connect(clientWatchers, streamsPerConnection, nil)
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	w := &watching{count: clientWatchers, stop: stop}
+	w := &eventWatchers{count: clientWatchers, stop: stop}
 	for i := range clientWatchers {
 		s := stream{clients.Connection(i), "configmaps", &w.events}
-		// follow always returns an error; if it returns too early, events are missing.
+		// follow always returns an error. If a watch ends too early, await misses its events.
 		w.group.Go(func() {
 			_ = s.follow(ctx, metav1.ListOptions{ResourceVersion: "0", FieldSelector: "metadata.name=calibration"})
 		})
 	}
 	// The first event of each watch is the existing object.
 	if err := w.await(ctx, clientWatchers); err != nil {
-		w.end()
+		w.close()
 		return nil, err
 	}
 	return w, nil
 }
 
-func median(of []float64) float64 {
-	sorted := slices.Sorted(slices.Values(of))
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/2]
 }
 
+// sleep waits for the duration d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

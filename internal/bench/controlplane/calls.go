@@ -4,7 +4,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 )
 
-// calls accumulates the latencies and errors of calls of one kind over several loads.
+// calls are the latencies and errors of the calls with one verb, over several loads.
 type calls struct {
 	verb      string
 	latencies *experiment.Latencies

@@ -1,15 +1,14 @@
-// Package controlplane contains the experiments that load a whole cluster: a real control plane
-// with simulated nodes, on each store in turn.
+// Package controlplane contains the experiments that load a whole cluster: a real control plane with
+// simulated nodes. They run on one store after the other, each time in a new cluster.
 //
-// The measured path is client, API server, store, controllers, scheduler and nodes together.
-// Package store loads a store without a cluster, and the packages below bench/scheduler measure
-// schedulers.
+// They measure clients, API servers, store, controllers, scheduler and nodes together. Package store
+// loads a store without a cluster, and the packages below bench/scheduler measure schedulers.
 //
-// Each experiment is a variable in the file with its name: nodes_and_pods, slo, pods_parallel,
-// watchers, lists, restart, density, limits and kubelet_or_kwok. The calibration_*.go files
-// measure the costs that `k1m plan` uses. The shared parts are the options and the life of the
-// cluster (controlplane.go), creating and deleting pods (pods.go), pod startup latencies
-// (startups.go), and background load (background.go).
+// Each experiment is a variable in the file with its name: nodes_and_pods, slo, pods_parallel, watchers,
+// lists, restart, density, limits and kubelet_or_kwok. The files calibration*.go measure the costs that
+// `k1m plan` uses. The experiments share the options and the cluster of a run (controlplane.go), the
+// creation and deletion of pods (pods.go), the measurement of pod startup (startups.go), and background
+// load (background.go).
 package controlplane
 
 import (
@@ -35,12 +34,12 @@ func Experiments() []experiment.Experiment {
 }
 
 const (
-	// namespace contains the measured pods.
+	// namespace is the namespace of the measured pods.
 	namespace = "k1m-bench"
 
 	apiServer = component.RoleAPIServer
 	scheduler = component.RoleScheduler
-	loader    = "k1m"
+	loader    = "k1m" // role of this process, which generates the load
 
 	connections    = 16
 	defaultTimeout = 3 * time.Minute
@@ -54,10 +53,10 @@ type clusters struct {
 	Nodes     experiment.Count
 	Keep      bool
 	Timeout   time.Duration
-	// zeroNodes creates clusters without nodes, for experiments that create nodes themselves.
+	// zeroNodes creates the cluster without nodes, for experiments that create nodes themselves.
 	zeroNodes bool
-	// more changes further settings of the cluster.
-	more func(*clusterdir.Settings)
+	// changeSettings, if not nil, changes further settings of the cluster.
+	changeSettings func(*clusterdir.Settings)
 }
 
 func defaultClusters(nodes experiment.Count) clusters {
@@ -69,11 +68,11 @@ func defaultClusters(nodes experiment.Count) clusters {
 
 // AddFlags binds the options to flags.
 func (c *clusters) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&c.Stores, "stores", c.Stores, "stores to measure, in this order; a running cluster that --name selects has its own store")
+	fs.StringSliceVar(&c.Stores, "stores", c.Stores, "stores to measure, in this order; ignored if --name selects a running cluster")
 	fs.StringVar(&c.Scheduler, "scheduler", c.Scheduler, "kube-scheduler|dist-scheduler")
-	fs.Var(&c.Nodes, "nodes", c.Nodes.Usage("nodes of the cluster"))
-	fs.BoolVar(&c.Keep, "keep", c.Keep, "do not remove the last cluster")
-	fs.DurationVar(&c.Timeout, "timeout", c.Timeout, "time limit for the cluster to become ready, and for pods to make progress")
+	fs.Var(&c.Nodes, "nodes", c.Nodes.Usage("number of nodes"))
+	fs.BoolVar(&c.Keep, "keep", c.Keep, "do not remove the cluster of the last store")
+	fs.DurationVar(&c.Timeout, "timeout", c.Timeout, "time limit for the start of the cluster, and for waiting without progress")
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -106,7 +105,7 @@ type storeRun struct {
 	figures []experiment.Figure
 }
 
-// each measures on every store in turn, and compares the figures that the stores have in common.
+// each calls measure on one store after the other, and compares the figures that both stores have.
 func (c *clusters) each(ctx context.Context, run *experiment.Run, measure func(context.Context, *storeRun) error) error {
 	stores := c.Stores
 	if run.UsesExisting() {
@@ -115,13 +114,13 @@ func (c *clusters) each(ctx context.Context, run *experiment.Run, measure func(c
 			return err
 		}
 		stores = []string{config.Settings.StoreKind()}
-		run.Result.Note("Measured on the existing cluster %q; there is no peer in this run.", config.Name)
+		run.Result.Note("Measured on the existing cluster %q; the run has no other store for comparison.", config.Name)
 	}
 	figures := make([][]experiment.Figure, len(stores))
 	for i, store := range stores {
 		keep := c.Keep && i == len(stores)-1
 		var err error
-		if figures[i], err = c.one(ctx, run, store, keep, measure); err != nil {
+		if figures[i], err = c.runOnStore(ctx, run, store, keep, measure); err != nil {
 			return fmt.Errorf("on %s: %w", store, err)
 		}
 	}
@@ -132,7 +131,9 @@ func (c *clusters) each(ctx context.Context, run *experiment.Run, measure func(c
 	return nil
 }
 
-func (c *clusters) one(
+// runOnStore creates a cluster with this store, calls measure, and removes the cluster unless keep is
+// set and there was no error. In a running cluster that the user selected, it removes only its namespace.
+func (c *clusters) runOnStore(
 	ctx context.Context, run *experiment.Run, store string, keep bool, measure func(context.Context, *storeRun) error,
 ) (figures []experiment.Figure, err error) {
 	settings := clusterdir.DefaultSettings()
@@ -140,33 +141,33 @@ func (c *clusters) one(
 	if c.zeroNodes {
 		settings.Nodes = 0
 	}
-	if c.more != nil {
-		c.more(&settings)
+	if c.changeSettings != nil {
+		c.changeSettings(&settings)
 	}
-	made, err := run.Up(ctx, settings, on(store), connections, c.Timeout)
+	cluster, err := run.Up(ctx, settings, on(store), connections, c.Timeout)
 	if err != nil {
 		return nil, err
 	}
-	t := &storeRun{Run: run, Cluster: made, store: store, timeout: c.Timeout}
+	t := &storeRun{Run: run, Cluster: cluster, store: store, timeout: c.Timeout}
 	defer func() {
-		if !made.Own() {
+		if !cluster.Own() {
 			err = errors.Join(err, t.cleanUp())
 		}
-		err = errors.Join(err, run.Close(made, keep && err == nil))
+		err = errors.Join(err, run.Close(cluster, keep && err == nil))
 	}()
 	err = measure(ctx, t)
 	return t.figures, err
 }
 
-// on returns the suffix that names the store in charts and verdicts.
+// on returns the suffix that names the store in titles of charts and in names of verdicts.
 func on(store string) string { return ", on " + store }
 
-// figure appends a figure in which the stores are compared.
+// figure appends a figure by which the stores are compared.
 func (t *storeRun) figure(name, unit string, value float64, moreIsBetter bool) {
 	t.figures = append(t.figures, experiment.Figure{Name: name, Unit: unit, Value: value, MoreIsBetter: moreIsBetter})
 }
 
-// judge appends verdicts of this store.
+// judge appends verdicts to the result, with the name of this store.
 func (t *storeRun) judge(verdicts ...experiment.Verdict) {
 	for _, v := range verdicts {
 		v.Name += on(t.store)
@@ -174,20 +175,20 @@ func (t *storeRun) judge(verdicts ...experiment.Verdict) {
 	}
 }
 
-// mark appends a marker.
+// mark appends a marker to the result. The charts of this store show it.
 func (t *storeRun) mark(name string, at time.Time) {
-	t.Result.Markers = append(t.Result.Markers, experiment.Marker{Of: on(t.store), Name: name, Seconds: at.Sub(t.Result.Time).Seconds()})
+	t.Result.Markers = append(t.Result.Markers, experiment.Marker{ChartSuffix: on(t.store), Name: name, Seconds: at.Sub(t.Result.Time).Seconds()})
 }
 
-// nodes returns the number of nodes: as requested, or the number in an existing cluster.
-func (t *storeRun) nodes(ctx context.Context, asked int) (int, error) {
+// nodes returns the number of nodes in the cluster. This is requested, if the run created the cluster.
+func (t *storeRun) nodes(ctx context.Context, requested int) (int, error) {
 	if t.Own() {
-		return asked, nil
+		return requested, nil
 	}
 	return bulk.CountNodes(ctx, t.Clients)
 }
 
-// createNodes creates count nodes with the numbers from first on, and waits until they are ready.
+// createNodes creates count nodes, numbered from first, and waits until they are ready.
 func (t *storeRun) createNodes(ctx context.Context, first, count int, shape bulk.NodeShape) (bulk.Summary, error) {
 	nodes, err := bulk.NewNodes(shape)
 	if err != nil {
@@ -214,15 +215,15 @@ func (t *storeRun) createNodes(ctx context.Context, first, count int, shape bulk
 	return summary, nil
 }
 
-// tally adds the operations of a bulk call to the error statistics of the experiment, including
-// those that were retried.
-func (t *storeRun) tally(made bulk.Summary) {
-	all, byKind := int64(made.Done), map[string]int64{}
-	for kind, count := range made.Errors {
+// tally adds the requests of a bulk operation to those that the result counts, including failed requests
+// that were retried.
+func (t *storeRun) tally(summary bulk.Summary) {
+	requests, byKind := int64(summary.Done), map[string]int64{}
+	for kind, count := range summary.Errors {
 		byKind[kind] = int64(count)
-		all += int64(count)
+		requests += int64(count)
 	}
-	t.Result.Errors.AddMany(all, byKind)
+	t.Result.Errors.AddMany(requests, byKind)
 }
 
 // deleteNodes deletes nodes that createNodes created.
@@ -239,8 +240,8 @@ func (t *storeRun) deleteNodes(ctx context.Context, first, count int) error {
 	return nil
 }
 
-// prepare creates the namespace, warms up, and waits until the control plane is idle, so that
-// one-time costs such as opening connections are not measured.
+// prepare creates the namespace, creates and deletes warm-up pods, and waits until the control plane is
+// idle. One-time costs, such as those of opening connections, are then not measured.
 func (t *storeRun) prepare(ctx context.Context) error {
 	task := t.Display.Task("warming up", 0)
 	err := t.Clients.EnsureNamespace(ctx, namespace)
@@ -258,6 +259,7 @@ func (t *storeRun) prepare(ctx context.Context) error {
 	return nil
 }
 
+// warmUp creates some pods, waits until they run, and deletes them.
 func (t *storeRun) warmUp(ctx context.Context) error {
 	const warmUpPods = 20
 	pods, err := usualPods()
@@ -278,14 +280,15 @@ func (t *storeRun) warmUp(ctx context.Context) error {
 	return bulk.AwaitPodsGone(ctx, t.Clients, namespace, o, t.timeout)
 }
 
+// usualPods returns the pods of default shape in the namespace of the experiment.
 func usualPods() (*bulk.Pods, error) {
 	shape := bulk.DefaultPodShape()
 	shape.Namespace = namespace
 	return bulk.NewPods(shape)
 }
 
-// costs returns cells of a table: CPU per operation and peak memory of the components in a
-// window.
+// costs returns cells of a table: the CPU time per operation of each component, in microseconds, and the
+// peak memory of the API server and the store, in MiB.
 func costs(m experiment.Measured, operations int) []any {
 	return []any{
 		m.MicrosPer(apiServer, operations), m.MicrosPer(scheduler, operations), m.MicrosPer(component.Store, operations),

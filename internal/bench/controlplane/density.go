@@ -19,18 +19,22 @@ import (
 var density = experiment.Experiment{
 	Name:  "density",
 	Short: "Find the largest number of pods per node that starts within the objective",
-	Long: `Find the largest number of pods per node. The search starts --step pods per node, then twice
-as many, then three times, each in an empty cluster, until the startup objective is missed,
-operations fail, or pods time out. The iterations that failed are subtracted, and a second
-run confirms the remaining number. If it fails, the number is lowered until a run succeeds.
+	Long: `Find the largest number of pods per node. The experiment starts --step pods per node, then
+twice and three times as many, and so on, until pods miss the startup objective, operations fail,
+or pods do not start in time. Each run starts with an empty cluster. The number of failed
+iterations is then subtracted, and a second run confirms the remaining number. If that run fails,
+the number is reduced until a run succeeds.
 
-The workloads are those of kube-burner, from light to heavy. pods: single pods. cni:
-iterations of two Deployments of one pod, one of them behind a Service, with probes. heavy:
-the same with an application and its database. All objects are in one namespace unless
---namespaced-iterations is set. Nodes are simulated: no probe runs and no container needs
-memory, so the result is the limit of the control plane. One container limit is checked:
-the size of the environment, which contains every Service of the namespace. kubelet's own
-code builds it, and a program is started with it.`,
+The workloads are those of kube-burner:
+  pods   single pods
+  cni    iterations with two Deployments of one pod each, with probes; one is behind a Service
+  heavy  the same with an application and its database
+All objects are in one namespace unless --namespaced-iterations is set.
+
+Nodes are simulated: no probe runs, and no container needs memory. The result is therefore a limit
+of the control plane. One limit of containers is checked as well: the size of the environment,
+which contains every Service of the namespace. kubelet's own code builds the environment, and the
+experiment starts a program with it.`,
 	Example: `  k1m bench density
   k1m bench density --workload heavy --step 250 --most 2500 --nodes 4
   k1m bench density --workload cni --namespaced-iterations`,
@@ -57,11 +61,11 @@ type densityOptions struct {
 func (o *densityOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
 	fs.StringVar(&o.Workload, "workload", o.Workload, "pods|cni|heavy")
-	fs.BoolVar(&o.Namespaced, "namespaced-iterations", o.Namespaced, fmt.Sprintf("create a namespace for every %d iterations", iterationsOfNamespace))
-	fs.Var(&o.Step, "step", o.Step.Usage("pods per node in the first step, and increase per step"))
+	fs.BoolVar(&o.Namespaced, "namespaced-iterations", o.Namespaced, fmt.Sprintf("create a namespace for every %d iterations", iterationsPerNamespace))
+	fs.Var(&o.Step, "step", o.Step.Usage("number of pods per node in the first step, and its increase per step"))
 	fs.Var(&o.Most, "most", o.Most.Usage("largest number of pods per node to try"))
-	fs.Float64Var(&o.Rate, "rate", o.Rate, "pods to create per second")
-	fs.DurationVar(&o.Limit, "startup-limit", o.Limit, "largest p99 startup latency of a run, and largest startup latency of an iteration")
+	fs.Float64Var(&o.Rate, "rate", o.Rate, "number of pods to create per second")
+	fs.DurationVar(&o.Limit, "startup-limit", o.Limit, "maximum p99 startup latency of a run; a pod that takes longer counts as failed")
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -70,7 +74,7 @@ func (o *densityOptions) Validate() error {
 		return usage.Errorf("--workload %q: no such workload; choose pods, cni or heavy", o.Workload)
 	}
 	if o.Namespaced && o.Workload == workloadPods {
-		return usage.Errorf("--namespaced-iterations: pods have no iterations; choose --workload cni or heavy")
+		return usage.Errorf("--namespaced-iterations: the workload pods has no iterations; choose --workload cni or heavy")
 	}
 	if o.Step.N > 0 && o.Most.N > 0 && o.Step.N > o.Most.N {
 		return usage.Errorf("--step %d: more than --most %d; choose fewer", o.Step.N, o.Most.N)
@@ -113,8 +117,8 @@ func (o *densityOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-// search increases the density until a run exceeds a limit, then confirms the largest density
-// within the limits.
+// search increases the density until a run exceeds a limit. It then confirms the largest density that is
+// probably within the limits by another run.
 func (o *densityOptions) search(ctx context.Context, t *storeRun, tables densityTables) error {
 	var failedRun outcome
 	passed := 0
@@ -136,7 +140,7 @@ func (o *densityOptions) search(ctx context.Context, t *storeRun, tables density
 	}
 	candidate := max(passed, failedRun.density-failedRun.failedPods/o.Nodes.N)
 	if candidate == failedRun.density {
-		candidate = passed // no single iteration failed
+		candidate = passed // no pod failed
 	}
 	for candidate > 0 {
 		result, err := o.density(ctx, t, candidate, tables.runs)
@@ -153,14 +157,14 @@ func (o *densityOptions) search(ctx context.Context, t *storeRun, tables density
 	return nil
 }
 
-// outcome is the result of one run at a density; exceeded is empty if no limit was exceeded.
+// outcome is the result of one run.
 type outcome struct {
-	density    int
+	density    int // pods per node
 	failedPods int
-	exceeded   string
+	exceeded   string // the exceeded limits, or "" if none was exceeded
 }
 
-// density runs the workload once on an empty cluster, and removes it.
+// density runs the workload once with this number of pods per node, and then removes the workload.
 func (o *densityOptions) density(ctx context.Context, t *storeRun, density int, table *experiment.Table) (outcome, error) {
 	w := workloads[o.Workload]
 	iterations := max(density*o.Nodes.N/w.pods, 1)
@@ -201,7 +205,7 @@ func (o *densityOptions) limitsExceeded(
 	if w.services > 0 {
 		var err error
 		services = o.servicesOfNamespace(iterations)
-		if environment, err = startWith(services); err != nil {
+		if environment, err = startWithServices(services); err != nil {
 			exceeded = append(exceeded, fmt.Sprintf("a container with %d Services cannot start: %v", services, err))
 		}
 	}
@@ -214,6 +218,7 @@ func (o *densityOptions) limitsExceeded(
 	return exceeded, services, environment
 }
 
+// plot appends the startup latencies of a run to the chart.
 func (o *densityOptions) plot(t *storeRun, density int, startup *experiment.Latencies) {
 	for _, percentile := range []float64{50, 99, 100} {
 		name := fmt.Sprintf("p%g", percentile)

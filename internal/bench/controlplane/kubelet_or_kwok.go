@@ -28,15 +28,15 @@ const (
 var kubeletOrKwok = experiment.Experiment{
 	Name:  "kubelet-or-kwok",
 	Short: "Compare the API server load of hollow kubelets with that of kwok nodes",
-	Long: `Create the same cluster twice: with hollow kubelets, which run kubelet's own code without
-containers, and with the same number of kwok nodes. Nodes are idle for --hold, then
---pods-per-node pods start on each node, and then the nodes are idle with pods for --hold.
-The tables show the requests by verb and resource, the watches, and the watch events.
+	Long: `Create a cluster with hollow kubelets, which run kubelet's own code without containers, and then
+a cluster with the same number of kwok nodes. In each cluster the nodes are idle for --hold. Then
+--pods-per-node pods start on each node, and the nodes are idle with these pods for --hold. The
+tables show the requests by verb and resource, the watches, and the watch events.
 
-A hollow kubelet is a process of about 100 MiB. The number of nodes is limited so that the
-kubelets fit in three quarters of the free memory. Hollow kubelets use administrator credentials, so the cost of the Node
-authorizer is not included, and they record no events. A hollow kubelet listens on a port
-of all interfaces; this cannot be configured.`,
+A hollow kubelet is a process of about 100 MiB. The number of nodes is limited so that all
+kubelets fit in three quarters of the available memory. Hollow kubelets use administrator
+credentials, so the cost of the Node authorizer is not included. They record no events. A hollow
+kubelet listens on a port of all interfaces; this cannot be configured.`,
 	Example: `  k1m bench kubelet-or-kwok
   k1m bench kubelet-or-kwok --nodes 1000 --hold 2m   # limited by the memory of the machine`,
 	New: func() experiment.Options {
@@ -58,7 +58,7 @@ type kubeletOptions struct {
 // AddFlags binds the options to flags.
 func (o *kubeletOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.IntVar(&o.PodsPerNode, "pods-per-node", o.PodsPerNode, "pods to start on each node")
+	fs.IntVar(&o.PodsPerNode, "pods-per-node", o.PodsPerNode, "number of pods to start on each node")
 	fs.Var(&o.Hold, "hold", o.Hold.Usage("how long nodes are idle, without and with pods"))
 }
 
@@ -81,7 +81,7 @@ func (o *kubeletOptions) Run(ctx context.Context, run *experiment.Run) error {
 	if _, err := component.FindBinary(hollowNode); err != nil {
 		return err
 	}
-	if err := o.fit(run); err != nil {
+	if err := o.limitNodes(run); err != nil {
 		return err
 	}
 	requests := run.Result.Table("Requests of nodes to the API server", "nodes", "phase", "request", "requests, /s", "per node, /min")
@@ -89,9 +89,9 @@ func (o *kubeletOptions) Run(ctx context.Context, run *experiment.Run) error {
 		"cores: kube-apiserver", "store", "nodes", "memory: kube-apiserver, MiB", "store, MiB", "nodes, MiB")
 	figures := map[string][]experiment.Figure{}
 	for _, implementation := range []string{kubeletNodes, kwokNodes} {
-		one := o.clusters
-		one.Keep = o.Keep && implementation == kwokNodes
-		err := one.each(ctx, run, func(ctx context.Context, t *storeRun) error {
+		clusters := o.clusters
+		clusters.Keep = o.Keep && implementation == kwokNodes
+		err := clusters.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 			p := &nodeRun{options: o, storeRun: t, implementation: implementation, requests: requests, costs: costs}
 			err := p.measure(ctx)
 			figures[implementation] = t.figures
@@ -105,21 +105,21 @@ func (o *kubeletOptions) Run(ctx context.Context, run *experiment.Run) error {
 	return nil
 }
 
-// fit limits the number of nodes so that the kubelets fit in memory, and adds a note if it did.
-func (o *kubeletOptions) fit(run *experiment.Run) error {
+// limitNodes reduces the number of nodes if that many kubelets do not fit in memory, and then adds a note.
+func (o *kubeletOptions) limitNodes(run *experiment.Run) error {
 	state, err := readMachine()
 	if err != nil {
 		return err
 	}
 	most := max(int(state.available*3/4/kubeletMemory), 1)
 	if o.Nodes.N > most {
-		run.Result.Note("%d hollow kubelets do not fit on this machine; the run had %d nodes.", o.Nodes.N, most)
+		run.Result.Note("%d hollow kubelets do not fit in the memory of this machine; the run had %d nodes.", o.Nodes.N, most)
 		o.Nodes.N = most
 	}
 	return nil
 }
 
-// nodeRun is the run with one implementation of nodes.
+// nodeRun is the run with one implementation of nodes. nodes is empty for kwok nodes.
 type nodeRun struct {
 	options        *kubeletOptions
 	storeRun       *storeRun
@@ -129,6 +129,8 @@ type nodeRun struct {
 	requests, costs *experiment.Table
 }
 
+// measure creates the nodes, measures the cluster, and stops the kubelets. It returns an error if a kubelet
+// exits before that.
 func (p *nodeRun) measure(ctx context.Context) (err error) {
 	t, count := p.storeRun, p.options.Nodes.N
 	if err := t.prepareEmpty(ctx); err != nil {
@@ -157,7 +159,7 @@ func (p *nodeRun) measure(ctx context.Context) (err error) {
 // measureReady measures a cluster whose nodes are ready.
 func (p *nodeRun) measureReady(ctx context.Context) error {
 	t, count := p.storeRun, p.options.Nodes.N
-	// After one round every node has its Lease.
+	// Within this interval every node creates its Lease.
 	if err := t.wait(ctx, "nodes settle", leaseInterval); err != nil {
 		return err
 	}
@@ -167,19 +169,19 @@ func (p *nodeRun) measureReady(ctx context.Context) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	s := t.watchPods(watching, fillPrefix)
-	if err := p.during(ctx, "pods start", func() error { return t.fill(ctx, s, count*p.options.PodsPerNode) }); err != nil {
+	if err := p.measurePhase(ctx, "pods start", func() error { return t.fill(ctx, s, count*p.options.PodsPerNode) }); err != nil {
 		return err
 	}
 	return p.idle(ctx, "idle with pods")
 }
 
-// idle measures idle nodes.
+// idle measures the nodes without changes for --hold.
 func (p *nodeRun) idle(ctx context.Context, what string) error {
-	return p.during(ctx, what, func() error { return p.storeRun.wait(ctx, "nodes, "+what, p.options.Hold.D) })
+	return p.measurePhase(ctx, what, func() error { return p.storeRun.wait(ctx, "nodes, "+what, p.options.Hold.D) })
 }
 
-// during measures the requests of the nodes in one phase.
-func (p *nodeRun) during(ctx context.Context, what string, do func() error) error {
+// measurePhase measures the requests of the nodes while do runs.
+func (p *nodeRun) measurePhase(ctx context.Context, what string, do func() error) error {
 	t, count := p.storeRun, float64(p.options.Nodes.N)
 	t.mark(p.implementation+": "+what, time.Now())
 	begun := time.Since(t.Result.Time).Seconds()
@@ -210,7 +212,7 @@ func (p *nodeRun) during(ctx context.Context, what string, do func() error) erro
 	return nil
 }
 
-// usage returns the usage of the processes that implement the nodes.
+// usage returns the CPU time and memory of the processes that implement the nodes.
 func (p *nodeRun) usage() process.Usage {
 	if p.nodes != nil {
 		return p.nodes.usage()

@@ -22,23 +22,25 @@ import (
 
 const (
 	hollowNode = "kubemark"
-	// Approximate memory of a hollow kubelet in bytes; 85 MiB were measured with five pods.
+	// kubeletMemory is the approximate memory of a hollow kubelet in bytes. With five pods, 85 MiB were
+	// measured.
 	kubeletMemory = 100 << 20
 )
 
-// kubelets are the processes of hollow kubelets: the code of kubelet with a container runtime
-// that starts nothing.
+// kubelets are processes of hollow kubelets. A hollow kubelet is the code of kubelet with a container
+// runtime that starts no containers.
 type kubelets []*kubelet
 
 // kubelet is the process of one hollow kubelet.
 type kubelet struct {
 	*exec.Cmd
-	log   string
-	ended chan struct{}
+	log   string        // path of the log file
+	ended chan struct{} // closed when the process has exited
 }
 
-// startKubelets starts count hollow kubelets, which register their nodes. It calls failed if one
-// of them exits before stop, because the measurement would have fewer nodes than it reports.
+// startKubelets starts count hollow kubelets, which register their nodes. It calls failed when one of
+// them exits. A caller that has not called stop must then end the measurement, because fewer nodes run
+// than it would report.
 func (t *storeRun) startKubelets(ctx context.Context, count int, failed context.CancelCauseFunc) (kubelets, error) {
 	program, err := component.FindBinary(hollowNode)
 	if err != nil {
@@ -48,8 +50,8 @@ func (t *storeRun) startKubelets(ctx context.Context, count int, failed context.
 	for i := range nodes {
 		nodes[i] = fmt.Sprintf("hollow-%04d", i)
 	}
-	// The ports are below the ephemeral range of the kernel. Otherwise an outgoing connection could
-	// take the port before the kubelet listens.
+	// Assign chooses ports below the kernel's range of ephemeral ports. Otherwise an outgoing connection
+	// could take the port before the kubelet listens.
 	ports, err := clusterdir.Ports{}.Assign(t.Run.Dir.Name(), nodes, nil)
 	if err != nil {
 		return nil, err
@@ -65,6 +67,7 @@ func (t *storeRun) startKubelets(ctx context.Context, count int, failed context.
 	return all, nil
 }
 
+// startKubelet starts one hollow kubelet, and calls failed when it exits.
 func (t *storeRun) startKubelet(ctx context.Context, program, node string, port int, failed context.CancelCauseFunc) (*kubelet, error) {
 	k := &kubelet{log: filepath.Join(t.Run.Dir.Logs(), node+".log"), ended: make(chan struct{})}
 	output, err := os.Create(k.log)
@@ -83,12 +86,12 @@ func (t *storeRun) startKubelet(ctx context.Context, program, node string, port 
 	go func() {
 		defer close(k.ended)
 		err := k.Wait()
-		failed(fmt.Errorf("the kubelet of %s exited: %w: %s", node, err, k.lastError()))
+		failed(fmt.Errorf("the kubelet of node %s exited: %w: %s", node, err, k.lastError()))
 	}()
 	return k, nil
 }
 
-// lastError returns the last error in the log; without errors, the last line.
+// lastError returns the last error in the log, or the last line if there is no error.
 func (k *kubelet) lastError() string {
 	log, err := os.ReadFile(k.log)
 	if err != nil {
@@ -104,11 +107,13 @@ func (k *kubelet) lastError() string {
 }
 
 var (
-	klogError  = regexp.MustCompile(`^[EF][0-9]{4} `)
+	// klogError matches log lines of klog with the severity error or fatal.
+	klogError = regexp.MustCompile(`^[EF][0-9]{4} `)
+	// rootFolder matches the log line that names the directory of a hollow kubelet.
 	rootFolder = regexp.MustCompile(`Using (/tmp/hollow-kubelet\.[A-Za-z0-9]+) as root dir`)
 )
 
-// stop kills all processes, and removes the directories that they leave.
+// stop kills all processes, and removes their directories.
 func (all kubelets) stop() error {
 	var errs []error
 	for _, k := range all {
@@ -124,29 +129,29 @@ func (all kubelets) stop() error {
 	return errors.Join(errs...)
 }
 
-// usage returns the total usage of all processes.
+// usage returns the total CPU time and memory of all processes.
 func (all kubelets) usage() (sum process.Usage) {
 	for _, k := range all {
 		id, err := process.Of(k.Process.Pid)
 		if err != nil {
 			continue
 		}
-		if one, err := id.Usage(); err == nil {
-			sum.CPU += one.CPU
-			sum.Resident += one.Resident
+		if usage, err := id.Usage(); err == nil {
+			sum.CPU += usage.CPU
+			sum.Resident += usage.Resident
 		}
 	}
 	return sum
 }
 
-// awaitNodes waits until the wanted number of nodes is ready.
+// awaitNodes waits until this number of nodes is ready.
 func (t *storeRun) awaitNodes(ctx context.Context, wanted int) error {
 	return t.await(ctx, "nodes ready", wanted, func() int {
 		ready, err := t.readyNodes(ctx)
 		if err != nil {
 			return 0
 		}
-		time.Sleep(poll)
+		time.Sleep(pollInterval)
 		return ready
 	})
 }

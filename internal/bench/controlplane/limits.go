@@ -17,30 +17,33 @@ import (
 )
 
 const (
-	// Interval at which a node renews its Lease.
+	// leaseInterval is the interval at which a node renews its Lease.
 	leaseInterval = 10 * time.Second
-	// A step exceeds a limit if less than these fractions of the CPU and of the memory are shares.
-	leastIdle      = 0.05
+	// A step exceeds the CPU limit if less than the fraction leastIdle of the cores is idle while the
+	// cluster uses more than the fraction leastOwn of them.
+	leastIdle = 0.05
+	leastOwn  = 0.5
+	// A step exceeds the memory limit if less than this fraction of the memory is available.
 	leastAvailable = 0.10
-	// The CPU limit applies only if the cluster uses more than this fraction of the cores.
-	leastOwn = 0.5
-	// Nodes fall behind if they renew less than this fraction of the expected Leases.
+	// Nodes renew their Leases late if less than this fraction of the expected renewals happens.
 	leastRenewed = 0.9
 
+	// memoryExceeded starts the description of an exceeded memory limit.
 	memoryExceeded = "memory"
 )
 
 var limits = experiment.Experiment{
 	Name:  "limits",
-	Short: "Increase the number of nodes until memory, CPU or an objective is exhausted",
+	Short: "Increase the number of nodes until a limit is exceeded: memory, CPU, Leases or an objective",
 	Long: `Increase the number of nodes (1,000, 2,000, 5,000, 10,000, …) until a limit is exceeded:
 memory (less than 10 % available), CPU (less than 5 % idle while the cluster uses more than
-half of all cores), nodes that renew their Leases late or are not ready, or one of the Kubernetes
-objectives. At each step the nodes are idle for --hold, which gives the cost of a node, and
-then --sample pods are started, which gives the cost of an operation. After a limit was
-exceeded, nodes are removed to search between that step and the previous one, until the
-smallest number of nodes that exceeds a limit is at most a quarter larger than the largest
-number that does not.`,
+half of all cores), Leases (less than 90 % of the expected renewals), or one of the Kubernetes
+objectives. Nodes that do not become ready also count as a limit.
+
+At each step the nodes are idle for --hold, to measure the cost of a node. Then --sample pods
+are started, to measure the cost of an operation. After a limit was exceeded, the experiment
+searches between that step and the previous one. The search ends when the smallest number of
+nodes that exceeds a limit is at most a quarter larger than the largest number that does not.`,
 	Example: `  k1m bench limits
   k1m bench limits --first 10000 --nodes 1000000 --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -66,9 +69,9 @@ type limitsOptions struct {
 func (o *limitsOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
 	fs.Lookup("nodes").Usage = o.Nodes.Usage("largest number of nodes to try")
-	fs.Var(&o.First, "first", o.First.Usage("nodes of the first step"))
-	fs.Var(&o.Sample, "sample", o.Sample.Usage("pods to start at each step"))
-	fs.Var(&o.Narrow, "narrow", o.Narrow.Usage("largest number of search steps after a limit was exceeded"))
+	fs.Var(&o.First, "first", o.First.Usage("number of nodes in the first step"))
+	fs.Var(&o.Sample, "sample", o.Sample.Usage("number of pods to start at each step"))
+	fs.Var(&o.Narrow, "narrow", o.Narrow.Usage("maximum number of search steps after a limit was exceeded"))
 	fs.Var(&o.Hold, "hold", o.Hold.Usage("how long nodes are idle at each step"))
 }
 
@@ -78,7 +81,7 @@ func (o *limitsOptions) Validate() error {
 		return usage.Errorf("--first %d: more than --nodes %d; choose fewer", o.First.N, o.Nodes.N)
 	}
 	if o.Hold.D > 0 && o.Hold.D < leaseInterval {
-		return usage.Errorf("--hold %s: nodes renew their Leases every %s; choose at least that", o.Hold.D, leaseInterval)
+		return usage.Errorf("--hold %s: choose at least %s, the interval at which nodes renew their Leases", o.Hold.D, leaseInterval)
 	}
 	return o.clusters.Validate()
 }
@@ -115,7 +118,7 @@ func (o *limitsOptions) climb(ctx context.Context, t *storeRun, tables limitTabl
 	defer stop()
 	c := &climb{storeRun: t, options: o, tables: tables, pods: t.watchPods(watching, "")}
 	var err error
-	if c.base, _, err = c.hold(ctx, "empty cluster"); err != nil {
+	if c.base, _, err = c.measureIdleNodes(ctx, "empty cluster"); err != nil {
 		return err
 	}
 	c.idle = c.base
@@ -129,7 +132,8 @@ func (o *limitsOptions) climb(ctx context.Context, t *storeRun, tables limitTabl
 	return err
 }
 
-// prepareEmpty creates the namespace. A cluster without nodes cannot run the warm-up pods.
+// prepareEmpty prepares a cluster without nodes, which cannot run warm-up pods: it creates the namespace
+// and waits until the control plane is idle.
 func (t *storeRun) prepareEmpty(ctx context.Context) error {
 	if err := t.Clients.EnsureNamespace(ctx, namespace); err != nil {
 		return err
@@ -137,8 +141,8 @@ func (t *storeRun) prepareEmpty(ctx context.Context) error {
 	return t.AwaitQuiet(ctx)
 }
 
-// extraCPU returns the additional CPU time of a role per operation, in microseconds: its usage in a
-// window with operations minus its usage in a window without.
+// extraCPU returns the additional CPU time of a role per operation, in microseconds: its usage in a window
+// with the operations, minus the usage that a window of the same length without them would have.
 func extraCPU(with, without experiment.Measured, role string, operations int) float64 {
 	if operations == 0 {
 		return 0
@@ -146,8 +150,8 @@ func extraCPU(with, without experiment.Measured, role string, operations int) fl
 	return 1e6 * (with.Cores(role) - without.Cores(role)) * with.Seconds / float64(operations)
 }
 
-// costs adds a table row with the CPU and memory per idle node: the usage with the current nodes minus
-// the usage of the empty cluster, divided by the number of nodes.
+// costs adds a table row with the CPU and the memory per idle node: the usage of the cluster with these
+// nodes minus the usage of the empty cluster, divided by the number of nodes.
 func (c *climb) costs(nodes int) {
 	roles := []string{apiServer, component.Store, component.Kwok, component.ControllerManager, scheduler}
 	row := []any{c.store, nodes}
@@ -172,12 +176,12 @@ func (c *climb) costs(nodes int) {
 type machineShares struct {
 	// idle is the idle fraction of all cores. available is the available fraction of the memory.
 	idle, available float64
-	// own is the fraction of all cores that the cluster and its load use.
+	// own is the fraction of all cores that the cluster and this process use.
 	own float64
 }
 
-// hold measures the idle cluster for --hold, and the free resources of the machine.
-func (c *climb) hold(ctx context.Context, what string) (experiment.Measured, machineShares, error) {
+// measureIdleNodes measures the idle cluster for --hold, and the free resources of the machine meanwhile.
+func (c *climb) measureIdleNodes(ctx context.Context, what string) (experiment.Measured, machineShares, error) {
 	before, err := readMachine()
 	if err != nil {
 		return experiment.Measured{}, machineShares{}, err
@@ -211,8 +215,8 @@ func (t *storeRun) measureIdle(ctx context.Context, what string, d time.Duration
 	return m, nil
 }
 
-// start measures the startup of the sample pods, and deletes them.
-func (c *climb) start(ctx context.Context, nodes int) (*experiment.Latencies, error) {
+// measureStartup starts the sample pods, measures their startup, and deletes them.
+func (c *climb) measureStartup(ctx context.Context, nodes int) (*experiment.Latencies, error) {
 	const rate = 10
 	prefix := fmt.Sprintf("at-%d-", nodes)
 	c.pods.measureOnly(prefix)
@@ -222,14 +226,15 @@ func (c *climb) start(ctx context.Context, nodes int) (*experiment.Latencies, er
 	}
 	err = c.awaitRunning(ctx, c.pods, int(created.Latencies.Count()))
 	startup, _ := c.pods.measured()
-	_, deleting := c.deletePods(ctx, prefix, c.options.Sample.N, 64)
-	if err = errors.Join(err, deleting); err != nil {
+	_, deletion := c.deletePods(ctx, prefix, c.options.Sample.N, 64)
+	if err = errors.Join(err, deletion); err != nil {
 		return startup, err
 	}
 	return startup, c.awaitGone(ctx, c.pods, 0)
 }
 
-// exceededLimits describes all limits that were exceeded.
+// exceededLimits describes the limits that were exceeded. renewed is the number of renewed Leases as a
+// fraction of the expected number.
 func exceededLimits(renewed float64, shares machineShares, verdicts []experiment.Verdict) (exceeded []string) {
 	if shares.available < leastAvailable {
 		exceeded = append(exceeded, fmt.Sprintf(memoryExceeded+": %.0f %% available", 100*shares.available))
@@ -241,13 +246,14 @@ func exceededLimits(renewed float64, shares machineShares, verdicts []experiment
 		exceeded = append(exceeded, fmt.Sprintf("Leases: %.0f %% renewed in time", 100*renewed))
 	}
 	for _, v := range verdicts {
-		if !v.Met && v.Of > 0 {
+		if !v.Met && v.Operations > 0 {
 			exceeded = append(exceeded, fmt.Sprintf("objective: %s was %s s", v.Name, number.Text(v.Measured)))
 		}
 	}
 	return exceeded
 }
 
+// countCalls returns the number of calls with this verb and resource.
 func countCalls(calls []experiment.Call, verb, resource string) (count int64) {
 	for _, c := range calls {
 		if c.Verb == verb && c.Resource == resource {
@@ -257,7 +263,7 @@ func countCalls(calls []experiment.Call, verb, resource string) (count int64) {
 	return count
 }
 
-// climbSteps returns 1, 2 and 5 times first × 10ⁿ below last, and last.
+// climbSteps returns the numbers first × 10ⁿ × 1, 2 and 5 that are below last, and last.
 func climbSteps(first, last int) (all []int) {
 	for unit := first; unit < last; unit *= 10 {
 		for _, times := range []int{1, 2, 5} {

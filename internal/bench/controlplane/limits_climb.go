@@ -12,8 +12,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// climb searches the largest number of nodes on one store: it increases the number in steps, then
-// bisects between the last two steps.
+// climb searches for the largest number of nodes within all limits on one store. It increases the number
+// in steps, and then bisects between the last two steps.
 type climb struct {
 	*storeRun
 	options *limitsOptions
@@ -21,7 +21,7 @@ type climb struct {
 	pods    *startups
 	// nodes is the current number of nodes.
 	nodes int
-	// base is the usage of the empty cluster. idle is the usage with the current nodes, idle.
+	// base is the usage of the empty cluster. idle is the usage with the current number of idle nodes.
 	base, idle experiment.Measured
 }
 
@@ -29,17 +29,18 @@ type climb struct {
 type finding struct {
 	// passed is the largest number of nodes within all limits.
 	passed int
-	// exceededAt is 0 if no limit was exceeded. exceeded describes the limits.
+	// exceededAt is the smallest number of nodes that exceeded limits, or 0 if none did. exceeded describes
+	// these limits.
 	exceededAt int
 	exceeded   []string
 }
 
-// run increases the number of nodes until a limit is exceeded, then searches between that step
-// and the previous one.
+// run increases the number of nodes until a limit is exceeded, and then searches between that step and the
+// previous one.
 func (c *climb) run(ctx context.Context) (finding, error) {
 	var found finding
 	for _, nodes := range climbSteps(c.options.First.N, c.options.Nodes.N) {
-		if err := c.try(ctx, nodes, &found); err != nil {
+		if err := c.tryNodes(ctx, nodes, &found); err != nil {
 			return found, err
 		}
 		if found.exceededAt > 0 {
@@ -49,9 +50,9 @@ func (c *climb) run(ctx context.Context) (finding, error) {
 	return found, nil
 }
 
-// try measures the cluster with this number of nodes and records in the finding whether limits were
+// tryNodes measures the cluster with this number of nodes, and records in the finding whether limits were
 // exceeded. An error counts as an exceeded limit, unless the run was interrupted.
-func (c *climb) try(ctx context.Context, nodes int, found *finding) error {
+func (c *climb) tryNodes(ctx context.Context, nodes int, found *finding) error {
 	exceeded, err := c.step(ctx, nodes)
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -68,23 +69,23 @@ func (c *climb) try(ctx context.Context, nodes int, found *finding) error {
 }
 
 // narrow bisects between the largest number of nodes within all limits and the smallest number that
-// exceeds one. It does not continue after memory was exhausted, because removing nodes does not return
-// memory.
+// exceeds one. It stops after memory was exhausted, because processes do not return memory when nodes are
+// removed.
 func (c *climb) narrow(ctx context.Context, found *finding) error {
 	for range c.options.Narrow.N {
 		nodes := between(found.passed, found.exceededAt)
 		if nodes == 0 || strings.HasPrefix(found.exceeded[0], memoryExceeded) {
 			return nil
 		}
-		if err := c.try(ctx, nodes, found); err != nil {
+		if err := c.tryNodes(ctx, nodes, found); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// between returns the middle of two numbers, rounded to two digits, or 0 if they differ by a
-// quarter or less.
+// between returns the middle of two numbers, rounded to two significant digits. It returns 0 if the search
+// is complete: if exceeded is at most a quarter larger than passed, or passed is 0.
 func between(passed, exceeded int) int {
 	if passed == 0 || exceeded*4 <= passed*5 {
 		return 0
@@ -92,8 +93,8 @@ func between(passed, exceeded int) int {
 	return number.TwoDigits(float64(passed+exceeded) / 2)
 }
 
-// step changes the number of nodes, measures the idle nodes, and starts pods. It does not return an
-// error if a limit is exceeded.
+// step changes the number of nodes, measures the idle cluster, and measures the startup of pods. It returns
+// the limits that were exceeded.
 func (c *climb) step(ctx context.Context, nodes int) (exceeded []string, err error) {
 	before := c.idle
 	made, creation, err := c.resize(ctx, nodes)
@@ -101,12 +102,12 @@ func (c *climb) step(ctx context.Context, nodes int) (exceeded []string, err err
 		return nil, err
 	}
 	var shares machineShares
-	if c.idle, shares, err = c.hold(ctx, "nodes idle"); err != nil {
+	if c.idle, shares, err = c.measureIdleNodes(ctx, "nodes idle"); err != nil {
 		return nil, err
 	}
-	starting := c.Sampler.Begin(ctx)
-	startup, err := c.start(ctx, nodes)
-	pods := starting.End(ctx)
+	window := c.Sampler.Begin(ctx)
+	startup, err := c.measureStartup(ctx, nodes)
+	pods := window.End(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -125,19 +126,19 @@ func (c *climb) step(ctx context.Context, nodes int) (exceeded []string, err err
 	return exceeded, nil
 }
 
-// resize creates or deletes nodes, and waits until the cluster has settled. The summary is empty
-// if nodes were deleted.
+// resize creates or deletes nodes, and waits until the cluster has settled. made is empty if nodes were
+// deleted.
 func (c *climb) resize(ctx context.Context, nodes int) (made bulk.Summary, creation experiment.Measured, err error) {
 	have := c.nodes
-	// If creation fails, some of the nodes exist.
+	// Set the new number even if the creation fails, because then some of the nodes exist.
 	c.nodes = nodes
-	changing := c.Sampler.Begin(ctx)
+	window := c.Sampler.Begin(ctx)
 	if nodes > have {
 		made, err = c.createNodes(ctx, have, nodes-have, bulk.DefaultNodeShape())
 	} else {
 		err = c.deleteNodes(ctx, nodes, have-nodes)
 	}
-	creation = changing.End(ctx)
+	creation = window.End(ctx)
 	if err != nil {
 		return made, creation, err
 	}
@@ -145,13 +146,13 @@ func (c *climb) resize(ctx context.Context, nodes int) (made bulk.Summary, creat
 	return made, creation, c.settle(ctx)
 }
 
-// settle waits until the work that new nodes cause is complete: until the idle CPU of the machine no
-// longer increases from one Lease interval to the next, for at most a minute. Work that continues after a
-// minute is the permanent cost of the nodes.
+// settle waits until the work that new nodes cause is complete, but for at most a minute. The work is
+// complete when the idle CPU of the machine no longer increases from one Lease interval to the next. CPU
+// usage that remains after a minute counts as the permanent cost of the nodes.
 func (c *climb) settle(ctx context.Context) error {
 	const (
-		rounds = 6
-		same   = 0.03
+		rounds      = 6
+		minIncrease = 0.03 // of the idle fraction of the cores
 	)
 	before := 0.0
 	for range rounds {
@@ -167,7 +168,7 @@ func (c *climb) settle(ctx context.Context) error {
 			return err
 		}
 		idle := end.idleSince(start)
-		if idle > leastIdle && idle < before+same {
+		if idle > leastIdle && idle < before+minIncrease {
 			return nil
 		}
 		before = idle
@@ -175,8 +176,8 @@ func (c *climb) settle(ctx context.Context) error {
 	return nil
 }
 
-// cpuPerOperation returns extraCPU for a table, or none if there were no operations or the result is
-// negative. It can be negative when all cores are busy, because every component then gets less CPU.
+// cpuPerOperation returns extraCPU as a table cell. The cell is none if there were no operations or if the
+// result is negative. It can be negative if all cores are busy, because every component then gets less CPU.
 func cpuPerOperation(with, without experiment.Measured, role string, operations int) any {
 	cost := extraCPU(with, without, role, operations)
 	if cost < 0 {
@@ -185,10 +186,10 @@ func cpuPerOperation(with, without experiment.Measured, role string, operations 
 	return ifAny(operations, cost)
 }
 
-// none is the cell of a table without a value.
+// none is a table cell without a value.
 const none = "–"
 
-// ifAny returns the figure, or none if count is 0.
+// ifAny returns the figure as a table cell, or none if count is 0.
 func ifAny(count int, figure float64) any {
 	if count == 0 {
 		return none

@@ -16,10 +16,10 @@ import (
 var lists = experiment.Experiment{
 	Name:  "lists",
 	Short: "Update pods while other clients list all pods at increasing rates",
-	Long: `Update pods at a fixed rate while other clients list all pods 0, 60, 600, … times per minute,
-up to --lists. Responses are read completely and not decoded. Lists request the newest
-state, as kubectl does; with --any-version the API server may answer from its cache, as it does
-for informers. Latencies count from the time at which a call was scheduled.`,
+	Long: `Update pods at a fixed rate while other clients list all pods 0, 60, 600, … up to --lists times
+per minute. Responses are read completely but not decoded. Lists request the newest state, as
+kubectl does. With --any-version they request any state, as informers do, and the API server may
+answer from its cache. Latencies count from the time for which a call was scheduled.`,
 	Example: `  k1m bench lists
   k1m bench lists --pods 20000 --lists 600 --any-version`,
 	New: func() experiment.Options {
@@ -36,7 +36,7 @@ type listsOptions struct {
 // AddFlags binds the options to flags.
 func (o *listsOptions) AddFlags(fs *pflag.FlagSet) {
 	o.underUpdates.AddFlags(fs)
-	fs.Var(&o.Lists, "lists", o.Lists.Usage("lists per minute in the last step"))
+	fs.Var(&o.Lists, "lists", o.Lists.Usage("largest number of lists per minute"))
 	fs.BoolVar(&o.AnyVersion, "any-version", o.AnyVersion, "list with resourceVersion=0, which the API server may answer from its cache")
 }
 
@@ -58,16 +58,17 @@ func (o *listsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
+// step measures one rate of lists.
 func (o *listsOptions) step(ctx context.Context, t *storeRun, perMinute int, table *experiment.Table) error {
 	listing := t.podLoad(0, 64, float64(perMinute)/60)
 	listing.Workers = 64
 	listing.Do = func(ctx context.Context, _, worker int) error { return o.list(ctx, t, worker) }
-	besides := func(ctx context.Context) {
+	concurrently := func(ctx context.Context) {
 		if perMinute > 0 {
 			listing.Run(ctx)
 		}
 	}
-	load, m, err := t.during(ctx, fmt.Sprintf("%d lists a minute", perMinute), o.Duration.D, o.Pods.N, o.Rate, besides)
+	load, m, err := t.measureUpdates(ctx, fmt.Sprintf("%d lists a minute", perMinute), o.Duration.D, o.Pods.N, o.Rate, concurrently)
 	t.Result.Errors.Merge(listing.Tally)
 	if err != nil {
 		return err
@@ -89,6 +90,7 @@ func (o *listsOptions) step(ctx context.Context, t *storeRun, perMinute int, tab
 	return nil
 }
 
+// list lists the pods of all namespaces, and discards the response.
 func (o *listsOptions) list(ctx context.Context, t *storeRun, worker int) error {
 	options := metav1.ListOptions{}
 	if o.AnyVersion {

@@ -6,13 +6,14 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// machineState is the free CPU and memory of the machine.
+// machineState is the CPU usage and the memory of the machine at a time.
 type machineState struct {
-	idle, total float64 // seconds, summed over all cores, since boot
-	available   uint64  // bytes
-	memory      uint64
+	idle, total float64 // idle time and total time since boot, summed over all cores, in seconds
+	available   uint64  // memory in bytes
+	memory      uint64  // total memory in bytes
 }
 
+// readMachine reads the current state from /proc.
 func readMachine() (machineState, error) {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -37,7 +38,7 @@ func readMachine() (machineState, error) {
 	}, nil
 }
 
-// idleSince returns the idle fraction of all cores since before, 0 to 1.
+// idleSince returns the fraction of the core time since before that was idle, from 0 to 1.
 func (m machineState) idleSince(before machineState) float64 {
 	return (m.idle - before.idle) / max(m.total-before.total, 1e-9)
 }

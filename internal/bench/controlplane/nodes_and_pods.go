@@ -16,9 +16,9 @@ var nodesAndPods = experiment.Experiment{
 	Name:  "nodes-and-pods",
 	Short: "Create nodes and then pods as fast as possible, and sample every component",
 	Long: `Create --nodes nodes and then --pods pods as fast as the API server accepts them, and wait
-until all pods run. The metrics of each component, its CPU and its memory are sampled every
-second. Markers in the charts show when the first pod was created and when the last pod was
-scheduled. The run is repeated for each store, in a cluster of its own.`,
+until all pods run. Every second the CPU usage, the memory and the metrics of each component are
+sampled. Markers in the charts show when the first pod was created and when the last pod was
+scheduled. Each store is measured in a new cluster.`,
 	Example: `  k1m bench nodes-and-pods
   k1m bench nodes-and-pods --nodes 10000 --pods 20000 --stores mem_etcd
   k1m bench nodes-and-pods --name mine --pods 1000`,
@@ -37,7 +37,7 @@ type nodesAndPodsOptions struct {
 // AddFlags binds the options to flags.
 func (o *nodesAndPodsOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to create"))
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("number of pods to create"))
 }
 
 // Validate returns the first invalid option as a usage error.

@@ -13,7 +13,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// podLoad returns a load whose operations the caller defines. Errors are classified and not retried.
+// podLoad returns a load without an operation, which the caller sets. Failed operations are counted by kind
+// of error, and not retried. count is the number of operations, or 0 for no limit.
 func (t *storeRun) podLoad(count, workers int, rate float64) experiment.Load {
 	return experiment.Load{
 		Workers: min(workers, max(count, 1)), Rate: rate, Count: count, Kind: bulk.ErrorKind,
@@ -21,7 +22,7 @@ func (t *storeRun) podLoad(count, workers int, rate float64) experiment.Load {
 	}
 }
 
-// createPods creates pods with one request per pod, so that each failure is counted.
+// createPods creates pods. It sends one request per pod and does not retry, so that each failure counts.
 func (t *storeRun) createPods(ctx context.Context, s *startups, prefix string, count, workers int, rate float64) (experiment.Load, error) {
 	pods, err := usualPods()
 	if err != nil {
@@ -32,13 +33,13 @@ func (t *storeRun) createPods(ctx context.Context, s *startups, prefix string, c
 	load.Progress = task.Set
 	load.Do = func(ctx context.Context, number, worker int) error {
 		name := podName(prefix, number)
-		s.sending(name)
+		s.requestSent(name)
 		return t.Clients.CreatePod(ctx, worker, pods.Make(namespace, name))
 	}
-	return load, t.end(ctx, load, load.Run(ctx), task)
+	return load, t.finishLoad(ctx, load, load.Run(ctx), task)
 }
 
-// deletePods deletes pods with one request per pod.
+// deletePods deletes pods. It sends one request per pod and does not retry.
 func (t *storeRun) deletePods(ctx context.Context, prefix string, count, workers int) (experiment.Load, error) {
 	task := t.Display.Task("pods deleted", count)
 	load := t.podLoad(count, workers, 0)
@@ -46,11 +47,12 @@ func (t *storeRun) deletePods(ctx context.Context, prefix string, count, workers
 	load.Do = func(ctx context.Context, number, worker int) error {
 		return t.Clients.DeletePod(ctx, worker, namespace, podName(prefix, number))
 	}
-	return load, t.end(ctx, load, load.Run(ctx), task)
+	return load, t.finishLoad(ctx, load, load.Run(ctx), task)
 }
 
-// end finishes a load and adds its errors to those of the experiment.
-func (t *storeRun) end(ctx context.Context, load experiment.Load, done int, task progress.Task) error {
+// finishLoad adds the operations of a load to those that the result counts, and ends its task on the
+// display.
+func (t *storeRun) finishLoad(ctx context.Context, load experiment.Load, done int, task progress.Task) error {
 	t.Result.Errors.Merge(load.Tally)
 	if ctx.Err() != nil {
 		task.Interrupt()
@@ -81,7 +83,7 @@ func (t *storeRun) cleanUp() error {
 	}
 	if !apierrors.IsNotFound(err) {
 		task.Fail(err.Error())
-		return fmt.Errorf("removing namespace %s: %w; delete it with kubectl", namespace, err)
+		return fmt.Errorf("deleting namespace %s: %w; delete it with kubectl", namespace, err)
 	}
 	task.Done("done")
 	return nil

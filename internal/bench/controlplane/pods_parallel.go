@@ -16,8 +16,8 @@ var podsParallel = experiment.Experiment{
 	Name:  "pods-parallel",
 	Short: "Create and delete an increasing number of pods concurrently",
 	Long: `Create pods concurrently, wait until they run, delete them concurrently, and wait until they
-are gone: 10, 100, … up to --parallel pods, --repeat times each. All calls of a step are
-sent at once. Latencies and errors are those that the client sees.`,
+are gone: with 10, 100, … up to --parallel pods, --repeat times each. All calls of a step are sent
+at the same time. The client measures latencies and errors.`,
 	Example: `  k1m bench pods-parallel
   k1m bench pods-parallel --parallel 5000 --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -36,8 +36,8 @@ type podsParallelOptions struct {
 // AddFlags binds the options to flags.
 func (o *podsParallelOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Var(&o.Parallel, "parallel", o.Parallel.Usage("concurrent calls in the last step"))
-	fs.IntVar(&o.Repeat, "repeat", o.Repeat, "repetitions of each step")
+	fs.Var(&o.Parallel, "parallel", o.Parallel.Usage("largest number of concurrent calls"))
+	fs.IntVar(&o.Repeat, "repeat", o.Repeat, "number of repetitions of each step")
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -71,6 +71,7 @@ func (o *podsParallelOptions) Run(ctx context.Context, run *experiment.Run) erro
 	})
 }
 
+// step measures the creation and deletion of this number of pods.
 func (o *podsParallelOptions) step(ctx context.Context, t *storeRun, s *startups, parallel int, table *experiment.Table) error {
 	creates, deletes := newCalls("POST"), newCalls("DELETE")
 	for i := range o.Repeat {
@@ -107,7 +108,7 @@ func (o *podsParallelOptions) step(ctx context.Context, t *storeRun, s *startups
 	return nil
 }
 
-// steps returns first × 10ⁿ for all results below last, and last.
+// steps returns the numbers first × 10ⁿ that are below last, and last.
 func steps(first, last int) (all []int) {
 	for n := first; n < last; n *= 10 {
 		all = append(all, n)

@@ -22,17 +22,17 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Clients per node in the default options.
-const daemonsOfNode = 5
+// daemonsPerNode is the number of clients that watch the same node.
+const daemonsPerNode = 5
 
 var restart = experiment.Experiment{
 	Name:  "restart",
-	Short: "Kill every API server of a full cluster, so that all clients list at once",
+	Short: "Kill every API server of a full cluster, so that all clients list at the same time",
 	Long: `Fill a cluster, start --clients clients that each watch the pods of one node (five clients
-per node, as for DaemonSets), and kill every kube-apiserver. All clients and the components
-of the cluster list again as soon as they can. The table shows how long this takes, the peak
-memory of API servers and store, and the errors of the clients. These errors are a result:
-they do not fail the run. A client that does not watch again fails it.`,
+per node, like the pods of DaemonSets), and kill every kube-apiserver. All clients and the
+components of the cluster list again as soon as they can. The table shows how long this takes, the
+peak memory of the API servers and the store, and the errors of the clients. Errors do not fail
+the run. It fails if a client does not watch again.`,
 	Example: `  k1m bench restart
   k1m bench restart --nodes 1000 --pods 20000 --clients 5000 --apiservers 2`,
 	New: func() experiment.Options {
@@ -40,7 +40,7 @@ they do not fail the run. A client that does not watch again fails it.`,
 			clusters: defaultClusters(experiment.ByScale(200, 10)), Pods: experiment.ByScale(4000, 50),
 			Clients: experiment.ByScale(500, 20), APIServers: 1,
 		}
-		o.more = func(s *clusterdir.Settings) { s.APIServers = o.APIServers }
+		o.changeSettings = func(s *clusterdir.Settings) { s.APIServers = o.APIServers }
 		return o
 	},
 }
@@ -56,10 +56,10 @@ type restartOptions struct {
 // AddFlags binds the options to flags.
 func (o *restartOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods in the cluster"))
-	fs.Var(&o.Clients, "clients", o.Clients.Usage("watching clients, each with its own connection"))
-	fs.IntVar(&o.APIServers, "apiservers", o.APIServers, "kube-apiserver processes")
-	fs.BoolVar(&o.FromStore, "newest", o.FromStore, "let clients list the newest state instead of resourceVersion=0")
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("number of pods in the cluster"))
+	fs.Var(&o.Clients, "clients", o.Clients.Usage("number of watching clients, each with its own connection"))
+	fs.IntVar(&o.APIServers, "apiservers", o.APIServers, "number of kube-apiserver processes")
+	fs.BoolVar(&o.FromStore, "newest", o.FromStore, "clients list the newest state instead of resourceVersion=0")
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -78,11 +78,12 @@ func (o *restartOptions) Run(ctx context.Context, run *experiment.Run) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
 		}
-		return o.storm(ctx, t, table)
+		return o.measureRestart(ctx, t, table)
 	})
 }
 
-func (o *restartOptions) storm(ctx context.Context, t *storeRun, table *experiment.Table) error {
+// measureRestart starts the clients, kills the API servers, and waits until all clients watch again.
+func (o *restartOptions) measureRestart(ctx context.Context, t *storeRun, table *experiment.Table) error {
 	d := &daemons{lists: experiment.NewLatencies(), errors: experiment.NewTally(1), fromStore: o.FromStore}
 	nodes, err := t.nodes(ctx, o.Nodes.N)
 	if err != nil {
@@ -104,7 +105,7 @@ func (o *restartOptions) storm(ctx context.Context, t *storeRun, table *experime
 	before := t.Sampler.Begin(ctx).End(ctx)
 	window := t.Sampler.Begin(ctx)
 	killed := time.Now()
-	d.restart(killed)
+	d.startMeasuring(killed)
 	t.mark("killed", killed)
 	if err := t.killAPIServers(); err != nil {
 		return err
@@ -135,7 +136,7 @@ func (o *restartOptions) storm(ctx context.Context, t *storeRun, table *experime
 	return nil
 }
 
-// killAPIServers kills all API servers at once; the supervisor restarts them.
+// killAPIServers kills all API servers. The supervisor restarts them.
 func (t *storeRun) killAPIServers() error {
 	state, err := supervisor.ReadState(t.Run.Dir)
 	if err != nil {
@@ -154,11 +155,12 @@ func (t *storeRun) killAPIServers() error {
 	return nil
 }
 
+// awaitAPIServers waits until an API server is ready, and returns the time since killed.
 func (t *storeRun) awaitAPIServers(ctx context.Context, killed time.Time) (time.Duration, error) {
 	err := t.await(ctx, "API server ready", 1, func() int {
-		asking, cancel := context.WithTimeout(ctx, time.Second)
+		limited, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		if _, err := t.Client.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(asking); err != nil {
+		if _, err := t.Client.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(limited); err != nil {
 			return 0
 		}
 		return 1
@@ -166,22 +168,23 @@ func (t *storeRun) awaitAPIServers(ctx context.Context, killed time.Time) (time.
 	return time.Since(killed), err
 }
 
-// daemons are clients that each watch the pods of one node, and list again when the watch ends,
-// as DaemonSet pods do.
+// daemons are clients that each watch the pods of one node, as pods of DaemonSets do. They list again when
+// their watch ends.
 type daemons struct {
-	watching  atomic.Int64
-	lists     *experiment.Latencies // time from restart to the list
+	watching  atomic.Int64          // number of clients that have listed
+	lists     *experiment.Latencies // time from since until a client has listed
 	errors    *experiment.Tally
 	fromStore bool
 
 	mu    sync.Mutex
-	since time.Time
+	since time.Time // when the API servers were killed
 }
 
+// synced returns the number of clients that have listed.
 func (d *daemons) synced() int { return int(d.watching.Load()) }
 
-// restart starts the measurement: no client has listed again yet.
-func (d *daemons) restart(now time.Time) {
+// startMeasuring resets the counts: no client has listed since now.
+func (d *daemons) startMeasuring(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.since = now
@@ -189,6 +192,7 @@ func (d *daemons) restart(now time.Time) {
 	d.lists, d.errors = experiment.NewLatencies(), experiment.NewTally(1)
 }
 
+// listed records that a client has listed.
 func (d *daemons) listed() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -204,8 +208,9 @@ func (d *daemons) failed(kind string, err error) {
 	d.errors.Add(kind, err)
 }
 
-// counting counts every attempt, including those that client-go retries silently.
-func (d *daemons) counting(next http.RoundTripper) http.RoundTripper {
+// countErrors returns a transport that counts every failed request, also those that client-go retries
+// without reporting an error.
+func (d *daemons) countErrors(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(request *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(request)
 		switch {
@@ -224,27 +229,28 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
 
+// start starts the clients. They end with ctx.
 func (d *daemons) start(ctx context.Context, t *storeRun, count, nodes int) (*sync.WaitGroup, error) {
 	var group sync.WaitGroup
-	clients, err := t.connect(count, 1, d.counting)
+	clients, err := t.connect(count, 1, d.countErrors)
 	if err != nil {
 		return &group, err
 	}
 	var events atomic.Int64
 	for i := range count {
 		w := stream{clients.Connection(i), "pods", &events}
-		node := bulk.Range{Prefix: bulk.NodePrefix}.Name(i / daemonsOfNode % max(nodes, 1))
+		node := bulk.Range{Prefix: bulk.NodePrefix}.Name(i / daemonsPerNode % max(nodes, 1))
 		group.Go(func() { d.run(ctx, w, node) })
 	}
 	return &group, nil
 }
 
-// run lists and watches until ctx ends, with the backoff of the client-go reflector.
+// run lists and watches until ctx ends, with the backoff of client-go's reflector.
 func (d *daemons) run(ctx context.Context, w stream, node string) {
-	fresh := func() wait.Backoff {
+	newBackoff := func() wait.Backoff {
 		return wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 6, Cap: 30 * time.Second}
 	}
-	backoff := fresh()
+	backoff := newBackoff()
 	for ctx.Err() == nil {
 		options := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}
 		if !d.fromStore {
@@ -252,7 +258,7 @@ func (d *daemons) run(ctx context.Context, w stream, node string) {
 		}
 		list, err := w.client.CoreV1().Pods(namespace).List(ctx, options)
 		if err == nil {
-			backoff = fresh()
+			backoff = newBackoff()
 			d.listed()
 			options.ResourceVersion = list.ResourceVersion
 			// follow always returns an error.

@@ -19,23 +19,23 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// fills are the fill levels of the cluster, in percent of --pods-per-node.
-var fills = []int{10, 25, 50, 100}
+// fillPercentages are the numbers of pods per node at each step, in percent of --pods-per-node.
+var fillPercentages = []int{10, 25, 50, 100}
 
-const podsOfDeployment = 30
+const podsPerDeployment = 30
 
 var slo = experiment.Experiment{
 	Name:  "slo",
-	Short: "Fill a cluster in steps, churn, and check the Kubernetes SLOs",
+	Short: "Fill a cluster in steps, create and delete pods, and check the Kubernetes SLOs",
 	Long: `Fill a cluster with Deployments to 10, 25, 50 and 100 % of --pods-per-node. At each step,
-start --sample single pods at a fixed rate; the table shows their startup latency. Then
-create and delete pods, scale Deployments, read single pods and list pods for the duration
---churn. At the end delete everything.
+start --sample single pods at a fixed rate; the table shows their startup latency. Then create
+and delete pods, scale a Deployment, read single pods and list pods for the duration --churn. At
+the end delete everything.
 
-Startup latency counts from a pod's creationTimestamp until a watch shows the pod running,
-as in clusterloader2. The timestamp has whole seconds, so this is up to 1 s longer than the
-latency since the request, which is in the table as well. API latencies come from the API
-server's histograms over the whole experiment, without watches.`,
+As in clusterloader2, the startup latency counts from a pod's creationTimestamp until a watch shows
+the pod running. The timestamp has whole seconds, so the result is up to 1 s longer than the latency
+since the request, which the table shows as well. API latencies come from histograms of the API
+server over the whole experiment, without watches.`,
 	Example: `  k1m bench slo
   k1m bench slo --nodes 100 --churn 5m --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -58,11 +58,11 @@ type sloOptions struct {
 // AddFlags binds the options to flags.
 func (o *sloOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.IntVar(&o.PodsPerNode, "pods-per-node", o.PodsPerNode, "pods per node of the full cluster")
-	fs.Var(&o.Sample, "sample", o.Sample.Usage("pods whose startup is measured at each step"))
-	fs.Float64Var(&o.SampleRate, "sample-rate", o.SampleRate, "sample pods to create per second")
-	fs.Var(&o.Churn, "churn", o.Churn.Usage("duration of the churn"))
-	fs.Float64Var(&o.ChurnRate, "churn-rate", o.ChurnRate, "pods to create, and to delete, per second")
+	fs.IntVar(&o.PodsPerNode, "pods-per-node", o.PodsPerNode, "number of pods per node in the full cluster")
+	fs.Var(&o.Sample, "sample", o.Sample.Usage("number of pods whose startup is measured at each step"))
+	fs.Float64Var(&o.SampleRate, "sample-rate", o.SampleRate, "number of sample pods to create per second")
+	fs.Var(&o.Churn, "churn", o.Churn.Usage("how long to create and delete pods in the full cluster"))
+	fs.Float64Var(&o.ChurnRate, "churn-rate", o.ChurnRate, "number of pods to create and to delete per second during the churn")
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -102,13 +102,15 @@ func (o *sloOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
+// fillAndChurn fillPercentages the cluster, measures the startup of sample pods at each step, churns, and deletes
+// everything.
 func (o *sloOptions) fillAndChurn(ctx context.Context, t *storeRun, s *startups, table *experiment.Table) error {
 	nodes, err := t.nodes(ctx, o.Nodes.N)
 	if err != nil {
 		return err
 	}
 	full, have, deployments := nodes*o.PodsPerNode, 0, 0
-	for _, percent := range fills {
+	for _, percent := range fillPercentages {
 		wanted := max(full*percent/100, 1)
 		if err := t.deploy(ctx, &deployments, wanted-have); err != nil {
 			return err
@@ -129,13 +131,13 @@ func (o *sloOptions) fillAndChurn(ctx context.Context, t *storeRun, s *startups,
 	return t.undeploy(ctx, s, deployments)
 }
 
-// deploy creates Deployments until the cluster has this number of pods.
+// deploy creates Deployments with this number of pods in all. deployments counts them.
 func (t *storeRun) deploy(ctx context.Context, deployments *int, pods int) error {
 	for pods > 0 {
-		size := min(pods, podsOfDeployment)
+		size := min(pods, podsPerDeployment)
 		pods -= size
-		made := deployment(fmt.Sprintf("fill-%04d", *deployments), size)
-		if _, err := t.Client.AppsV1().Deployments(namespace).Create(ctx, made, metav1.CreateOptions{}); err != nil {
+		object := deployment(fmt.Sprintf("fill-%04d", *deployments), size)
+		if _, err := t.Client.AppsV1().Deployments(namespace).Create(ctx, object, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("creating a Deployment: %w", err)
 		}
 		*deployments++
@@ -161,7 +163,7 @@ func deployment(name string, replicas int) *appsv1.Deployment {
 	}
 }
 
-// sample starts single pods, measures their startup, and deletes them.
+// sample starts single pods in a cluster with have pods, measures their startup, and deletes them.
 func (o *sloOptions) sample(ctx context.Context, t *storeRun, s *startups, percent, have int, table *experiment.Table) error {
 	if err := t.AwaitQuiet(ctx); err != nil {
 		return err
@@ -194,7 +196,8 @@ func (o *sloOptions) sample(ctx context.Context, t *storeRun, s *startups, perce
 	return t.awaitGone(ctx, s, have)
 }
 
-// churn creates, deletes and reads pods.
+// churn creates, reads and deletes pods for --churn. About once per second it also scales a Deployment and
+// lists all pods.
 func (o *sloOptions) churn(ctx context.Context, t *storeRun, nodes int) error {
 	pods, err := usualPods()
 	if err != nil {
@@ -203,9 +206,9 @@ func (o *sloOptions) churn(ctx context.Context, t *storeRun, nodes int) error {
 	begun := time.Now()
 	churning, stop := context.WithTimeout(ctx, o.Churn.D)
 	defer stop()
-	// A pod lives for 1 to 2 s.
+	// A pod is deleted after this number of further pods was created: after about 2 s.
 	lifetime := int(2*o.ChurnRate) + 1
-	size := min(podsOfDeployment, max(nodes*o.PodsPerNode*fills[0]/100, 1))
+	size := min(podsPerDeployment, max(nodes*o.PodsPerNode*fillPercentages[0]/100, 1))
 	task := t.Display.Task("churn", int(o.Churn.D.Seconds()))
 	load := t.podLoad(0, 64, o.ChurnRate)
 	load.Workers = 64
@@ -218,10 +221,10 @@ func (o *sloOptions) churn(ctx context.Context, t *storeRun, nodes int) error {
 		}
 		return t.replacePod(ctx, pods, number, lifetime, worker)
 	}
-	return t.end(ctx, load, load.Run(churning), task)
+	return t.finishLoad(ctx, load, load.Run(churning), task)
 }
 
-// replacePod creates a pod, reads it, and deletes an older pod.
+// replacePod creates and reads a pod, and deletes the pod that was created lifetime pods earlier.
 func (t *storeRun) replacePod(ctx context.Context, pods *bulk.Pods, number, lifetime, worker int) error {
 	name := podName("churn-", number)
 	if err := t.Clients.CreatePod(ctx, worker, pods.Make(namespace, name)); err != nil {
@@ -232,12 +235,13 @@ func (t *storeRun) replacePod(ctx context.Context, pods *bulk.Pods, number, life
 		err = t.Clients.DeletePod(ctx, worker, namespace, podName("churn-", number-lifetime))
 	}
 	if apierrors.IsNotFound(err) {
-		return nil // the worker that creates the pod is late
+		return nil // another worker has not yet created the older pod
 	}
 	return err
 }
 
-// scaleAndList scales the first Deployment down or up by one pod, and lists all pods.
+// scaleAndList scales the first Deployment, which has size pods, to size or one pod less, and lists all
+// pods.
 func (t *storeRun) scaleAndList(ctx context.Context, size, number int) error {
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, size-number%2)
 	_, err := t.Client.AppsV1().Deployments(namespace).Patch(ctx, "fill-0000", types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
@@ -247,7 +251,7 @@ func (t *storeRun) scaleAndList(ctx context.Context, size, number int) error {
 	return err
 }
 
-// undeploy deletes everything, and waits until the pods are gone.
+// undeploy deletes the Deployments and all pods of the namespace, and waits until the pods are gone.
 func (t *storeRun) undeploy(ctx context.Context, s *startups, deployments int) error {
 	var errs []error
 	for i := range deployments {
@@ -257,7 +261,7 @@ func (t *storeRun) undeploy(ctx context.Context, s *startups, deployments int) e
 	}
 	errs = append(errs, t.Client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("deleting everything: %w", err)
+		return fmt.Errorf("deleting the Deployments and pods: %w", err)
 	}
 	return t.awaitGone(ctx, s, 0)
 }

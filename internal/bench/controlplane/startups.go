@@ -16,24 +16,23 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
 )
 
-const poll = 50 * time.Millisecond
+const pollInterval = 50 * time.Millisecond
 
-// startups is the store of a reflector that records the progress of each pod instead of caching
-// it.
+// startups is the store of a reflector. It records the progress of each pod, but does not cache the pod.
 type startups struct {
-	// prefix selects the pods whose startup is measured; all pods are counted.
+	// prefix selects the pods whose startup is measured. All pods are counted.
 	prefix string
 
 	mu            sync.Mutex
 	pods          map[types.NamespacedName]stage
-	sent          map[string]time.Time
+	sent          map[string]time.Time // when the request to create a pod was sent
 	bound         int
 	running       int
 	lastBound     time.Time
 	lastRun       time.Time
 	sinceCreation *experiment.Latencies
 	sinceRequest  *experiment.Latencies
-	// limit is the startup latency above which a pod is counted in lateCount; 0 means no limit.
+	// lateCount counts the pods whose startup took longer than limit. A limit of 0 means no limit.
 	limit     time.Duration
 	lateCount int
 }
@@ -47,10 +46,10 @@ const (
 	running
 )
 
-// watchPods watches the pods of the namespace until ctx ends. The startup latency counts from the
-// creationTimestamp, which has whole seconds, until the watch shows the pod running, as in
-// clusterloader2. If sending was called for the pod, the latency since the request is recorded as
-// well.
+// watchPods watches the pods of the namespace until ctx ends, and measures the startup of pods with this
+// prefix. As in clusterloader2, the startup latency counts from the creationTimestamp, which has whole
+// seconds, until the watch shows the pod running. If requestSent was called for a pod, the latency since
+// then is recorded as well.
 func (t *storeRun) watchPods(ctx context.Context, prefix string) *startups {
 	return t.watchNamespace(ctx, namespace, newStartups(prefix))
 }
@@ -62,6 +61,7 @@ func newStartups(prefix string) *startups {
 	}
 }
 
+// watchNamespace starts a watch of the pods of a namespace, whose events it passes to s.
 func (t *storeRun) watchNamespace(ctx context.Context, namespace string, s *startups) *startups {
 	source := cache.ToListWatcherWithWatchListSemantics(
 		cache.NewListWatchFromClient(t.Client.CoreV1().RESTClient(), "pods", namespace, fields.Everything()), t.Client)
@@ -70,15 +70,15 @@ func (t *storeRun) watchNamespace(ctx context.Context, namespace string, s *star
 	return s
 }
 
-// sending records that the request to create a pod is being sent.
-func (s *startups) sending(name string) {
+// requestSent records that the request to create a pod is sent now.
+func (s *startups) requestSent(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sent[name] = time.Now()
 }
 
-// measureOnly discards the latencies measured so far, and measures the pods with this prefix from
-// now on. It keeps the counts of pods.
+// measureOnly discards the latencies measured so far. From now on, the pods with this prefix are measured.
+// The counts of pods are kept.
 func (s *startups) measureOnly(prefix string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,15 +86,14 @@ func (s *startups) measureOnly(prefix string) {
 	s.sinceCreation, s.sinceRequest = experiment.NewLatencies(), experiment.NewLatencies()
 }
 
-// measured returns the startup latencies so far: since the creationTimestamp, and since the
-// request.
+// measured returns the startup latencies since the creationTimestamp, and those since the request.
 func (s *startups) measured() (sinceCreation, sinceRequest *experiment.Latencies) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sinceCreation, s.sinceRequest
 }
 
-// counts returns the numbers of pods that exist, are bound, and are running.
+// counts returns how many pods exist, how many of these are bound, and how many are running.
 func (s *startups) counts() (exist, areBound, areRunning int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +108,7 @@ func (s *startups) counts() (exist, areBound, areRunning int) {
 	return len(s.pods), areBound, areRunning
 }
 
-// late returns the number of running pods whose startup took longer than the limit.
+// late returns the number of pods that ran later than the limit after their creation.
 func (s *startups) late() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,6 +119,7 @@ func nameOf(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
+// put records the progress of a pod. The caller holds the lock.
 func (s *startups) put(object any) {
 	pod := object.(*corev1.Pod)
 	id := nameOf(pod)
@@ -180,13 +180,13 @@ func (s *startups) Delete(object any) error {
 func (s *startups) Replace(objects []any, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	there := map[types.NamespacedName]bool{}
+	listed := map[types.NamespacedName]bool{}
 	for _, object := range objects {
 		s.put(object)
-		there[nameOf(object.(*corev1.Pod))] = true
+		listed[nameOf(object.(*corev1.Pod))] = true
 	}
 	for id := range s.pods {
-		if !there[id] {
+		if !listed[id] {
 			delete(s.pods, id)
 		}
 	}
@@ -198,8 +198,8 @@ func (s *startups) Resync() error { return nil }
 
 var _ cache.ReflectorStore = &startups{}
 
-// await polls done until it returns at least the wanted number. It returns an error if the number
-// does not change for the timeout.
+// await polls done until it returns at least the wanted number. It returns an error if this takes longer
+// than the timeout without any change of the number.
 func (t *storeRun) await(ctx context.Context, what string, wanted int, done func() int) error {
 	task := t.Display.Task(what, wanted)
 	changed, before := time.Now(), -1
@@ -221,12 +221,12 @@ func (t *storeRun) await(ctx context.Context, what string, wanted int, done func
 		case <-ctx.Done():
 			task.Interrupt()
 			return ctx.Err()
-		case <-time.After(poll):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// wait waits for the duration d.
+// wait waits for the duration d, and shows that on the display.
 func (t *storeRun) wait(ctx context.Context, what string, d time.Duration) error {
 	task := t.Display.Task(what, 0)
 	task.Say("for " + d.String())
@@ -240,7 +240,7 @@ func (t *storeRun) wait(ctx context.Context, what string, d time.Duration) error
 	}
 }
 
-// awaitRunning waits until this number of pods of the namespace is running.
+// awaitRunning waits until this number of pods is running.
 func (t *storeRun) awaitRunning(ctx context.Context, s *startups, wanted int) error {
 	return t.await(ctx, "pods running", wanted, func() int {
 		_, _, running := s.counts()
@@ -248,11 +248,11 @@ func (t *storeRun) awaitRunning(ctx context.Context, s *startups, wanted int) er
 	})
 }
 
-// awaitGone waits until at most this number of pods of the namespace is left.
+// awaitGone waits until at most this number of pods is left.
 func (t *storeRun) awaitGone(ctx context.Context, s *startups, left int) error {
-	most, _, _ := s.counts()
-	return t.await(ctx, "pods gone", most-left, func() int {
+	initial, _, _ := s.counts()
+	return t.await(ctx, "pods gone", initial-left, func() int {
 		exist, _, _ := s.counts()
-		return most - exist
+		return initial - exist
 	})
 }

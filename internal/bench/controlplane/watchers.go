@@ -18,8 +18,8 @@ var watchers = experiment.Experiment{
 	Name:  "watchers",
 	Short: "Update pods while an increasing number of clients watch all of them",
 	Long: `Update pods at a fixed rate while 0, 10, 100, … up to --watchers clients watch all of them.
-Watch events are not decoded, so that the clients use little CPU. Update latency counts
-from the time at which the update was scheduled.`,
+Clients do not decode the watch events, so that they use little CPU. The latency of an update
+counts from the time for which the update was scheduled.`,
 	Example: `  k1m bench watchers
   k1m bench watchers --watchers 5000 --rate 20 --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -29,7 +29,7 @@ from the time at which the update was scheduled.`,
 	},
 }
 
-// underUpdates are the options of experiments that update pods at a rate.
+// underUpdates are the options of the experiments that measure a cluster while pods are updated.
 type underUpdates struct {
 	clusters
 	Pods     experiment.Count
@@ -47,7 +47,7 @@ func newUnderUpdates() underUpdates {
 // AddFlags binds the options to flags.
 func (o *underUpdates) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods in the cluster"))
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("number of pods in the cluster"))
 	fs.Float64Var(&o.Rate, "rate", o.Rate, "pod updates per second")
 	fs.Var(&o.Duration, "duration", o.Duration.Usage("duration of each step"))
 }
@@ -68,7 +68,7 @@ type watchersOptions struct {
 // AddFlags binds the options to flags.
 func (o *watchersOptions) AddFlags(fs *pflag.FlagSet) {
 	o.underUpdates.AddFlags(fs)
-	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("watching clients in the last step"))
+	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("largest number of watching clients"))
 }
 
 // Run implements experiment.Options.
@@ -88,17 +88,18 @@ func (o *watchersOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
+// step measures one number of watchers.
 func (o *watchersOptions) step(ctx context.Context, t *storeRun, count int, table *experiment.Table) error {
 	watching, stop := context.WithCancel(ctx)
-	var events, cut atomic.Int64
-	group, err := t.startWatchers(watching, count, &events, &cut)
+	var events, closed atomic.Int64
+	group, err := t.startWatchers(watching, count, &events, &closed)
 	defer group.Wait()
 	defer stop()
 	if err != nil {
 		return err
 	}
 	before := events.Load()
-	load, m, err := t.during(ctx, fmt.Sprintf("%d watchers", count), o.Duration.D, o.Pods.N, o.Rate, nil)
+	load, m, err := t.measureUpdates(ctx, fmt.Sprintf("%d watchers", count), o.Duration.D, o.Pods.N, o.Rate, nil)
 	if err != nil {
 		return err
 	}
@@ -109,7 +110,7 @@ func (o *watchersOptions) step(ctx context.Context, t *storeRun, count int, tabl
 		share = 100 * delivered / (updates * float64(count))
 	}
 	l := load.Latencies
-	table.Add(t.store, count, updates/m.Seconds, 100*load.Tally.Rate(), cut.Load(), delivered/m.Seconds, share,
+	table.Add(t.store, count, updates/m.Seconds, 100*load.Tally.Rate(), closed.Load(), delivered/m.Seconds, share,
 		float64(m.Peak[apiServer])/mebibyte, float64(m.Peak[component.Store])/mebibyte,
 		m.Cores(apiServer), m.Cores(component.Store), m.Cores(loader), l.Millis(75), l.Millis(90), l.Millis(95))
 	if count > 0 {
@@ -121,11 +122,11 @@ func (o *watchersOptions) step(ctx context.Context, t *storeRun, count int, tabl
 	return nil
 }
 
-// startWatchers opens watches that end with ctx. The server closes the watches of slow clients; such
-// a watch is counted and opened again.
-func (t *storeRun) startWatchers(ctx context.Context, count int, events, cut *atomic.Int64) (*sync.WaitGroup, error) {
+// startWatchers opens watches that end with ctx. The server closes the watches of slow clients. Such a
+// watch is counted in closed and opened again.
+func (t *storeRun) startWatchers(ctx context.Context, count int, events, closed *atomic.Int64) (*sync.WaitGroup, error) {
 	var group sync.WaitGroup
-	clients, err := t.connect(count, streamsOfConnection, nil)
+	clients, err := t.connect(count, streamsPerConnection, nil)
 	if err != nil {
 		return &group, err
 	}
@@ -142,11 +143,11 @@ func (t *storeRun) startWatchers(ctx context.Context, count int, events, cut *at
 				if ctx.Err() != nil {
 					return
 				}
-				cut.Add(1)
-				// The previous version may be too old to resume from. With version 0 the watch starts
-				// with all existing pods.
+				closed.Add(1)
+				// The previous resource version may be too old to resume from. A watch from version 0
+				// starts with all existing pods.
 				from = "0"
-				time.Sleep(poll)
+				time.Sleep(pollInterval)
 			}
 		})
 	}

@@ -16,14 +16,14 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 )
 
-// Names of the workloads, which are those of kube-burner's node-density benchmarks.
+// The workloads are those of kube-burner's node-density benchmarks, and have the same names.
 const (
 	workloadPods  = "pods"
 	workloadCNI   = "cni"
 	workloadHeavy = "heavy"
 
-	// Iterations per namespace, the default of kube-burner.
-	iterationsOfNamespace = 1000
+	// iterationsPerNamespace is the default of kube-burner.
+	iterationsPerNamespace = 1000
 )
 
 // workload is the number of objects of one iteration.
@@ -31,26 +31,29 @@ type workload struct{ pods, services int }
 
 var workloads = map[string]workload{workloadPods: {1, 0}, workloadCNI: {2, 1}, workloadHeavy: {2, 1}}
 
-// parts are the names of the two Deployments of an iteration; the first is behind the Service.
-var parts = map[string][2]string{workloadCNI: {"webserver", "client"}, workloadHeavy: {"postgres", "perfapp"}}
+// deploymentNames are the names of the two Deployments of an iteration. The Service selects the pods of the
+// first.
+var deploymentNames = map[string][2]string{workloadCNI: {"webserver", "client"}, workloadHeavy: {"postgres", "perfapp"}}
 
+// namespaceOf returns the namespace of an iteration.
 func (o *densityOptions) namespaceOf(iteration int) string {
 	if !o.Namespaced {
 		return namespace
 	}
-	return fmt.Sprintf("%s-%d", namespace, iteration/iterationsOfNamespace)
+	return fmt.Sprintf("%s-%d", namespace, iteration/iterationsPerNamespace)
 }
 
+// servicesOfNamespace returns the largest number of Services in a namespace.
 func (o *densityOptions) servicesOfNamespace(iterations int) int {
 	if o.Namespaced {
-		return min(iterations, iterationsOfNamespace)
+		return min(iterations, iterationsPerNamespace)
 	}
 	return iterations
 }
 
-// create creates the objects of all iterations, at the configured rate of pods.
+// create creates the objects of all iterations. --rate limits the number of pods per second.
 func (o *densityOptions) create(ctx context.Context, t *storeRun, w workload, iterations int) (experiment.Load, error) {
-	for i := 0; i < iterations; i += iterationsOfNamespace {
+	for i := 0; i < iterations; i += iterationsPerNamespace {
 		if err := t.Clients.EnsureNamespace(ctx, o.namespaceOf(i)); err != nil {
 			return experiment.Load{}, err
 		}
@@ -69,24 +72,25 @@ func (o *densityOptions) create(ctx context.Context, t *storeRun, w workload, it
 		return o.iteration(ctx, t, number, worker)
 	}
 	done := load.Run(ctx)
-	return load, t.end(ctx, load, done, task)
+	return load, t.finishLoad(ctx, load, done, task)
 }
 
-// iteration creates a Service and two Deployments of one pod.
+// iteration creates the objects of one iteration: a Service, and two Deployments of one pod each.
 func (o *densityOptions) iteration(ctx context.Context, t *storeRun, number, worker int) error {
 	ns, client := o.namespaceOf(number), t.Clients.Connection(worker)
-	if _, err := client.CoreV1().Services(ns).Create(ctx, serviceOf(partName(parts[o.Workload][0], number)), metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Services(ns).Create(ctx, serviceOf(numbered(deploymentNames[o.Workload][0], number)), metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	for _, part := range parts[o.Workload] {
-		if _, err := client.AppsV1().Deployments(ns).Create(ctx, probed(partName(part, number)), metav1.CreateOptions{}); err != nil {
+	for _, name := range deploymentNames[o.Workload] {
+		if _, err := client.AppsV1().Deployments(ns).Create(ctx, deploymentWithProbes(numbered(name, number)), metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func partName(part string, number int) string { return fmt.Sprintf("%s-%d", part, number) }
+// numbered returns the name of an object of an iteration.
+func numbered(name string, iteration int) string { return fmt.Sprintf("%s-%d", name, iteration) }
 
 func serviceOf(name string) *corev1.Service {
 	return &corev1.Service{
@@ -98,8 +102,8 @@ func serviceOf(name string) *corev1.Service {
 	}
 }
 
-// probed returns a Deployment of one pod with the probes of the workload.
-func probed(name string) *appsv1.Deployment {
+// deploymentWithProbes returns a Deployment of one pod whose container has the probes of kube-burner.
+func deploymentWithProbes(name string) *appsv1.Deployment {
 	d := deployment(name, 1)
 	d.Namespace = ""
 	probe := &corev1.Probe{
@@ -116,7 +120,7 @@ func (o *densityOptions) remove(ctx context.Context, t *storeRun, s *startups, i
 	policy := metav1.DeletePropagationBackground
 	options, everything := metav1.DeleteOptions{PropagationPolicy: &policy}, metav1.ListOptions{}
 	var errs []error
-	for i := 0; i < iterations; i += iterationsOfNamespace {
+	for i := 0; i < iterations; i += iterationsPerNamespace {
 		ns := o.namespaceOf(i)
 		errs = append(errs,
 			t.Client.AppsV1().Deployments(ns).DeleteCollection(ctx, options, everything),
@@ -127,7 +131,7 @@ func (o *densityOptions) remove(ctx context.Context, t *storeRun, s *startups, i
 	}
 	for i := range iterations {
 		if o.Workload != workloadPods {
-			errs = append(errs, t.Client.CoreV1().Services(o.namespaceOf(i)).Delete(ctx, partName(parts[o.Workload][0], i), metav1.DeleteOptions{}))
+			errs = append(errs, t.Client.CoreV1().Services(o.namespaceOf(i)).Delete(ctx, numbered(deploymentNames[o.Workload][0], i), metav1.DeleteOptions{}))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -139,24 +143,24 @@ func (o *densityOptions) remove(ctx context.Context, t *storeRun, s *startups, i
 	return t.AwaitQuiet(ctx)
 }
 
-// watchAllPods watches the pods of all namespaces of the experiment, and counts the pods whose startup
-// exceeds the limit.
+// watchAllPods watches the pods of all namespaces, and counts the pods whose startup takes longer than the
+// limit.
 func (t *storeRun) watchAllPods(ctx context.Context, limit time.Duration) *startups {
 	s := newStartups("")
 	s.limit = limit
 	return t.watchNamespace(ctx, metav1.NamespaceAll, s)
 }
 
-// startWith starts a program with the environment that kubelet creates for a container in a
+// startWithServices starts a program with the environment that kubelet creates for a container in a
 // namespace with this number of Services. It returns the size of the environment in bytes.
-func startWith(services int) (size int, err error) {
-	made := make([]*corev1.Service, services)
-	for i := range made {
-		made[i] = serviceOf(partName(parts[workloadHeavy][0], i))
-		made[i].Spec.ClusterIP = fmt.Sprintf("10.%d.%d.%d", 96+i>>16, i>>8&255, i&255)
+func startWithServices(services int) (size int, err error) {
+	objects := make([]*corev1.Service, services)
+	for i := range objects {
+		objects[i] = serviceOf(numbered(deploymentNames[workloadHeavy][0], i))
+		objects[i].Spec.ClusterIP = fmt.Sprintf("10.%d.%d.%d", 96+i>>16, i>>8&255, i&255)
 	}
 	var environment []string
-	for _, v := range envvars.FromServices(made) {
+	for _, v := range envvars.FromServices(objects) {
 		variable := v.Name + "=" + v.Value
 		environment = append(environment, variable)
 		size += len(variable) + 1
@@ -166,13 +170,13 @@ func startWith(services int) (size int, err error) {
 	return size, program.Run()
 }
 
-// measureEnvironment increases the number of Services until a container of the namespace cannot
-// start.
+// measureEnvironment increases the number of Services in a namespace until a container cannot start, and
+// reports the size of the environment at each step.
 func measureEnvironment(r *experiment.Result) {
 	table := r.Table("Environment of a container by the number of Services in its namespace", "Services", "environment, KiB", "starting a program")
 	const step, most = 500, 20_000
 	for services := step; services <= most; services += step {
-		size, err := startWith(services)
+		size, err := startWithServices(services)
 		verdict := "starts"
 		if err != nil {
 			verdict = err.Error()

@@ -13,13 +13,14 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// DefaultBand is the fraction by which a ratio may exceed the stored ratio.
+// DefaultBand is the fraction by which a ratio may be worse than the stored ratio.
 const DefaultBand = 0.5
 
-// checkedUnits are the units of CPU time and memory, whose ratios can fail a run.
+// checkedUnits are the units of CPU time and memory. Only ratios of figures with these units can fail a
+// run.
 var checkedUnits = []string{"µs", "CPU s", "MiB"}
 
-// Baseline maps experiments to the ratios of an earlier run at small scale.
+// Baseline maps the names of experiments to ratios of an earlier run.
 type Baseline map[string][]Ratio
 
 // ReadBaseline reads a baseline file.
@@ -33,7 +34,7 @@ func ReadBaseline(path string) (Baseline, error) {
 	}
 	baseline := Baseline{}
 	if err := json.Unmarshal(data, &baseline); err != nil {
-		return nil, fmt.Errorf("%s is damaged: %w; create it again with --record", path, err)
+		return nil, fmt.Errorf("%s does not contain ratios: %w; create it again with --record", path, err)
 	}
 	return baseline, nil
 }
@@ -47,25 +48,28 @@ func (b Baseline) Write(path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
-// Change compares a ratio of this run with the stored ratio.
+// Change is the comparison of a ratio of this run with the stored ratio.
 type Change struct {
 	Experiment string  `json:"experiment"`
 	Ratio      Ratio   `json:"ratio"`
 	Stored     float64 `json:"stored"`
-	// Times is the factor by which the ratio is worse than the stored ratio; less than 1 is better.
+	// Times is the factor by which the ratio is worse than the stored ratio. A factor below 1 means that
+	// it is better.
 	Times float64 `json:"times"`
-	// Checked reports that the run fails if the ratio is worse by more than the band. This applies
-	// to CPU and memory. Rates and latencies of a short run are only shown, because other load on
-	// the machine changes them too much.
+	// Checked is true for ratios of CPU time and memory. Ratios of rates and latencies are only shown,
+	// because other load on the machine changes them too much during a short run.
 	Checked bool `json:"held"`
-	Worse   bool `json:"worse"`
+	// Worse is true if the ratio is checked, and is worse than the stored ratio by more than the band.
+	// The run then fails.
+	Worse bool `json:"worse"`
 }
 
-// Changes returns the changes of the ratios that the baseline also contains for the experiment.
+// Changes compares the ratios of an experiment with those in the baseline. It omits ratios that the
+// baseline does not contain.
 func (b Baseline) Changes(experiment string, ratios []Ratio, band float64) (changes []Change) {
 	for _, now := range ratios {
-		i := slices.IndexFunc(b[experiment], func(stored Ratio) bool {
-			return stored.Name == now.Name && stored.Ours == now.Ours && stored.Peer == now.Peer
+		i := slices.IndexFunc(b[experiment], func(s Ratio) bool {
+			return s.Name == now.Name && s.Ours == now.Ours && s.Peer == now.Peer
 		})
 		if i < 0 {
 			continue
@@ -98,6 +102,6 @@ func PrintChanges(w io.Writer, changes []Change) {
 		fmt.Fprintf(table, "%s\t%s\t%s ÷ %s\t%s\t%s\t%s\n", c.Experiment, c.Ratio.Name, c.Ratio.Ours, c.Ratio.Peer,
 			number.Text(c.Stored), number.Text(c.Ratio.Ratio), verdict)
 	}
-	// The error of the underlying writer cannot be handled: it is the terminal.
+	// The error is ignored, because w is the terminal.
 	_ = table.Flush()
 }

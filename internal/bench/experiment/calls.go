@@ -11,18 +11,19 @@ import (
 
 const callDurations = "apiserver_request_duration_seconds"
 
-// Verbs without a meaningful latency, because their requests last as long as the client watches.
+// longRunning are verbs whose latency says nothing, because the client decides how long a request lasts.
 var longRunning = []string{"WATCH", "WATCHLIST", "CONNECT", "PROXY"}
 
-// Call is a kind of API call with its latencies in seconds. They come from the histogram of the
-// API server, so they exclude client and network, and are as precise as its buckets.
+// Call is one kind of API call, with percentiles of its latency in seconds. The percentiles come from a
+// histogram of the API server. They therefore exclude client and network, and their precision is limited
+// by the buckets of the histogram.
 type Call struct {
 	Verb, Resource, Subresource, Scope string
 	Count                              int64
 	P50, P90, P99                      float64
 }
 
-// Title returns the name of the call in tables.
+// Title returns the name of the call in tables, such as "PATCH pods/status" or "LIST pods (cluster)".
 func (c Call) Title() string {
 	if c.Verb == "" {
 		return ""
@@ -37,8 +38,8 @@ func (c Call) Title() string {
 	return name
 }
 
-// mutates reports whether the call changes objects. DELETE is the verb for one object and for a
-// collection; POST has the scope of the object that it creates.
+// mutates reports whether the call changes objects. The verb DELETE may mean one object or a collection;
+// the scope tells which.
 func (c Call) mutates() bool {
 	return slices.Contains([]string{"POST", "PUT", "PATCH", "APPLY", "DELETE"}, c.Verb)
 }
@@ -49,10 +50,10 @@ func (c Call) reads() bool { return c.Verb == "GET" || c.Verb == "LIST" }
 // callKey identifies a kind of call.
 type callKey struct{ verb, resource, subresource, scope string }
 
-// durations are the request duration histograms by kind of call, summed over all API servers.
+// durations are histograms of request durations by kind of call, summed over all API servers.
 type durations map[callKey]Histogram
 
-// add adds the histograms of one server.
+// add adds the histograms of one API server.
 func (d durations) add(family *dto.MetricFamily) {
 	for _, metric := range family.GetMetric() {
 		labels := labelsOf(metric)
@@ -64,7 +65,7 @@ func (d durations) add(family *dto.MetricFamily) {
 	}
 }
 
-// since returns the calls after an earlier reading.
+// since returns the calls that were made after before was read.
 func (d durations) since(before durations) []Call {
 	var calls []Call
 	for key, histogram := range d {
@@ -83,17 +84,18 @@ func (d durations) since(before durations) []Call {
 	return calls
 }
 
-// CallTable appends a table of the calls that were made more than a few times.
+// CallTable appends a table of the kinds of calls that were made at least ten times.
 func (r *Result) CallTable(title string, calls []Call) {
-	const few = 10
+	const minCalls = 10
 	t := r.Table(title, "call", "calls", "p50, ms", "p90, ms", "p99, ms")
 	for _, c := range calls {
-		if c.Count >= few {
+		if c.Count >= minCalls {
 			t.Add(c.Title(), c.Count, millis(c.P50), millis(c.P90), millis(c.P99))
 		}
 	}
 }
 
+// millis converts seconds to milliseconds, rounded to one decimal.
 func millis(seconds float64) float64 { return math.Round(seconds*1e4) / 10 }
 
 func labelsOf(metric *dto.Metric) map[string]string {

@@ -7,7 +7,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/chart"
 )
 
-// charts returns the charts of a result, in the order in which its series name them.
+// charts returns the charts of a result, in the order of the first series of each chart.
 func (r *Result) charts() []*chart.LineChart {
 	var charts []*chart.LineChart
 	byTitle := map[string]*chart.LineChart{}
@@ -28,19 +28,19 @@ func (r *Result) charts() []*chart.LineChart {
 	return charts
 }
 
-// markersOf returns the markers of the contender that the title of a chart ends with.
+// markersOf returns the markers of the contender whose suffix the title of a chart has.
 func (r *Result) markersOf(title string) []chart.Marker {
 	var markers []chart.Marker
 	for _, m := range r.Markers {
-		if strings.HasSuffix(title, m.Of) {
+		if strings.HasSuffix(title, m.ChartSuffix) {
 			markers = append(markers, chart.Marker{Name: m.Name, X: m.Seconds})
 		}
 	}
 	return markers
 }
 
-// pictures returns the SVG files of the charts by file name.
-func pictures(charts []*chart.LineChart) (map[string][]byte, error) {
+// svgFiles returns the SVG files of the charts by file name.
+func svgFiles(charts []*chart.LineChart) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, c := range charts {
 		svg, err := c.SVG()

@@ -18,16 +18,17 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
-// ErrClusterExists is returned when a run would have to replace an existing cluster.
+// ErrClusterExists means that a run cannot create its cluster, because a cluster of this name exists and
+// is not running.
 var ErrClusterExists = errors.New("cluster exists already")
 
-// DefaultCluster is the name of the cluster that a run creates and removes.
+// DefaultCluster is the name of the cluster that a run creates and removes if --name is not set.
 const DefaultCluster = "bench"
 
-// minFreeDisk is the disk space that a cluster needs in addition to its objects.
+// minFreeDisk is the free disk space that is required to create a cluster.
 var minFreeDisk = resource.MustParse("512Mi")
 
-// Cluster is the cluster that an experiment uses, with clients that have administrator rights.
+// Cluster is the cluster that an experiment uses. Its clients have administrator rights.
 type Cluster struct {
 	Dir     clusterdir.Dir
 	Config  clusterdir.Config
@@ -40,14 +41,14 @@ type Cluster struct {
 	own bool
 }
 
-// Own reports whether the run created the cluster, and so removes it.
+// Own reports whether the run created the cluster. [Run.Close] removes only such a cluster.
 func (c *Cluster) Own() bool { return c.own }
 
-// UsesExisting reports whether the run uses a cluster that is already running.
+// UsesExisting reports whether the user selected a cluster that is running, which the run then uses.
 func (r *Run) UsesExisting() bool { return r.Named && lifecycle.RequireRunning(r.Dir) == nil }
 
-// Up creates a cluster, or connects to the running cluster that the user named. The titles of the
-// charts of its samples end with the suffix. The caller must call Close.
+// Up creates a cluster, or connects to the running cluster that the user selected. The titles of the
+// charts of its sampler end with the suffix. The caller must call Close.
 func (r *Run) Up(ctx context.Context, settings clusterdir.Settings, suffix string, connections int, timeout time.Duration) (*Cluster, error) {
 	if r.UsesExisting() {
 		config, err := clusterdir.Load(r.Dir)
@@ -77,6 +78,7 @@ func (r *Run) Up(ctx context.Context, settings clusterdir.Settings, suffix strin
 	return c, nil
 }
 
+// connect creates the clients and the sampler of a running cluster. own reports that the run created it.
 func (r *Run) connect(config clusterdir.Config, suffix string, connections int, own bool) (*Cluster, error) {
 	c := &Cluster{Dir: r.Dir, Config: config, own: own}
 	var err error
@@ -93,13 +95,13 @@ func (r *Run) connect(config clusterdir.Config, suffix string, connections int, 
 	return c, err
 }
 
-// Close appends the samples to the result, and removes the cluster if this run created it and
+// Close appends the series of the sampler to the result. It removes the cluster if this run created it and
 // keep is false.
 func (r *Run) Close(c *Cluster, keep bool) error {
-	series, failed := c.Sampler.close()
+	series, failedPages := c.Sampler.close()
 	r.Result.Series = append(r.Result.Series, series...)
-	if failed > 0 {
-		r.Result.Note("%d metrics pages could not be read in time; the series have gaps there.", failed)
+	if failedPages > 0 {
+		r.Result.Note("%d metrics pages could not be read; the series have gaps there.", failedPages)
 	}
 	if !c.own || keep {
 		return nil
@@ -107,6 +109,7 @@ func (r *Run) Close(c *Cluster, keep bool) error {
 	return remove(r.Dir)
 }
 
+// remove stops and removes a cluster, if it exists.
 func remove(dir clusterdir.Dir) error {
 	err := lifecycle.Down(dir, false)
 	if errors.Is(err, clusterdir.ErrUnknown) {
@@ -115,16 +118,15 @@ func remove(dir clusterdir.Dir) error {
 	return err
 }
 
-// AwaitQuiet waits until a control plane that has just started, or was just filled, is idle.
-// Otherwise its remaining work would count as a cost of the next measurement. It returns after 10
-// s at the latest.
+// AwaitQuiet waits until the control plane is idle after its start or after objects were created.
+// Otherwise the next measurement would include work that remains from that. It waits for at most 10 s.
 func (c *Cluster) AwaitQuiet(ctx context.Context) error {
 	const (
 		sample  = 500 * time.Millisecond
-		quiet   = sample / 5 // CPU time per sample of an idle cluster
+		quiet   = sample / 5 // maximum CPU time of an idle cluster during a sample
 		samples = 20
 	)
-	busy := func() (total time.Duration) {
+	cpuTime := func() (total time.Duration) {
 		for role, usage := range c.Sampler.Usage() {
 			if role != loader {
 				total += usage.CPU
@@ -132,21 +134,21 @@ func (c *Cluster) AwaitQuiet(ctx context.Context) error {
 		}
 		return total
 	}
-	before, spent := busy(), time.Duration(0)
+	before, lastUsed := cpuTime(), time.Duration(0)
 	for range samples {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(sample):
 		}
-		now := busy()
-		// A cluster with many nodes is never idle; steady CPU usage is accepted as well.
-		if taken := now - before; taken < quiet || spent > 0 && taken > spent*9/10 && taken < spent*11/10 {
+		now := cpuTime()
+		used := now - before
+		// A cluster with many nodes always uses CPU. CPU usage that differs by less than 10 % from that
+		// of the last sample is therefore accepted as well.
+		if used < quiet || lastUsed > 0 && used > lastUsed*9/10 && used < lastUsed*11/10 {
 			return nil
-		} else {
-			spent = taken
 		}
-		before = now
+		before, lastUsed = now, used
 	}
 	return nil
 }

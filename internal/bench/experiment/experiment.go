@@ -1,22 +1,24 @@
 // Package experiment is the framework of the experiments of `k1m bench`: options and scaling to
 // the machine, load generation, sampling of a cluster, results, and reports.
 //
-// The families of experiments are in packages of their own, and import this package:
+// Each family of experiments is a package that imports this one:
 //
-// controlplane loads whole clusters: a real control plane with simulated nodes, on each store in
-// turn. store loads a store alone. scheduler/suites runs several schedulers or workloads in one
-// experiment. scheduler/inmemory, scheduler/realcluster, scheduler/replicasim and storetrace have
-// commands with reports of their own, which they convert with [Reporter].
+//   - controlplane loads whole clusters: a real control plane with simulated nodes, on each store in
+//     turn.
+//   - store loads a store without a cluster.
+//   - scheduler/suites runs several schedulers or workloads in one experiment.
+//   - scheduler/inmemory, scheduler/realcluster, scheduler/replicasim and storetrace have commands with
+//     their own report formats, which a [Reporter] converts to a [Result].
 //
-// To add an experiment: declare a variable of type [Experiment] in the package of its family,
-// with a type that implements [Options]; append the variable to the function Experiments of that
-// package. The command, its help, `k1m bench list` and `k1m bench all` follow from that. Run
-// appends tables ([Result.Table]), lines of charts ([Result.Line]), verdicts and notes to the
-// result. Figures of our component and of the stock component that were measured in one run are
-// compared with [Result.Compare]; the ratios can be compared between machines.
+// To add an experiment, declare a variable of type [Experiment] in the package of its family, with a
+// type that implements [Options], and add the variable to the function Experiments of that package.
+// `k1m bench` then has a command for it, and `k1m bench list` and `k1m bench all` include it. The
+// method Run of the options appends tables ([Result.Table]), lines of charts ([Result.Line]), verdicts
+// and notes to the result. [Result.Compare] divides the figures of our component by those of the stock
+// component, measured in the same run. Such ratios can be compared between machines.
 //
-// A result is written even if the run fails or is interrupted: everything that was appended until
-// then is kept. Charts are drawn by package chart.
+// If a run fails or is interrupted, the result contains everything that the run appended until then.
+// Package chart draws the charts.
 package experiment
 
 import (
@@ -34,14 +36,14 @@ type Experiment struct {
 	// Short is the line in the list of experiments. Long and Example are the help texts.
 	Short, Long, Example string
 	// Needs returns an error if a prerequisite other than the programs of k1m is missing. `k1m bench
-	// all` then skips the experiment. Needs may be nil.
+	// all` then skips the experiment. Needs is nil if there is no such prerequisite.
 	Needs func() error
 	// New returns the options with their default values.
 	New func() Options
 }
 
-// Missing returns the error of Needs, or nil if Needs is nil.
-func (e *Experiment) Missing() error {
+// CheckNeeds returns the error of Needs, or nil if Needs is nil.
+func (e *Experiment) CheckNeeds() error {
 	if e.Needs == nil {
 		return nil
 	}
@@ -53,7 +55,8 @@ type Options interface {
 	AddFlags(fs *pflag.FlagSet)
 	// Validate returns the first invalid option as a usage error.
 	Validate() error
-	// Run measures and appends to the result of the run. It returns early when ctx ends.
+	// Run measures, and appends what it measured to the result of the run. It returns early when ctx
+	// ends.
 	Run(ctx context.Context, run *Run) error
 }
 
@@ -63,7 +66,7 @@ type Run struct {
 	Display progress.Display
 	Scale   Scale
 	// Dir is the directory of the cluster. Named reports that the user selected the cluster with
-	// --name. If such a cluster is running, the run uses it and does not create one.
+	// --name. If the selected cluster is running, the run uses it instead of creating a cluster.
 	Dir   clusterdir.Dir
 	Named bool
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// counting is an experiment that needs no cluster.
+// counting is the options of an experiment that needs no cluster.
 type counting struct {
 	Things Count
 	run    func(ctx context.Context, r *Run) error
@@ -31,8 +31,8 @@ func (c *counting) Run(ctx context.Context, r *Run) error {
 	return c.run(ctx, r)
 }
 
-// execute runs the experiment at a tenth of the medium scale, and returns its result and the
-// directory of its files.
+// execute executes an experiment at a tenth of medium scale. It returns the result, and the directory to
+// which the result was written.
 func execute(t *testing.T, ctx context.Context, run func(context.Context, *Run) error) (*Result, string, error) {
 	t.Helper()
 	o := &counting{Things: ByScale(100, 2), run: run}
@@ -45,8 +45,8 @@ func execute(t *testing.T, ctx context.Context, run func(context.Context, *Run) 
 	return result, q.Out, err
 }
 
-// stored reads the result.json of a run.
-func stored(t *testing.T, out string) (r struct {
+// readStored reads the result.json of a run.
+func readStored(t *testing.T, out string) (r struct {
 	Name       string
 	Parameters map[string]string
 	Tables     []struct{ Rows [][]any }
@@ -77,15 +77,15 @@ func TestInterruptedRunKeepsPartialResult(t *testing.T) {
 		return ctx.Err()
 	})
 	if err == nil || !strings.Contains(err.Error(), "interrupted") {
-		t.Errorf("Execute() = error %v, want one with %q", err, "interrupted")
+		t.Errorf("the error of an interrupted run is %v", err)
 	}
-	r := stored(t, out)
+	r := readStored(t, out)
 	if !r.Partial || len(r.Tables) != 1 || len(r.Tables[0].Rows) != 1 {
-		t.Errorf("stored result = %+v, want a partial result with one table of one row", r)
+		t.Errorf("the stored result is %+v; want a partial result with the row that was measured", r)
 	}
 	page, err := os.ReadFile(filepath.Join(out, "index.html"))
 	if err != nil || !strings.Contains(string(page), "partial") {
-		t.Errorf("the page does not contain %q (error %v)", "partial", err)
+		t.Errorf("the page is not marked as partial: %v", err)
 	}
 }
 
@@ -94,22 +94,22 @@ func TestFailedRunKeepsPartialResult(t *testing.T) {
 		r.Result.Note("so far")
 		return errors.New("no\nmore")
 	})
-	if r := stored(t, out); err == nil || !r.Partial || r.Error != "no more" {
-		t.Errorf("Execute() = error %v, stored result %+v, want a partial result with error %q", err, r, "no more")
+	if r := readStored(t, out); err == nil || !r.Partial || r.Error != "no more" {
+		t.Errorf("the run returned %v and stored %+v; want an error, and a partial result with that error", err, r)
 	}
 }
 
-func TestRunWithoutMeasurementStoresNoResult(t *testing.T) {
+func TestRunWithoutMeasurementWritesNothing(t *testing.T) {
 	result, out, err := execute(t, t.Context(), func(_ context.Context, r *Run) error {
 		r.Result.Table("Things", "thing")
 		return errors.New("no cluster")
 	})
-	if _, statErr := os.Stat(filepath.Join(out, "result.json")); result != nil || err == nil || !os.IsNotExist(statErr) {
-		t.Errorf("Execute() = %v, %v and result.json: %v, want nil, an error and no file", result, err, statErr)
+	if _, stat := os.Stat(filepath.Join(out, "result.json")); result != nil || err == nil || !os.IsNotExist(stat) {
+		t.Errorf("the run returned %v, %v, and os.Stat of result.json %v; want an error, no result and no file", result, err, stat)
 	}
 }
 
-func TestRunFailsBeyondErrorRate(t *testing.T) {
+func TestRunFailsAboveMaxErrorRate(t *testing.T) {
 	for failures, fails := range map[int]bool{0: false, 1: false, 2: true} {
 		_, out, err := execute(t, t.Context(), func(ctx context.Context, r *Run) error {
 			load := Load{
@@ -122,17 +122,17 @@ func TestRunFailsBeyondErrorRate(t *testing.T) {
 				},
 			}
 			if done := load.Run(ctx); done != 100-failures || load.Latencies.Count() != int64(done) {
-				t.Errorf("Run() = %d operations with %d latencies, want %d and %d", done, load.Latencies.Count(), 100-failures, 100-failures)
+				t.Errorf("with %d failures, %d operations succeeded and %d latencies were recorded", failures, done, load.Latencies.Count())
 			}
 			r.Result.Errors.Merge(load.Tally)
 			return nil
 		})
 		if (err != nil) != fails {
-			t.Errorf("Execute() with %d of 100 operations failed = %v, want an error: %v", failures, err, fails)
+			t.Errorf("%d of 100 operations failed, and the run returned %v", failures, err)
 		}
-		r := stored(t, out)
+		r := readStored(t, out)
 		if r.Errors.Operations != 100 || r.Errors.ByKind["broken"] != failures || r.Partial {
-			t.Errorf("stored result = %+v, want a complete result with 100 operations and %d errors", r, failures)
+			t.Errorf("with %d failures of 100 operations, the stored result is %+v", failures, r)
 		}
 	}
 }
@@ -142,41 +142,41 @@ func TestParametersFollowFromTheScale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := result.Scale.of(100, 2)
+	want := result.Scale.count(100, 2)
 	if got := result.Parameters["things"]; got != text(want) || want < 2 {
-		t.Errorf("parameter things = %q, want %d", got, want)
+		t.Errorf("the parameter things is %q, want %d", got, want)
 	}
 }
 
-func TestScaleFollowsFactorAndMachine(t *testing.T) {
+func TestScale(t *testing.T) {
 	small := machine.Machine{Cores: 1, MemoryBytes: 8 << 30}
-	usual := machine.Machine{Cores: 2, MemoryBytes: 24 << 30}
+	reference := machine.Machine{Cores: 2, MemoryBytes: 24 << 30}
 	large := machine.Machine{Cores: 64, MemoryBytes: 48 << 30}
 	for _, c := range []struct {
 		scale   string
 		machine machine.Machine
 		want    int
 	}{
-		{"medium", usual, 1000},
-		{"small", usual, 100},
-		{"2.5", usual, 2500},
-		{"medium", small, 350}, // limited by its memory
+		{"medium", reference, 1000},
+		{"small", reference, 100},
+		{"2.5", reference, 2500},
+		{"medium", small, 350}, // limited by memory
 		{"medium", large, 2100},
-		{"0.0001", usual, 7}, // not below the minimum
+		{"0.0001", reference, 7}, // not below the minimum
 	} {
 		scale, err := NewScale(c.scale, c.machine)
-		if got := scale.of(1000, 7); err != nil || got != c.want {
-			t.Errorf("scale %s on %v: of(1000, 7) = %d (error %v), want %d", c.scale, c.machine, got, err, c.want)
+		if got := scale.count(1000, 7); err != nil || got != c.want {
+			t.Errorf("scale %s on %v: the count is %d, want %d; error: %v", c.scale, c.machine, got, c.want, err)
 		}
 	}
-	for _, invalid := range []string{"", "huge", "-1", "0", "NaN", "1e9"} {
-		if _, err := NewScale(invalid, usual); !errors.Is(err, usage.Err) {
-			t.Errorf("NewScale(%q) = %v, want a usage error", invalid, err)
+	for _, bad := range []string{"", "huge", "-1", "0", "NaN", "1e9"} {
+		if _, err := NewScale(bad, reference); !errors.Is(err, usage.Err) {
+			t.Errorf("--scale %q returned %v, not a usage error", bad, err)
 		}
 	}
 }
 
-func TestSpanFollowsFromTheFactorAlone(t *testing.T) {
+func TestSpanDoesNotDependOnTheMachine(t *testing.T) {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	given, scaled := SpanByScale(time.Minute, time.Second), SpanByScale(time.Minute, time.Second)
 	fs.Var(&given, "given", "")
@@ -184,18 +184,18 @@ func TestSpanFollowsFromTheFactorAlone(t *testing.T) {
 	if err := fs.Parse([]string{"--given", "3s"}); err != nil {
 		t.Fatal(err)
 	}
-	Scale{Factor: 0.5, Machine: 10}.complete(fs)
+	Scale{Factor: 0.5, Machine: 10}.setUnsetFlags(fs)
 	if given.D != 3*time.Second || scaled.D != 30*time.Second {
-		t.Errorf("spans = %v given and %v scaled, want 3s and 30s", given.D, scaled.D)
+		t.Errorf("the durations are %v and %v; want 3s as given, and 30s by the scale", given.D, scaled.D)
 	}
-	for _, invalid := range []string{"0s", "-1s", "soon"} {
-		if err := fs.Parse([]string{"--given", invalid}); err == nil {
-			t.Errorf("Parse() of --given %s succeeded, want an error", invalid)
+	for _, bad := range []string{"0s", "-1s", "soon"} {
+		if err := fs.Parse([]string{"--given", bad}); err == nil {
+			t.Errorf("--given %s was accepted", bad)
 		}
 	}
 }
 
-func TestJudgeCallsReportsWorstCallPerObjective(t *testing.T) {
+func TestJudgeCalls(t *testing.T) {
 	calls := []Call{
 		{Verb: "POST", Resource: "pods", Scope: "resource", Count: 10, P99: 0.9},
 		{Verb: "PATCH", Resource: "pods", Subresource: "status", Scope: "resource", Count: 5, P99: 1.1},
@@ -205,42 +205,41 @@ func TestJudgeCallsReportsWorstCallPerObjective(t *testing.T) {
 	}
 	verdicts := JudgeCalls(calls)
 	for i, want := range []Verdict{
-		{Measured: 1.1, Of: 15, Met: false, Worst: "PATCH pods/status"},
-		{Measured: 0.99, Of: 3, Met: true, Worst: "GET nodes"},
-		{Measured: 29, Of: 2, Met: true, Worst: "LIST pods (cluster)"},
+		{Measured: 1.1, Operations: 15, Met: false, Worst: "PATCH pods/status"},
+		{Measured: 0.99, Operations: 3, Met: true, Worst: "GET nodes"},
+		{Measured: 29, Operations: 2, Met: true, Worst: "LIST pods (cluster)"},
 	} {
 		got := verdicts[i]
-		if got.Measured != want.Measured || got.Of != want.Of || got.Met != want.Met || got.Worst != want.Worst {
-			t.Errorf("JudgeCalls()[%d] = %+v, want %+v", i, got, want)
+		if got.Measured != want.Measured || got.Operations != want.Operations || got.Met != want.Met || got.Worst != want.Worst {
+			t.Errorf("verdict %d is %+v, want %+v", i, got, want)
 		}
 	}
 	if none := JudgeCalls(nil)[0]; none.Met || !strings.Contains(none.String(), "not measured") {
-		t.Errorf("JudgeCalls(nil)[0] = %v, want it not measured and not met", none)
+		t.Errorf("the verdict without measurements is %v", none)
 	}
 }
 
-func TestStartupObjectiveIsFiveSeconds(t *testing.T) {
+func TestJudgeStartup(t *testing.T) {
 	for took, met := range map[time.Duration]bool{4 * time.Second: true, 6 * time.Second: false} {
 		l := NewLatencies()
 		l.Record(took)
-		if v := JudgeStartup(l); v.Met != met || v.Of != 1 {
-			t.Errorf("JudgeStartup() of one pod after %v = %+v, want met: %v", took, v, met)
+		if v := JudgeStartup(l); v.Met != met || v.Operations != 1 {
+			t.Errorf("the verdict of a startup of %v is %+v, want met: %v", took, v, met)
 		}
 	}
 }
 
-// TestRatiosAreComparedWithBaseline checks that a ratio of memory or cost is worse if it exceeds
-// the band around the stored ratio. Latencies, like p99, are never worse.
-func TestRatiosAreComparedWithBaseline(t *testing.T) {
+func TestBaselineChanges(t *testing.T) {
 	r := Result{}
-	r.Compare("ours", "theirs", []Figure{{"room", "MiB", 50, true}, {"cost", "µs", 20, false}, {"p99", "ms", 90, false}, {"own", "", 1, true}},
-		[]Figure{{"room", "MiB", 100, true}, {"cost", "µs", 10, false}, {"p99", "ms", 10, false}})
+	r.Compare("ours", "theirs",
+		[]Figure{{"free memory", "MiB", 50, true}, {"cost", "µs", 20, false}, {"p99", "ms", 90, false}, {"only ours", "", 1, true}},
+		[]Figure{{"free memory", "MiB", 100, true}, {"cost", "µs", 10, false}, {"p99", "ms", 10, false}})
 	if len(r.Ratios) != 3 || r.Ratios[0].Ratio != 0.5 || r.Ratios[1].Ratio != 2 {
-		t.Fatalf("Compare() = ratios %+v, want 0.5, 2 and one of p99", r.Ratios)
+		t.Fatalf("Compare appended %+v; want 3 ratios, of which the first are 0.5 and 2", r.Ratios)
 	}
-	baseline := func(room, cost float64) Baseline {
+	baseline := func(memory, cost float64) Baseline {
 		return Baseline{"x": {
-			{Name: "room", Ours: "ours", Peer: "theirs", Ratio: room},
+			{Name: "free memory", Ours: "ours", Peer: "theirs", Ratio: memory},
 			{Name: "cost", Ours: "ours", Peer: "theirs", Ratio: cost},
 			{Name: "p99", Ours: "ours", Peer: "theirs", Ratio: 1},
 		}}
@@ -251,7 +250,7 @@ func TestRatiosAreComparedWithBaseline(t *testing.T) {
 	}{{0.5, 2, false, false}, {0.7, 1.4, false, false}, {0.8, 1.2, true, true}, {0.1, 9, false, false}} {
 		changes := baseline(c.memory, c.cost).Changes("x", r.Ratios, 0.5)
 		if len(changes) != 3 || changes[0].Worse != c.memoryWorse || changes[1].Worse != c.costWorse || changes[2].Worse {
-			t.Errorf("Changes() = %+v, want %+v and p99 not worse", changes, c)
+			t.Errorf("for %+v, Changes returned %+v", c, changes)
 		}
 	}
 }
@@ -264,7 +263,7 @@ func TestLatenciesMerge(t *testing.T) {
 	}
 	a.Merge(b)
 	if got := a.Millis(25); math.Abs(got-50) > 1 || a.Count() != 200 || math.Abs(a.Millis(100)-600_000) > 600 {
-		t.Errorf("merged latencies: P25 %v ms, count %d, maximum %v ms, want 50 ms, 200 and 600000 ms", got, a.Count(), a.Millis(100))
+		t.Errorf("p25 is %v ms, want 50; the count is %d, want 200; the maximum is %v ms, want 600,000", got, a.Count(), a.Millis(100))
 	}
 }
 
@@ -276,7 +275,7 @@ func TestLatencyCountsFromScheduledStart(t *testing.T) {
 	l.Run(t.Context())
 	// The fifth operation was scheduled at 40 ms and ended at 250 ms.
 	if slowest := l.Latencies.Millis(100); slowest < 200 {
-		t.Errorf("the maximum latency is %v ms, want at least 200 ms", slowest)
+		t.Errorf("the maximum latency is %v ms, want at least 200", slowest)
 	}
 }
 
@@ -289,9 +288,9 @@ func TestChoiceFollowsFromTheScale(t *testing.T) {
 		if err := fs.Parse([]string{"--given", "mine"}); err != nil {
 			t.Fatal(err)
 		}
-		Scale{Factor: factor, Machine: 10}.complete(fs)
+		Scale{Factor: factor, Machine: 10}.setUnsetFlags(fs)
 		if given.Text != "mine" || scaled.Text != want {
-			t.Errorf("choices with factor %g = %s given and %s scaled, want mine and %s", factor, given.Text, scaled.Text, want)
+			t.Errorf("with factor %g the texts are %q and %q; want %q as given, and %q by the scale", factor, given.Text, scaled.Text, "mine", want)
 		}
 	}
 }

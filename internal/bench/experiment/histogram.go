@@ -7,9 +7,10 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Histogram is a Prometheus histogram: the number of observations up to each bound.
+// Histogram is a Prometheus histogram.
 type Histogram struct {
-	// Bounds are ascending, and the last bound is +Inf. Counts are cumulative.
+	// Bounds are the upper bounds of the buckets in ascending order; the last is +Inf. Counts are the
+	// numbers of observations up to each bound.
 	Bounds []float64
 	Counts []float64
 }
@@ -27,11 +28,12 @@ func histogramOf(h *dto.Histogram) Histogram {
 	return own
 }
 
-// Plus returns the sum with a histogram that has the same bounds or is empty.
+// Plus returns the sum of two histograms that have the same bounds. If the bounds differ, it returns h, or
+// other if h is empty.
 func (h Histogram) Plus(other Histogram) Histogram { return h.combine(other, 1) }
 
-// Minus returns the observations since other was read. If the process was restarted in between,
-// its counters restarted at zero, so all observations of h count.
+// Minus returns the observations of h since other, an earlier state of the same histogram. If h has fewer
+// observations than other, the process was restarted with new counters, and Minus returns h.
 func (h Histogram) Minus(other Histogram) Histogram {
 	if other.Count() > h.Count() {
 		return h
@@ -61,9 +63,9 @@ func (h Histogram) Count() float64 {
 	return h.Counts[len(h.Counts)-1]
 }
 
-// Quantile returns a quantile (0 to 1) as the function histogram_quantile of Prometheus estimates
-// it: linear within a bucket, and the largest finite bound beyond it. It is NaN for an empty
-// histogram.
+// Quantile estimates a quantile (0 to 1) as the function histogram_quantile of Prometheus does: by linear
+// interpolation within a bucket, or as the largest finite bound if the quantile is beyond that. It returns
+// NaN for an empty histogram, and for one without finite bounds.
 func (h Histogram) Quantile(q float64) float64 {
 	total := h.Count()
 	if total == 0 {

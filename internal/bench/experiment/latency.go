@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// Range and precision: 1 µs to 10 min, three digits.
+	// Range and precision of the histogram: 1 µs to 10 min, three significant digits.
 	lowestMicros  = 1
 	highestMicros = 600_000_000
 	digits        = 3
@@ -29,7 +29,7 @@ func NewLatencies() *Latencies {
 func (l *Latencies) Record(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// In range, so it cannot fail.
+	// RecordValue cannot fail, because the value is within the range of the histogram.
 	_ = l.histogram.RecordValue(min(max(took.Microseconds(), lowestMicros), highestMicros))
 }
 
@@ -51,13 +51,14 @@ func (l *Latencies) Merge(other *Latencies) {
 	l.histogram.Merge(copied)
 }
 
+// copy returns a copy of the histogram.
 func (l *Latencies) copy() *hdrhistogram.Histogram {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return hdrhistogram.Import(l.histogram.Export())
 }
 
-// Count returns the number of durations.
+// Count returns the number of durations in the histogram.
 func (l *Latencies) Count() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

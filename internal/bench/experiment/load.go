@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// Load repeats an operation from several workers.
+// Load executes an operation repeatedly in several workers.
 type Load struct {
 	Workers int
-	// Rate is the number of operations started per second over all workers; 0 means as fast as
-	// possible. With a rate, the latency of an operation counts from its scheduled start, so that
-	// it includes the time during which slow operations delayed it.
+	// Rate is the number of operations that all workers together start per second; 0 means as fast as
+	// possible. With a rate, the latency of an operation counts from its scheduled start, so that it
+	// includes the time for which earlier operations delayed it.
 	Rate float64
-	// Count is the number of operations; 0 means until ctx ends.
+	// Count is the number of operations; 0 means that operations are started until ctx ends.
 	Count int
 	// Do executes the operation with this number, counted from 0.
 	Do func(ctx context.Context, number, worker int) error
-	// Kind classifies an error. Errors for which it returns "" do not count.
+	// Kind classifies an error. If it returns "", the operation counts as successful.
 	Kind func(error) string
 
 	Latencies *Latencies
 	Tally     *Tally
-	// Progress, if set, receives the number of operations that succeeded so far.
+	// Progress, if not nil, is called with the number of operations that have succeeded so far.
 	Progress func(done int)
 }
 
@@ -44,7 +44,7 @@ func (l Load) Run(ctx context.Context) int {
 				if !ok {
 					return
 				}
-				if l.one(ctx, due, number, worker) {
+				if l.execute(ctx, due, number, worker) {
 					if n := done.Add(1); l.Progress != nil {
 						l.Progress(int(n))
 					}
@@ -70,7 +70,8 @@ func (l Load) await(ctx context.Context, begun time.Time, number int) (due time.
 	}
 }
 
-func (l Load) one(ctx context.Context, due time.Time, number, worker int) bool {
+// execute executes one operation, counts it, and reports whether it succeeded.
+func (l Load) execute(ctx context.Context, due time.Time, number, worker int) bool {
 	err := l.Do(ctx, number, worker)
 	if err != nil && ctx.Err() != nil {
 		return false // interrupted: neither succeeded nor failed

@@ -8,7 +8,6 @@ import (
 	"time"
 )
 
-// metricsPage is an extract of the metrics of a kube-apiserver.
 const metricsPage = `# HELP apiserver_request_total Counter
 # TYPE apiserver_request_total counter
 apiserver_request_total{code="200",resource="pods",verb="GET"} 10
@@ -33,83 +32,84 @@ func TestScrapeReadsNeededFamilies(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	families, err := scrape(t.Context(), server.Client(), server.URL, neededOf(apiServer))
+	families, err := scrape(t.Context(), server.Client(), server.URL, metricsOf(apiServer))
 	if err != nil || len(families) != 2 || families["unrelated_total"] != nil {
-		t.Fatalf("scrape() = %v, %v, want 2 families and no unrelated_total", families, err)
+		t.Fatalf("scrape returned %v, %v; want the two needed families", families, err)
 	}
 	counts := durations{}
 	counts.add(families[callDurations])
 	calls := counts.since(durations{})
 	if len(calls) != 1 || calls[0].Title() != "GET pods" || calls[0].Count != 100 {
-		t.Fatalf("since() = %+v, want 100 calls of GET pods", calls)
+		t.Fatalf("the calls are %+v; want 100 calls of GET pods", calls)
 	}
 	// 50 % are at most 0.1 s and 90 % at most 1 s. Quantiles are interpolated linearly in a bucket.
 	if c := calls[0]; math.Abs(c.P50-0.1) > 1e-9 || math.Abs(c.P90-1) > 1e-9 || c.P99 != 1 {
-		t.Errorf("since()[0] = %+v, want P50 0.1, P90 1 and P99 1", c)
+		t.Errorf("the percentiles of %+v are wrong; want P50 0.1, P90 1 and P99 1", c)
 	}
 
 	totals, histograms := map[string]float64{}, map[string]Histogram{}
 	rules[0].collect(families["apiserver_request_total"], totals, histograms)
 	if len(totals) != 1 || totals["GET pods"] != 15 {
-		t.Errorf("collect() = totals %v, want 15 of GET pods", totals)
+		t.Errorf("the totals are %v; want 15 for GET pods", totals)
 	}
 }
 
-func TestScrapeFailsIfPageIsMissing(t *testing.T) {
+func TestScrapeFailsOnHTTPError(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
-	if _, err := scrape(t.Context(), server.Client(), server.URL, neededOf(apiServer)); err == nil {
-		t.Error("scrape() of a missing page succeeded, want an error")
+	if _, err := scrape(t.Context(), server.Client(), server.URL, metricsOf(apiServer)); err == nil {
+		t.Error("reading a missing page returned no error")
 	}
 }
 
-func TestQuantileInterpolatesInBucket(t *testing.T) {
+func TestQuantile(t *testing.T) {
 	inf := math.Inf(1)
 	h := Histogram{Bounds: []float64{1, 2, 4, inf}, Counts: []float64{10, 10, 30, 40}}
 	for q, want := range map[float64]float64{0.125: 0.5, 0.25: 1, 0.5: 3, 0.75: 4, 0.99: 4} {
 		if got := h.Quantile(q); math.Abs(got-want) > 1e-9 {
-			t.Errorf("Quantile(%g) = %g, want %g", q, got, want)
+			t.Errorf("quantile %g is %g, want %g", q, got, want)
 		}
 	}
 	if empty := (Histogram{}).Quantile(0.5); !math.IsNaN(empty) {
-		t.Errorf("Quantile(0.5) of an empty histogram = %g, want NaN", empty)
+		t.Errorf("the median of an empty histogram is %g", empty)
 	}
-	if unbounded := (Histogram{Bounds: []float64{inf}, Counts: []float64{3}}).Quantile(0.5); !math.IsNaN(unbounded) {
-		t.Errorf("Quantile(0.5) without finite bounds = %g, want NaN", unbounded)
+	if only := (Histogram{Bounds: []float64{inf}, Counts: []float64{3}}).Quantile(0.5); !math.IsNaN(only) {
+		t.Errorf("the median without finite bounds is %g", only)
 	}
 }
 
-func TestHistogramMinusHandlesRestart(t *testing.T) {
+func TestHistogramMinus(t *testing.T) {
 	bounds := []float64{1, math.Inf(1)}
 	before, now := Histogram{bounds, []float64{10, 20}}, Histogram{bounds, []float64{11, 25}}
 	if got := now.Minus(before); got.Count() != 5 || got.Counts[0] != 1 {
-		t.Errorf("Minus() = %+v, want 5 observations, 1 of them in the first bucket", got)
+		t.Errorf("Minus returned %+v; want 1 observation up to 1, and 5 in all", got)
 	}
 	// After a restart of the process, all its observations are new.
 	restarted := Histogram{bounds, []float64{2, 3}}
 	if got := restarted.Minus(before); got.Count() != 3 {
-		t.Errorf("Minus() after a restart = %+v, want 3 observations", got)
+		t.Errorf("after a restart Minus returned %+v; want all 3 observations", got)
 	}
 	if before.Counts[1] != 20 || now.Counts[1] != 25 {
-		t.Errorf("after Minus() its operands are %+v and %+v, want them unchanged", now, before)
+		t.Error("Minus modified its operands")
 	}
 }
 
-func TestRateOmitsSampleAfterRestart(t *testing.T) {
-	l, r := newLines(), rule{kind: rate, plot: "requests", unit: "/s", factor: 1}
-	start := time.Now()
+func TestRatesAndRestarts(t *testing.T) {
+	const interval = 2 * time.Second
+	l, r := newLines(), rule{conversion: rate, plot: "requests", unit: "/s", factor: 1}
+	begun := time.Now()
 	for i, value := range []float64{100, 110, 130, 5, 25} {
-		l.take(r, ", here", map[string]float64{"GET": value}, nil, start.Add(time.Duration(i)*2*time.Second), float64(2*i))
+		l.addSample(r, ", here", map[string]float64{"GET": value}, nil, begun.Add(time.Duration(i)*interval), float64(2*i))
 	}
-	// The first sample, and the first sample after a restart, give no rate.
+	// The first sample, and the first sample after a restart of the process, yield no rate.
 	want := []Point{{2, 5}, {4, 10}, {8, 10}}
-	series := l.all()
+	series := l.largest()
 	if len(series) != 1 || series[0].Plot != "requests, here" || len(series[0].Points) != len(want) {
-		t.Fatalf("all() = %+v, want one series of %q with the points %v", series, "requests, here", want)
+		t.Fatalf("the series are %+v; want one with the points %v", series, want)
 	}
 	for i, p := range series[0].Points {
 		if p != want[i] {
-			t.Errorf("point %d = %v, want %v", i, p, want[i])
+			t.Errorf("point %d is %v, want %v", i, p, want[i])
 		}
 	}
 }
@@ -122,11 +122,11 @@ func TestSeriesAreBounded(t *testing.T) {
 	for i := range 3 * maxLines {
 		l.add(Series{Plot: "many", Name: string(rune('a' + i))}, 0, float64(i+1))
 	}
-	series := l.all()
+	series := l.largest()
 	if n := len(series[0].Points); n > maxPoints || n < maxPoints/4 {
-		t.Errorf("the series has %d points, want %d to %d", n, maxPoints/4, maxPoints)
+		t.Errorf("the series has %d points; want %d to %d", n, maxPoints/4, maxPoints)
 	}
 	if len(series) != 1+maxLines {
-		t.Errorf("the plot has %d lines, want %d", len(series)-1, maxLines)
+		t.Errorf("the second chart has %d lines; want %d", len(series)-1, maxLines)
 	}
 }

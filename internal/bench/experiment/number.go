@@ -7,7 +7,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// column splits a heading into name and unit.
+// column splits a heading such as "p99, ms" into name and unit.
 func column(name string) Column {
 	if i := strings.LastIndex(name, ", "); i >= 0 {
 		return Column{Name: name[:i], Unit: name[i+2:]}

@@ -8,7 +8,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// page is the template of index.html, a single file that works offline.
+// page is the template of index.html, which is a single file and works offline.
 var page = template.Must(template.New("page").Funcs(template.FuncMap{"cell": text, "number": number.Text}).Parse(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{{.Name}}</title>
 <style>
@@ -29,8 +29,8 @@ pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; }
 {{range .Notes}}<li>{{.}}
 {{end}}</ul>
 {{with .Verdicts}}<h2>Verdicts</h2>
-<table><tr><th>objective<th>measured<th>limit<th>unit<th>of<th>worst<th>verdict</tr>
-{{range .}}<tr><td>{{.Name}}<td>{{number .Measured}}<td>{{number .Limit}}<td>{{.Unit}}<td>{{cell .Of}}<td>{{.Worst}}<td class="{{if .Met}}met{{else}}missed{{end}}">{{if .Met}}met{{else if eq .Of 0}}not measured{{else}}missed{{end}}</tr>
+<table><tr><th>objective<th>measured<th>limit<th>unit<th>operations<th>worst<th>verdict</tr>
+{{range .}}<tr><td>{{.Name}}<td>{{number .Measured}}<td>{{number .Limit}}<td>{{.Unit}}<td>{{cell .Operations}}<td>{{.Worst}}<td class="{{if .Met}}met{{else}}missed{{end}}">{{if .Met}}met{{else if eq .Operations 0}}not measured{{else}}missed{{end}}</tr>
 {{end}}</table>{{end}}
 {{range .Tables}}<h2>{{.Title}}</h2>
 <table><tr>{{range .Columns}}<th>{{.}}{{end}}</tr>
@@ -38,7 +38,7 @@ pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; }
 {{end}}</table>
 {{end}}{{with .Ratios}}<h2>Ratios</h2>
 <table><tr><th>figure<th>unit<th>ours<th>value<th>peer<th>peer's value<th>ours ÷ peer<th>better</tr>
-{{range .}}<tr><td>{{.Name}}<td>{{.Unit}}<td>{{.Ours}}<td>{{number .Of}}<td>{{.Peer}}<td>{{number .To}}<td>{{number .Ratio}}<td>{{if .MoreIsBetter}}more{{else}}less{{end}}</tr>
+{{range .}}<tr><td>{{.Name}}<td>{{.Unit}}<td>{{.Ours}}<td>{{number .OursValue}}<td>{{.Peer}}<td>{{number .PeerValue}}<td>{{number .Ratio}}<td>{{if .MoreIsBetter}}more{{else}}less{{end}}</tr>
 {{end}}</table>{{end}}
 {{with .Charts}}<h2>Charts</h2>
 <p>Point at a chart for values. Zoom with the slider, with the toolbox, or with Ctrl and the mouse wheel. Click a name in the legend to hide or show its line.</p>

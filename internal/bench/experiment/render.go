@@ -11,8 +11,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Render rewrites index.html, table.md and the SVG files of a directory from its result.json,
-// which it does not change.
+// Render rewrites index.html, table.md and the SVG files in a directory from its result.json. It does not
+// change result.json.
 func Render(dir string) error {
 	r, err := readResult(filepath.Join(dir, resultFile))
 	if err != nil {

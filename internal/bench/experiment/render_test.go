@@ -7,9 +7,7 @@ import (
 	"testing"
 )
 
-// TestRenderRestoresFilesOfRun deletes the files that a run has written, except result.json, and
-// checks that Render writes them again without differences.
-func TestRenderRestoresFilesOfRun(t *testing.T) {
+func TestRenderWritesTheSameFilesAsTheRun(t *testing.T) {
 	_, out, err := execute(t, t.Context(), func(_ context.Context, r *Run) error {
 		r.Result.Table("Things", "thing", "count", "took, ms").Add("first", 12345, 1.5)
 		r.Result.Line(Series{Plot: "took", Name: "things", X: "things", Unit: "ms"}, 1, 2)
@@ -40,20 +38,20 @@ func TestRenderRestoresFilesOfRun(t *testing.T) {
 	}
 	for name, want := range written {
 		if got, err := os.ReadFile(filepath.Join(out, name)); err != nil || string(got) != want {
-			t.Errorf("%s after Render() differs from the file of the run (error %v)", name, err)
+			t.Errorf("%s is missing or differs from the file that the run wrote: %v", name, err)
 		}
 	}
 }
 
-func TestRenderRequiresResult(t *testing.T) {
+func TestRenderNeedsAResult(t *testing.T) {
 	dir := t.TempDir()
 	if err := Render(dir); err == nil {
-		t.Error("Render() of an empty directory succeeded, want an error")
+		t.Error("Render accepted an empty directory")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "result.json"), []byte("{}"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := Render(dir); err == nil {
-		t.Error("Render() of a result without a name succeeded, want an error")
+		t.Error("Render accepted a result without a name")
 	}
 }

@@ -31,25 +31,26 @@ type Result struct {
 	Ratios   []Ratio   `json:"ratios"`
 	// Notes are remarks that a reader needs to interpret the figures.
 	Notes []string `json:"notes"`
-	// Partial reports that the run ended early; the result has what was measured until then.
+	// Partial reports that the run failed or was interrupted. The result contains what it had measured
+	// until then. Error is the error with which it failed.
 	Partial bool   `json:"partial"`
 	Error   string `json:"error,omitempty"`
 }
 
-// Table has one cell for each column in every row.
+// Table is a table of a result. Each row has one cell per column.
 type Table struct {
 	Title   string   `json:"title"`
 	Columns []Column `json:"columns"`
 	Rows    [][]any  `json:"rows"`
 }
 
-// Column is the heading of a table column; Unit is empty for names and counts.
+// Column is the heading of a table column. Unit is empty for names and counts.
 type Column struct {
 	Name string `json:"name"`
 	Unit string `json:"unit,omitempty"`
 }
 
-// Columns parses headings with their units after a comma, such as "p99, ms".
+// Columns parses headings, such as "p99, ms", in which the unit follows a comma.
 func Columns(names ...string) []Column {
 	columns := make([]Column, len(names))
 	for i, name := range names {
@@ -68,7 +69,7 @@ func (r *Result) Table(title string, columns ...string) *Table {
 // Add appends a row whose cells are strings, integers or float64.
 func (t *Table) Add(cells ...any) {
 	if len(cells) != len(t.Columns) {
-		panic(fmt.Sprintf("table %q has %d columns, not %d", t.Title, len(t.Columns), len(cells)))
+		panic(fmt.Sprintf("table %q has %d columns, but the row has %d cells", t.Title, len(t.Columns), len(cells)))
 	}
 	t.Rows = append(t.Rows, cells)
 }
@@ -77,7 +78,8 @@ func (t *Table) Add(cells ...any) {
 type Series struct {
 	Plot string `json:"plot"`
 	Name string `json:"name"`
-	// X and Unit are the titles of the axes. If X is Seconds, the chart shows markers.
+	// X is the title of the horizontal axis, and Unit that of the vertical axis. If X is [Seconds], the
+	// chart shows markers.
 	X      string  `json:"x"`
 	Unit   string  `json:"unit"`
 	LogX   bool    `json:"logX,omitempty"`
@@ -88,8 +90,8 @@ type Series struct {
 // Point is an X and a Y value of a series.
 type Point = chart.Point
 
-// Line appends a point to the series with the plot and name of s, and adds that series before its
-// first point.
+// Line appends a point to the series with the plot and name of s. If the result has no such series, Line
+// first adds s.
 func (r *Result) Line(s Series, x, y float64) {
 	for i := range r.Series {
 		if own := &r.Series[i]; own.Plot == s.Plot && own.Name == s.Name {
@@ -101,26 +103,27 @@ func (r *Result) Line(s Series, x, y float64) {
 	r.Series = append(r.Series, s)
 }
 
-// Seconds is the X of series over the time since the start of the run.
+// Seconds is the X of a series whose X values are the time since the start of the run.
 const Seconds = "seconds"
 
-// Marker is a point in time that charts over time show as a vertical line.
+// Marker is an event of a run. Charts over time show it as a vertical line.
 type Marker struct {
-	// Of is the suffix of the charts that show the marker: the contender that it belongs to.
-	Of      string  `json:"of"`
-	Name    string  `json:"name"`
-	Seconds float64 `json:"seconds"`
+	// ChartSuffix selects the charts that show the marker: those of the contender that it belongs to,
+	// whose titles end with this text.
+	ChartSuffix string  `json:"of"`
+	Name        string  `json:"name"`
+	Seconds     float64 `json:"seconds"`
 }
 
-// Ratio compares two contenders of one run: the value of ours divided by that of the peer.
+// Ratio compares two contenders of one run: Ratio is OursValue divided by PeerValue.
 type Ratio struct {
-	Name  string  `json:"name"`
-	Unit  string  `json:"unit"`
-	Ours  string  `json:"ours"`
-	Peer  string  `json:"peer"`
-	Of    float64 `json:"of"` // value of Ours
-	To    float64 `json:"to"` // value of Peer
-	Ratio float64 `json:"ratio"`
+	Name      string  `json:"name"`
+	Unit      string  `json:"unit"`
+	Ours      string  `json:"ours"`
+	Peer      string  `json:"peer"`
+	OursValue float64 `json:"of"`
+	PeerValue float64 `json:"to"`
+	Ratio     float64 `json:"ratio"`
 	// MoreIsBetter is true for rates, and false for costs and latencies.
 	MoreIsBetter bool `json:"moreIsBetter"`
 }
@@ -130,7 +133,8 @@ func (r *Result) Note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// Figure is a value of one contender that is compared with that of another.
+// Figure is a value of one contender. It is compared with the value of another contender that has the same
+// name.
 type Figure struct {
 	Name, Unit   string
 	Value        float64
@@ -138,13 +142,13 @@ type Figure struct {
 }
 
 // Compare appends the ratios of the figures that both contenders have.
-func (r *Result) Compare(ours, peer string, of, to []Figure) {
-	for _, our := range of {
-		for _, their := range to {
-			if our.Name == their.Name && their.Value > 0 && our.Value > 0 {
+func (r *Result) Compare(ours, peer string, ourFigures, peerFigures []Figure) {
+	for _, own := range ourFigures {
+		for _, theirs := range peerFigures {
+			if own.Name == theirs.Name && theirs.Value > 0 && own.Value > 0 {
 				r.Ratios = append(r.Ratios, Ratio{
-					Name: our.Name, Unit: our.Unit, Ours: ours, Peer: peer, Of: our.Value, To: their.Value,
-					Ratio: our.Value / their.Value, MoreIsBetter: our.MoreIsBetter,
+					Name: own.Name, Unit: own.Unit, Ours: ours, Peer: peer, OursValue: own.Value, PeerValue: theirs.Value,
+					Ratio: own.Value / theirs.Value, MoreIsBetter: own.MoreIsBetter,
 				})
 			}
 		}

@@ -19,10 +19,10 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// programs are the programs whose versions a result contains.
+// programs are the programs whose versions a result contains, in addition to k1m.
 var programs = []string{"mem_etcd", "etcd", "kube-apiserver", "kwok"}
 
-// Request has the options that all experiments share.
+// Request contains the options that all experiments share.
 type Request struct {
 	Scale        string
 	Out          string // directory of the result; empty for results/<UTC>_NAME
@@ -40,7 +40,7 @@ func DefaultRequest() Request {
 
 // AddFlags binds the common options to flags.
 func (q *Request) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&q.Scale, "scale", q.Scale, "small|medium|large or a factor; together with the size of the machine it determines the counts and durations whose flags are not set")
+	fs.StringVar(&q.Scale, "scale", q.Scale, "small|medium|large or a factor; counts and durations whose flags are not set follow from this scale, and counts also from the size of the machine")
 	fs.StringVar(&q.Out, "out", q.Out, "directory for result.json, index.html, table.md and the charts (default results/<UTC>_NAME)")
 	fs.Float64Var(&q.MaxErrorRate, "max-error-rate", q.MaxErrorRate, "fraction of failed operations above which the run fails, 0 to 1")
 }
@@ -54,11 +54,11 @@ func (q *Request) Validate() error {
 	return err
 }
 
-// Execute runs an experiment and writes its result, even if the run fails or is interrupted.
-// flags are the flags of the options. It returns no result if the run failed before it measured
-// anything.
+// Execute runs an experiment and writes its result, also if the run fails or is interrupted. flags
+// contain the flags that o.AddFlags added. If the run fails before it has measured anything, Execute
+// writes nothing and returns no result.
 func Execute(ctx context.Context, e Experiment, o Options, flags *pflag.FlagSet, q Request, display progress.Display) (*Result, error) {
-	if err := errors.Join(q.Validate(), o.Validate(), e.Missing()); err != nil {
+	if err := errors.Join(q.Validate(), o.Validate(), e.CheckNeeds()); err != nil {
 		return nil, err
 	}
 	if q.Out == "" {
@@ -70,14 +70,14 @@ func Execute(ctx context.Context, e Experiment, o Options, flags *pflag.FlagSet,
 	}
 	err = o.Run(ctx, &Run{Result: result, Display: display, Scale: result.Scale, Dir: q.Dir, Named: q.Named})
 	if err != nil && result.empty() {
-		// Nothing was measured. The results of an earlier run in this directory stay.
+		// Do not overwrite the result of an earlier run in this directory.
 		return nil, err
 	}
 	return result, result.End(ctx, q.Out, err)
 }
 
-// Begin returns the result of a run that starts now. It creates the output directory first, so
-// that a run whose output cannot be written fails immediately and not after an hour.
+// Begin returns the empty result of a run that starts now. It also creates the output directory, so that
+// the run fails before it measures if the directory cannot be created.
 func Begin(ctx context.Context, name, title string, flags *pflag.FlagSet, q Request) (*Result, error) {
 	if err := os.MkdirAll(q.Out, 0o755); err != nil {
 		return nil, usage.Errorf("--out %s: %v; choose a writable directory", q.Out, err)
@@ -85,7 +85,9 @@ func Begin(ctx context.Context, name, title string, flags *pflag.FlagSet, q Requ
 	return newResult(ctx, name, title, flags, q)
 }
 
-// End writes the result of a run that has just ended, with the error of the run if it failed.
+// End writes the result of a run that has just ended. err is the error of the run, or nil. End returns an
+// error if the run failed or was interrupted, if too many operations failed, or if the result cannot be
+// written.
 func (r *Result) End(ctx context.Context, out string, err error) error {
 	r.Seconds = time.Since(r.Time).Seconds()
 	switch {
@@ -100,11 +102,11 @@ func (r *Result) End(ctx context.Context, out string, err error) error {
 	return errors.Join(err, r.Write(out))
 }
 
-// Reporter is a result with an output format of its own that can be converted: Report appends its
-// tables, charts and ratios to a Result.
+// Reporter is a result with its own output format. Report appends its tables, charts and ratios to a
+// [Result].
 type Reporter interface{ Report(*Result) }
 
-// RatiosOf returns the ratios of a result with an output format of its own.
+// RatiosOf returns the ratios that a reporter appends.
 func RatiosOf(reporter Reporter) []Ratio {
 	result := &Result{Errors: NewTally(1)}
 	reporter.Report(result)
@@ -121,13 +123,14 @@ func (r *Result) empty() bool {
 	return len(r.Series)+len(r.Notes) == 0
 }
 
+// newResult sets the flags that follow from the scale, and returns an empty result.
 func newResult(ctx context.Context, name, title string, flags *pflag.FlagSet, q Request) (*Result, error) {
 	m := machine.This()
 	scale, err := NewScale(q.Scale, m)
 	if err != nil {
 		return nil, err
 	}
-	scale.complete(flags)
+	scale.setUnsetFlags(flags)
 	parameters := map[string]string{}
 	flags.VisitAll(func(flag *pflag.Flag) {
 		if value := flag.Value.String(); value != "" {
@@ -142,8 +145,8 @@ func newResult(ctx context.Context, name, title string, flags *pflag.FlagSet, q 
 	}, nil
 }
 
-// versions returns the versions of the programs. A missing program is left out; the experiment
-// fails later if it needs that program.
+// versions returns the versions of k1m and of the programs that can be found. An experiment that needs a
+// missing program fails later.
 func versions(ctx context.Context, own string) map[string]string {
 	found := map[string]string{"k1m": own}
 	for _, program := range programs {

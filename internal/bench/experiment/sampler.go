@@ -22,8 +22,8 @@ import (
 const (
 	// SampleInterval is the interval between two samples.
 	SampleInterval = time.Second
-	// scrapeTimeout is the maximum time for reading a metrics page. After a timeout the series have
-	// a gap.
+	// scrapeTimeout is the time limit for reading the metrics pages of all components. After a timeout
+	// the series have a gap.
 	scrapeTimeout = 5 * time.Second
 
 	// loader is the role of this process, which generates the load.
@@ -33,33 +33,35 @@ const (
 	CPUPlot = "CPU"
 )
 
-// Sampler samples CPU, memory and metrics of each component of a cluster every second. The
-// process that generates the load is sampled as role k1m.
+// Sampler samples CPU usage, memory and metrics of each component of a cluster every second. It also
+// samples this process, which generates the load, as the role k1m.
 type Sampler struct {
 	dir    clusterdir.Dir
 	config clusterdir.Config
 	client *http.Client
-	// suffix is appended to the titles of all charts: the contender.
+	// suffix is appended to the titles of all charts. It names the contender.
 	suffix string
-	begun  time.Time
+	begun  time.Time // start of the run
 
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
 
 	mu    sync.Mutex
 	lines *lines
-	last  Usage
-	lastT time.Time
-	// windows are the open windows; each sample updates their peak memory.
+	// last is the usage at the last sample, which was taken at lastTime.
+	last     Usage
+	lastTime time.Time
+	// windows are the open windows. Each sample updates their peak memory.
 	windows map[*Window]bool
-	failed  int
+	// failedPages counts the metrics pages that could not be read.
+	failedPages int
 }
 
-// Usage maps roles to the resources that their processes have used.
+// Usage maps roles to the CPU time and memory of their processes.
 type Usage map[string]process.Usage
 
-// newSampler starts a sampler that reads the metrics pages of a cluster with the given credentials.
-// Times of series are relative to begun, and chart titles end with the suffix.
+// newSampler starts a sampler, which reads the metrics pages of a cluster with the given credentials. The
+// times of its series are relative to begun. The titles of its charts end with the suffix.
 func newSampler(dir clusterdir.Dir, config clusterdir.Config, credentials *rest.Config, suffix string, begun time.Time) (*Sampler, error) {
 	client, err := rest.HTTPClientFor(credentials)
 	if err != nil {
@@ -87,21 +89,21 @@ func (s *Sampler) run(ctx context.Context) {
 	}
 }
 
-// close stops the sampling and returns the series, and the number of pages that could not be
-// read.
-func (s *Sampler) close() (series []Series, failed int) {
+// close stops the sampling. It returns the series and the number of metrics pages that could not be read.
+func (s *Sampler) close() (series []Series, failedPages int) {
 	s.stop()
 	s.stopped.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lines.all(), s.failed
+	return s.lines.largest(), s.failedPages
 }
 
+// sample takes one sample of the usage and the metrics of all components.
 func (s *Sampler) sample(ctx context.Context) {
 	at := time.Now()
 	usage := s.Usage()
 	s.mu.Lock()
-	s.noteUsage(usage, at)
+	s.addUsage(usage, at)
 	s.mu.Unlock()
 
 	families := s.scrapeAll(ctx)
@@ -109,16 +111,16 @@ func (s *Sampler) sample(ctx context.Context) {
 	defer s.mu.Unlock()
 	for _, r := range rules {
 		totals, histograms := map[string]float64{}, map[string]Histogram{}
-		for _, page := range families[r.of] {
+		for _, page := range families[r.role] {
 			if family := page[r.metric]; family != nil {
 				r.collect(family, totals, histograms)
 			}
 		}
-		s.lines.take(r, s.suffix, totals, histograms, at, at.Sub(s.begun).Seconds())
+		s.lines.addSample(r, s.suffix, totals, histograms, at, at.Sub(s.begun).Seconds())
 	}
 }
 
-// Usage returns the usage of all processes now. A process that is being restarted is left out.
+// Usage returns the current usage of all processes by role. It omits processes that are being restarted.
 func (s *Sampler) Usage() Usage {
 	usage := Usage{}
 	add := func(role string, id process.Identity) {
@@ -140,7 +142,8 @@ func (s *Sampler) Usage() Usage {
 	return usage
 }
 
-func (s *Sampler) noteUsage(usage Usage, at time.Time) {
+// addUsage appends the usage of all roles to the series, and updates the peak memory of open windows.
+func (s *Sampler) addUsage(usage Usage, at time.Time) {
 	seconds := at.Sub(s.begun).Seconds()
 	for _, role := range sortedKeys(usage) {
 		now := usage[role]
@@ -148,13 +151,13 @@ func (s *Sampler) noteUsage(usage Usage, at time.Time) {
 		s.lines.add(memory, seconds, float64(now.Resident)/(1<<20))
 		if before, known := s.last[role]; known && now.CPU >= before.CPU {
 			cpu := Series{Plot: CPUPlot + s.suffix, Name: role, X: Seconds, Unit: "cores"}
-			s.lines.add(cpu, seconds, (now.CPU-before.CPU).Seconds()/at.Sub(s.lastT).Seconds())
+			s.lines.add(cpu, seconds, (now.CPU-before.CPU).Seconds()/at.Sub(s.lastTime).Seconds())
 		}
 		for w := range s.windows {
 			w.peak[role] = max(w.peak[role], now.Resident)
 		}
 	}
-	s.last, s.lastT = usage, at
+	s.last, s.lastTime = usage, at
 }
 
 // scrapeAll reads the metrics pages of all components concurrently, and returns them by role.
@@ -164,36 +167,36 @@ func (s *Sampler) scrapeAll(ctx context.Context) map[string][]map[string]*dto.Me
 	pages := map[string][]map[string]*dto.MetricFamily{}
 	var mu sync.Mutex
 	var group sync.WaitGroup
-	for _, of := range component.MetricsEndpoints(s.config) {
-		needed := neededOf(of.Role)
+	for _, endpoint := range component.MetricsEndpoints(s.config) {
+		needed := metricsOf(endpoint.Role)
 		if len(needed) == 0 {
 			continue
 		}
 		group.Go(func() {
-			page, err := scrape(ctx, s.client, of.URL, needed)
+			page, err := scrape(ctx, s.client, endpoint.URL, needed)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				if ctx.Err() == nil {
-					s.fail()
+					s.countFailedPage()
 				}
 				return
 			}
-			pages[of.Role] = append(pages[of.Role], page)
+			pages[endpoint.Role] = append(pages[endpoint.Role], page)
 		})
 	}
 	group.Wait()
 	return pages
 }
 
-func (s *Sampler) fail() {
+func (s *Sampler) countFailedPage() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failed++
+	s.failedPages++
 }
 
-// pages returns the metrics pages of a role.
-func (s *Sampler) pages(role string) []component.MetricsEndpoint {
+// endpoints returns the metrics endpoints of a role.
+func (s *Sampler) endpoints(role string) []component.MetricsEndpoint {
 	return slices.DeleteFunc(component.MetricsEndpoints(s.config), func(p component.MetricsEndpoint) bool { return p.Role != role })
 }
 
@@ -202,10 +205,10 @@ func (s *Sampler) calls(ctx context.Context) durations {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	all := durations{}
-	for _, of := range s.pages(apiServer) {
-		page, err := scrape(ctx, s.client, of.URL, map[string]bool{callDurations: true})
+	for _, endpoint := range s.endpoints(apiServer) {
+		page, err := scrape(ctx, s.client, endpoint.URL, map[string]bool{callDurations: true})
 		if err != nil {
-			s.fail()
+			s.countFailedPage()
 			continue
 		}
 		all.add(page[callDurations])
@@ -213,7 +216,7 @@ func (s *Sampler) calls(ctx context.Context) durations {
 	return all
 }
 
-// Mean sums the lines of a chart at each sample, and returns the mean of these sums. since is the first
+// Mean adds up the lines of a chart at each sample, and returns the mean of these sums. since is the first
 // second of the run to include.
 func (s *Sampler) Mean(plot string, since float64) float64 {
 	s.mu.Lock()
@@ -221,26 +224,27 @@ func (s *Sampler) Mean(plot string, since float64) float64 {
 	return s.lines.mean(plot+s.suffix, since)
 }
 
-// Window is a period of time in which resource usage and API calls are measured.
+// Window is a period of time for which resource usage and API calls are measured.
 type Window struct {
 	sampler *Sampler
 	begun   time.Time
-	usage   Usage
-	calls   durations
-	peak    map[string]int64
+	usage   Usage            // at the start
+	calls   durations        // at the start
+	peak    map[string]int64 // memory in bytes by role
 }
 
 // Measured is the result of a window.
 type Measured struct {
 	Seconds float64
-	// CPU time, memory at the end, and peak memory in bytes, by role.
+	// CPU is the CPU time of the window, Resident the memory at its end in bytes, and Peak the largest
+	// memory of any sample in bytes, all by role.
 	CPU      map[string]time.Duration
 	Resident map[string]int64
 	Peak     map[string]int64
 	Calls    []Call
 }
 
-// Begin opens a window.
+// Begin starts a window.
 func (s *Sampler) Begin(ctx context.Context) *Window {
 	w := &Window{sampler: s, calls: s.calls(ctx), usage: s.Usage(), begun: time.Now(), peak: map[string]int64{}}
 	s.mu.Lock()
@@ -249,15 +253,15 @@ func (s *Sampler) Begin(ctx context.Context) *Window {
 	return w
 }
 
-// End closes the window and returns its measurements.
+// End ends the window and returns what was measured in it.
 func (w *Window) End(ctx context.Context) Measured {
 	s := w.sampler
 	now, seconds := s.Usage(), time.Since(w.begun).Seconds()
 	m := Measured{Seconds: seconds, CPU: map[string]time.Duration{}, Resident: map[string]int64{}}
 	for role, usage := range now {
 		m.CPU[role], m.Resident[role] = usage.CPU, usage.Resident
-		// The CPU time is smaller than before if the process was restarted; then all of it is
-		// new.
+		// A smaller CPU time than at the start means that the process was restarted. All of its CPU
+		// time then belongs to the window.
 		if before := w.usage[role]; before.CPU <= usage.CPU {
 			m.CPU[role] -= before.CPU
 		}
@@ -273,7 +277,7 @@ func (w *Window) End(ctx context.Context) Measured {
 	return m
 }
 
-// Cores returns the average number of cores that a role used.
+// Cores returns the average number of cores that a role used during the window.
 func (m Measured) Cores(role string) float64 { return m.CPU[role].Seconds() / m.Seconds }
 
 // MicrosPer returns the CPU time of a role per operation, in microseconds.

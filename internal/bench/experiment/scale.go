@@ -11,18 +11,19 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Default counts are chosen for this machine. A machine with more cores and more memory gets
-// larger counts; a machine with less of either gets smaller counts.
+// The reference machine, for which default counts were chosen. Counts are larger on a machine that has
+// more cores and more memory, and smaller on a machine that has less of either.
 const (
-	usualCores  = 2
-	usualMemory = 23 << 30 // bytes: 24 GiB without the memory that the kernel reserves
+	referenceCores  = 2
+	referenceMemory = 23 << 30 // bytes: 24 GiB without the memory that the kernel reserves
 
 	maxFactor = 1000
 	maxCount  = 10_000_000
 )
 
-// named maps scales to factors: a quick check, a run of some minutes, a run of up to an hour.
-var named = map[string]float64{"small": 0.1, "medium": 1, "large": 5}
+// scaleFactors maps the names of scales to factors. A small run is a quick check, a medium run takes some
+// minutes, and a large run takes up to an hour.
+var scaleFactors = map[string]float64{"small": 0.1, "medium": 1, "large": 5}
 
 // Scale is the size of an experiment on this machine.
 type Scale struct {
@@ -35,25 +36,26 @@ type Scale struct {
 
 // NewScale parses small, medium, large or a factor.
 func NewScale(text string, m machine.Machine) (Scale, error) {
-	factor, known := named[text]
+	factor, known := scaleFactors[text]
 	if !known {
 		var err error
 		if factor, err = strconv.ParseFloat(text, 64); err != nil || !(factor > 0 && factor <= maxFactor) {
 			return Scale{}, usage.Errorf("--scale %q: choose small, medium, large, or a factor between 0 and %d", text, maxFactor)
 		}
 	}
-	own := float64(m.Cores) / usualCores
+	size := float64(m.Cores) / referenceCores
 	if m.MemoryBytes > 0 {
-		own = min(own, float64(m.MemoryBytes)/usualMemory)
+		size = min(size, float64(m.MemoryBytes)/referenceMemory)
 	}
-	if own > 0.9 && own < 1 {
-		own = 1 // close enough to the reference machine
+	if size > 0.9 && size < 1 {
+		size = 1 // about the reference machine
 	}
-	return Scale{Name: text, Factor: factor, Machine: own}, nil
+	return Scale{Name: text, Factor: factor, Machine: size}, nil
 }
 
-// of scales a count for medium scale on the reference machine, rounded to two digits.
-func (s Scale) of(medium, least int) int {
+// count scales a count that is medium at medium scale on the reference machine. The result is rounded to
+// two significant digits, and at least least.
+func (s Scale) count(medium, least int) int {
 	scaled := float64(medium) * s.Factor * s.Machine
 	count := medium
 	if scaled != float64(medium) {
@@ -62,13 +64,13 @@ func (s Scale) of(medium, least int) int {
 	return min(max(count, least), maxCount)
 }
 
-// Count is a flag for a count that follows from the scale unless it is given.
+// Count is the value of a flag for a count. If the flag is not set, the count follows from the scale.
 type Count struct {
 	N             int
 	medium, least int
 }
 
-// ByScale returns a count: medium at medium scale on the reference machine, and at least least.
+// ByScale returns a count that is medium at medium scale on the reference machine, and at least least.
 func ByScale(medium, least int) Count { return Count{medium: medium, least: least} }
 
 // Fixed returns a count that does not depend on the scale.
@@ -99,21 +101,21 @@ func (c *Count) Usage(text string) string {
 	return text + " (default by --scale: " + strconv.Itoa(c.medium) + " at medium on 2 cores and 24 GiB)"
 }
 
-// Span is a flag for a duration that follows from the scale unless it is given. It does not
-// depend on the machine.
+// Span is the value of a flag for a duration. If the flag is not set, the duration follows from the scale,
+// but not from the size of the machine.
 type Span struct {
 	D             time.Duration
 	medium, least time.Duration
 }
 
-// SpanByScale returns a duration: medium at medium scale, and at least least.
+// SpanByScale returns a duration that is medium at medium scale, and at least least.
 func SpanByScale(medium, least time.Duration) Span { return Span{medium: medium, least: least} }
 
 // Set parses the value of the flag.
 func (p *Span) Set(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return usage.Errorf("write it like 30s or 5m, more than 0")
+		return usage.Errorf("write it like 30s or 5m; it must be more than 0")
 	}
 	p.D = d
 	return nil
@@ -134,10 +136,10 @@ func (p *Span) Usage(text string) string {
 	return text + " (default by --scale: " + p.medium.String() + " at medium)"
 }
 
-// Choice is a flag for a text that follows from the scale unless it is given.
+// Choice is the value of a flag for a text. If the flag is not set, the text follows from the scale.
 type Choice struct{ Text, medium, small string }
 
-// ChoiceByScale returns a choice: medium at medium scale and above, small below.
+// ChoiceByScale returns a choice that is the text medium at medium scale and above, and small below.
 func ChoiceByScale(medium, small string) Choice { return Choice{medium: medium, small: small} }
 
 // Set sets the value of the flag.
@@ -151,13 +153,13 @@ func (c *Choice) String() string { return c.Text }
 // Type returns the type that the help shows.
 func (c *Choice) Type() string { return "string" }
 
-// complete sets the flags that were not given.
-func (s Scale) complete(fs *pflag.FlagSet) {
+// setUnsetFlags sets the values of type Count, Span and Choice whose flags are not set.
+func (s Scale) setUnsetFlags(fs *pflag.FlagSet) {
 	fs.VisitAll(func(flag *pflag.Flag) {
 		switch v := flag.Value.(type) {
 		case *Count:
 			if v.N == 0 {
-				v.N = s.of(v.medium, v.least)
+				v.N = s.count(v.medium, v.least)
 			}
 		case *Span:
 			if v.D == 0 {

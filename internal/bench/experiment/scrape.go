@@ -14,10 +14,10 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// scrape reads the needed metric families of a metrics page. The page of an API server has 20,000
-// lines, so other families are dropped before parsing.
+// scrape reads the needed metric families of a metrics page. It drops other families before parsing,
+// because the page of an API server has 20,000 lines.
 func scrape(ctx context.Context, client *http.Client, url string, needed map[string]bool) (families map[string]*dto.MetricFamily, err error) {
-	err = read(ctx, client, url, func(body io.Reader) error {
+	err = get(ctx, client, url, func(body io.Reader) error {
 		lines, err := neededLines(body, needed)
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", url, err)
@@ -29,8 +29,8 @@ func scrape(ctx context.Context, client *http.Client, url string, needed map[str
 	return families, err
 }
 
-// read passes the body of a page to take.
-func read(ctx context.Context, client *http.Client, url string, take func(io.Reader) error) error {
+// get requests a page and calls read with the body of the response.
+func get(ctx context.Context, client *http.Client, url string, read func(io.Reader) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
@@ -43,15 +43,15 @@ func read(ctx context.Context, client *http.Client, url string, take func(io.Rea
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("GET %s: status %s", url, response.Status)
 	}
-	return take(response.Body)
+	return read(response.Body)
 }
 
 // neededLines returns the lines of the needed families, including their TYPE lines.
 func neededLines(page io.Reader, needed map[string]bool) (io.Reader, error) {
-	const longestLine = 1 << 20
+	const maxLineBytes = 1 << 20
 	var kept bytes.Buffer
 	lines := bufio.NewScanner(page)
-	lines.Buffer(nil, longestLine)
+	lines.Buffer(nil, maxLineBytes)
 	for lines.Scan() {
 		line := lines.Bytes()
 		if needed[family(string(line[:min(len(line), 200)]), needed)] {
@@ -62,10 +62,10 @@ func neededLines(page io.Reader, needed map[string]bool) (io.Reader, error) {
 	return &kept, lines.Err()
 }
 
-// family returns the metric family of a line.
+// family returns the metric family to which a line belongs, or "" for other comments than TYPE.
 func family(line string, needed map[string]bool) string {
-	if of, isType := strings.CutPrefix(line, "# TYPE "); isType {
-		name, _, _ := strings.Cut(of, " ")
+	if nameAndType, isType := strings.CutPrefix(line, "# TYPE "); isType {
+		name, _, _ := strings.Cut(nameAndType, " ")
 		return name
 	}
 	end := strings.IndexAny(line, "{ ")

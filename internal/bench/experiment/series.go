@@ -11,22 +11,23 @@ import (
 )
 
 const (
-	// Maximum number of points of a series. When it is reached, every second point is dropped, so
-	// that the size of a result does not depend on the duration of the run.
+	// maxPoints is the maximum number of points of a series. When a series reaches it, every second
+	// point is dropped. This bounds the size of a result, whatever the duration of the run.
 	maxPoints = 4096
-	// Maximum number of lines of a chart. The lines with the largest sums are kept.
+	// maxLines is the maximum number of lines of a chart. The lines with the largest sums are kept.
 	maxLines = 8
 )
 
-// lines are the series of one sampler, by chart and name.
+// lines are the series of one sampler. Their keys consist of the title of the chart and the name.
 type lines struct {
-	order []string
+	order []string // keys in the order of creation
 	byKey map[string]*Series
-	// counters and histograms hold the values of the last sample.
+	// counters and histograms are the values of the last sample.
 	counters   map[string]reading
 	histograms map[string]Histogram
 }
 
+// reading is the value of a counter at a time.
 type reading struct {
 	value float64
 	at    time.Time
@@ -64,7 +65,7 @@ func thin(points []Point) []Point {
 	return half
 }
 
-// round rounds to four digits, more than a chart can show.
+// round rounds to four significant digits, which is more than a chart can show.
 func round(value float64) float64 {
 	if value == 0 {
 		return 0
@@ -79,16 +80,17 @@ func round(value float64) float64 {
 	return math.Round(value/unit) * unit
 }
 
-// take appends the points of one sample of a rule. totals and histograms are the result of collect.
-func (l *lines) take(r rule, suffix string, totals map[string]float64, histograms map[string]Histogram, at time.Time, seconds float64) {
+// addSample appends the points of one sample of a rule. totals and histograms are the results of collect,
+// and seconds is the time of the sample since the start of the run.
+func (l *lines) addSample(r rule, suffix string, totals map[string]float64, histograms map[string]Histogram, at time.Time, seconds float64) {
 	for _, name := range sortedKeys(totals) {
 		value := totals[name]
-		if r.kind == rate {
+		if r.conversion == rate {
 			key := r.plot + "\x00" + name
 			before, known := l.counters[key]
 			l.counters[key] = reading{value, at}
 			if !known || value < before.value {
-				continue // first sample, or the process was restarted
+				continue // first sample, or first sample after a restart of the process
 			}
 			value = (value - before.value) / at.Sub(before.at).Seconds()
 		}
@@ -105,6 +107,7 @@ func (l *lines) take(r rule, suffix string, totals map[string]float64, histogram
 	}
 }
 
+// series returns the series of a rule without points.
 func (r rule) series(name, suffix string) Series {
 	if name == "" {
 		name = r.name
@@ -112,11 +115,12 @@ func (r rule) series(name, suffix string) Series {
 	return Series{Plot: r.plot + suffix, Name: name, X: Seconds, Unit: r.unit, LogY: r.logY}
 }
 
-// collect adds the values of a metric family to the sums of a rule.
+// collect adds the values of a metric family to the sums of a rule. The sums are by the name of the
+// series.
 func (r rule) collect(family *dto.MetricFamily, totals map[string]float64, histograms map[string]Histogram) {
 	for _, metric := range family.GetMetric() {
 		labels := labelsOf(metric)
-		if r.where != nil && !r.where(labels) {
+		if r.include != nil && !r.include(labels) {
 			continue
 		}
 		var parts []string
@@ -126,7 +130,7 @@ func (r rule) collect(family *dto.MetricFamily, totals map[string]float64, histo
 			}
 		}
 		name := strings.Join(parts, " ")
-		if r.kind == quantile {
+		if r.conversion == quantile {
 			histograms[name] = histograms[name].Plus(histogramOf(metric.GetHistogram()))
 			continue
 		}
@@ -134,8 +138,9 @@ func (r rule) collect(family *dto.MetricFamily, totals map[string]float64, histo
 	}
 }
 
-// all returns the series, at most maxLines for each chart.
-func (l *lines) all() []Series {
+// largest returns the maxLines series of each chart whose sums are largest. It omits series whose values
+// are all zero.
+func (l *lines) largest() []Series {
 	var plots []string
 	byPlot := map[string][]Series{}
 	for _, key := range l.order {
@@ -154,8 +159,8 @@ func (l *lines) all() []Series {
 	return all
 }
 
-// mean sums the lines of a chart at each sample since a point in time, and returns the mean of these
-// sums. A line without a point counts as 0.
+// mean adds up the lines of a chart at each sample, and returns the mean of these sums. since is the first
+// second of the run to include. A line without a point at a sample counts as 0.
 func (l *lines) mean(plot string, since float64) float64 {
 	sums := map[float64]float64{}
 	for _, s := range l.byKey {

@@ -6,7 +6,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// Limits of the Kubernetes SLOs, in seconds at the 99th percentile.
+// Limits of the Kubernetes SLOs for the 99th percentile, in seconds.
 const (
 	mutatingLimit   = 1.0
 	resourceLimit   = 1.0
@@ -14,23 +14,24 @@ const (
 	startupLimit    = 5.0
 )
 
-// Verdict compares a measured value with an objective.
+// Verdict is the comparison of a measured value with an objective.
 type Verdict struct {
 	Name     string  `json:"name"`
 	Measured float64 `json:"measured"`
 	Limit    float64 `json:"limit"`
 	Unit     string  `json:"unit"`
-	// Of is the number of measured operations. If it is 0, the objective was not measured.
-	Of  int64 `json:"of"`
-	Met bool  `json:"met"`
-	// Worst is the kind of call with the worst value, which is Measured.
+	// Operations is the number of measured operations. If it is 0, the objective was not measured.
+	Operations int64 `json:"of"`
+	Met        bool  `json:"met"`
+	// Worst is the kind of call with the largest value, if several kinds have the same objective.
+	// Measured is the value of this kind.
 	Worst string `json:"worst,omitempty"`
 }
 
 func (v Verdict) String() string {
 	word := "met"
 	switch {
-	case v.Of == 0:
+	case v.Operations == 0:
 		word = "not measured"
 	case !v.Met:
 		word = "MISSED"
@@ -42,41 +43,45 @@ func (v Verdict) String() string {
 	return text
 }
 
-func judge(name string, seconds, limit float64, of int64, worst string) Verdict {
-	return Verdict{Name: name, Measured: seconds, Limit: limit, Unit: "s", Of: of, Met: of > 0 && seconds <= limit, Worst: worst}
+// newVerdict compares a latency with its limit, both in seconds.
+func newVerdict(name string, seconds, limit float64, operations int64, worst string) Verdict {
+	return Verdict{
+		Name: name, Measured: seconds, Limit: limit, Unit: "s",
+		Operations: operations, Met: operations > 0 && seconds <= limit, Worst: worst,
+	}
 }
 
-// JudgeCalls compares the calls of an API server with the objectives. Every kind of call must meet its
-// objective, so each verdict contains the worst kind.
+// JudgeCalls compares the latencies of API calls with the objectives. Every kind of call must meet the
+// objective, so the verdict is that of the slowest kind.
 func JudgeCalls(calls []Call) []Verdict {
-	kinds := []struct {
-		name  string
-		limit float64
-		is    func(Call) bool
+	groups := []struct {
+		name     string
+		limit    float64
+		contains func(Call) bool
 	}{
 		{"mutating calls of one object, p99", mutatingLimit, func(c Call) bool { return c.mutates() && c.Scope == "resource" }},
 		{"reads of one object, p99", resourceLimit, func(c Call) bool { return c.reads() && c.Scope == "resource" }},
 		{"reads of a namespace or the cluster, p99", collectionLimit, func(c Call) bool { return c.reads() && c.Scope != "resource" }},
 	}
 	var verdicts []Verdict
-	for _, kind := range kinds {
+	for _, group := range groups {
 		var worst Call
-		var all int64
+		var operations int64
 		for _, call := range calls {
-			if !kind.is(call) {
+			if !group.contains(call) {
 				continue
 			}
-			all += call.Count
+			operations += call.Count
 			if call.P99 >= worst.P99 {
 				worst = call
 			}
 		}
-		verdicts = append(verdicts, judge(kind.name, worst.P99, kind.limit, all, worst.Title()))
+		verdicts = append(verdicts, newVerdict(group.name, worst.P99, group.limit, operations, worst.Title()))
 	}
 	return verdicts
 }
 
-// JudgeStartup compares the startup latency of stateless pods with its objective.
+// JudgeStartup compares the startup latency of stateless pods with the objective.
 func JudgeStartup(startup *Latencies) Verdict {
-	return judge("startup of stateless pods, p99", startup.Millis(99)/1000, startupLimit, startup.Count(), "")
+	return newVerdict("startup of stateless pods, p99", startup.Millis(99)/1000, startupLimit, startup.Count(), "")
 }

@@ -12,21 +12,22 @@ import (
 // DefaultMaxErrorRate is the fraction of failed operations above which a run fails.
 const DefaultMaxErrorRate = 0.01
 
-// Tally counts operations, and errors by kind. It is safe for concurrent use.
+// Tally counts operations, and failed operations by kind of error. It is safe for concurrent use.
 type Tally struct {
 	mu         sync.Mutex
 	operations int64
 	errors     map[string]int64
 	maxRate    float64
-	first      string
+	first      string // text of the first error
 }
 
-// NewTally returns a tally whose Err fails above this fraction of failed operations.
+// NewTally returns a tally. Its Err returns an error if a larger fraction of the operations than maxRate
+// has failed.
 func NewTally(maxRate float64) *Tally {
 	return &Tally{errors: map[string]int64{}, maxRate: maxRate}
 }
 
-// Add counts an operation. kind is empty if it succeeded.
+// Add counts an operation. If err is not nil, the operation failed with an error of this kind.
 func (t *Tally) Add(kind string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -40,7 +41,8 @@ func (t *Tally) Add(kind string, err error) {
 	}
 }
 
-// AddMany adds operations that were counted elsewhere. operations includes the failed ones.
+// AddMany adds operations that were counted elsewhere. operations includes the failed operations, and
+// errors is the number of these by kind.
 func (t *Tally) AddMany(operations int64, errors map[string]int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,7 +87,8 @@ func (t *Tally) Rate() float64 {
 	return float64(sum(errors)) / float64(operations)
 }
 
-// Describe returns a text such as "3 × timeout, 1 × NotFound"; it is empty without errors.
+// Describe returns the number of errors by kind, such as "1 × NotFound, 3 × timeout", or "" if there are
+// none.
 func (t *Tally) Describe() string {
 	_, errors, _ := t.read()
 	var parts []string
@@ -99,7 +102,7 @@ func (t *Tally) Describe() string {
 func (t *Tally) Err() error {
 	operations, _, first := t.read()
 	if rate := t.Rate(); rate > t.maxRate {
-		return fmt.Errorf("%.2f %% of %d operations failed, more than %.2f %% (--max-error-rate): %s; the first: %s",
+		return fmt.Errorf("%.2f %% of %d operations failed, more than %.2f %% (--max-error-rate): %s; first error: %s",
 			100*rate, operations, 100*t.maxRate, t.Describe(), first)
 	}
 	return nil
@@ -113,7 +116,7 @@ func (t *Tally) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// UnmarshalJSON decodes what MarshalJSON encoded.
+// UnmarshalJSON decodes the output of MarshalJSON.
 func (t *Tally) UnmarshalJSON(data []byte) error {
 	var stored struct {
 		Operations int64            `json:"operations"`

@@ -19,17 +19,17 @@ func (r *Result) Write(dir string) error {
 	if err != nil {
 		return err
 	}
-	// The figures are written first, so that an error while drawing charts does not lose them.
+	// result.json is written first, so that it exists even if drawing a chart fails.
 	if err := writeAll(dir, map[string][]byte{resultFile: append(data, '\n')}); err != nil {
 		return err
 	}
 	return r.writeViews(dir)
 }
 
-// writeViews writes every file but result.json.
+// writeViews writes all files except result.json.
 func (r *Result) writeViews(dir string) error {
 	charts := r.charts()
-	files, err := pictures(charts)
+	files, err := svgFiles(charts)
 	if err != nil {
 		return err
 	}
@@ -40,6 +40,7 @@ func (r *Result) writeViews(dir string) error {
 	return writeAll(dir, files)
 }
 
+// writeAll writes files, which are given by name, to a directory.
 func writeAll(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("%w; choose another --out", err)
@@ -61,7 +62,7 @@ func (r *Result) markdown() string {
 	}
 	for _, t := range append(r.Tables, r.ratioTable()...) {
 		fmt.Fprintf(&b, "\n%s\n\n", t.Title)
-		for i, row := range append([][]string{t.head()}, t.body()...) {
+		for i, row := range append([][]string{t.header()}, t.body()...) {
 			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
 			if i == 0 {
 				b.WriteString(strings.Repeat("|---", len(row)) + "|\n")
@@ -109,20 +110,22 @@ func (r *Result) Print(w io.Writer) {
 
 func (t *Table) print(w io.Writer) {
 	table := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	for _, row := range append([][]string{t.head()}, t.body()...) {
+	for _, row := range append([][]string{t.header()}, t.body()...) {
 		fmt.Fprintln(table, strings.Join(row, "\t"))
 	}
-	// The error of the underlying writer cannot be handled: it is the terminal.
+	// The error is ignored, because w is the terminal.
 	_ = table.Flush()
 }
 
-func (t *Table) head() (names []string) {
+// header returns the headings of the columns.
+func (t *Table) header() (names []string) {
 	for _, c := range t.Columns {
 		names = append(names, c.String())
 	}
 	return names
 }
 
+// body returns the rows with formatted cells.
 func (t *Table) body() (rows [][]string) {
 	for _, row := range t.Rows {
 		cells := make([]string, len(row))
@@ -134,7 +137,7 @@ func (t *Table) body() (rows [][]string) {
 	return rows
 }
 
-// ratioTable returns the ratios as a table, or nothing if there are no ratios.
+// ratioTable returns a table of the ratios, or no table if there are no ratios.
 func (r *Result) ratioTable() []*Table {
 	if len(r.Ratios) == 0 {
 		return nil
@@ -145,7 +148,7 @@ func (r *Result) ratioTable() []*Table {
 		if ratio.MoreIsBetter {
 			better = "more"
 		}
-		t.Add(ratio.Name, ratio.Unit, ratio.Ours, ratio.Of, ratio.Peer, ratio.To, ratio.Ratio, better)
+		t.Add(ratio.Name, ratio.Unit, ratio.Ours, ratio.OursValue, ratio.Peer, ratio.PeerValue, ratio.Ratio, better)
 	}
 	return []*Table{t}
 }

@@ -15,10 +15,10 @@ import (
 var storePut = experiment.Experiment{
 	Name:  "store-put",
 	Short: "Put random keys with an increasing number of clients",
-	Long: `Put random keys of 48 bytes with values of 1 KiB from 1, 4, 16, … up to --clients clients,
-each with one put in flight, on a new store for each measurement. Server and clients use half
-of the cores each. etcd syncs every put to disk, as mem_etcd does in the mode fsync; on
-tmpfs, the default, a sync costs little.`,
+	Long: `Put random keys of 48 bytes with values of 1 KiB from 1, 4, 16, … up to --clients clients. Each
+client has one put in flight. Each measurement uses a new store. The server uses half of the
+cores, and the clients the other half. etcd syncs every put to disk, as mem_etcd does in the mode
+fsync. The default directory is on tmpfs, where a sync costs little.`,
 	Example: `  k1m bench store-put
   k1m bench store-put --clients 16384 --disk target --stores mem_etcd-fsync,etcd`,
 	New: func() experiment.Options {
@@ -35,8 +35,9 @@ var leaseFlood = experiment.Experiment{
 	Name:  "lease-flood",
 	Short: "Create Kubernetes Leases and update them continuously with an increasing number of clients",
 	Long: `Create Leases in the encoding of Kubernetes, and update them with the transactions of an API
-server, from 1, 4, 16, … up to --clients clients, on a new store for each measurement. Each
-client updates its Leases in turn. Server and clients use half of the cores each.`,
+server, from 1, 4, 16, … up to --clients clients. Each client updates its Leases one after the
+other. Each measurement uses a new store. The server uses half of the cores, and the clients the
+other half.`,
 	Example: `  k1m bench lease-flood
   k1m bench lease-flood --clients 16384 --leases 100`,
 	New: func() experiment.Options {
@@ -47,21 +48,23 @@ client updates its Leases in turn. Server and clients use half of the cores each
 	},
 }
 
-// clientsOptions are the options of a load from an increasing number of clients.
+// clientsOptions are the options of an experiment that increases the number of clients.
 type clientsOptions struct {
 	stores
 	Clients experiment.Count
-	Keys    int
-	Leases  int
+	// Keys is an option of store-put, and Leases one of lease-flood; it is 0 in the other experiment.
+	Keys   int
+	Leases int
 
-	noun string
+	noun string // what an operation is, in the plural
+	// args returns the arguments of etcd-bench that select the load.
 	args func(*clientsOptions) []string
 }
 
 // AddFlags binds the options to flags.
 func (o *clientsOptions) AddFlags(fs *pflag.FlagSet) {
 	o.stores.AddFlags(fs)
-	fs.Var(&o.Clients, "clients", o.Clients.Usage("clients in the last step"))
+	fs.Var(&o.Clients, "clients", o.Clients.Usage("largest number of clients"))
 	if o.Keys > 0 {
 		fs.IntVar(&o.Keys, "keys", o.Keys, "number of different keys")
 	} else {
@@ -86,9 +89,9 @@ func (o *clientsOptions) Run(ctx context.Context, run *experiment.Run) error {
 		"p50, ms", "p90, ms", "p99, ms", "p99.9, ms", "server's CPU per operation, µs", "client's CPU per operation, µs", "errors")
 	return o.each(ctx, run, func(ctx context.Context, b *bench, c contender) ([]experiment.Figure, error) {
 		var last storeserver.Report
-		for _, clients := range levels(1, o.Clients.N) {
+		for _, clients := range powersOfFour(1, o.Clients.N) {
 			args := append(o.args(o), "--clients", strconv.Itoa(clients), "--connections", connectionsOf(clients), "--duration", o.Duration.D.String())
-			r, err := b.fresh(ctx, c, fmt.Sprintf("%d clients", clients), args...)
+			r, err := b.runOnNewServer(ctx, c, fmt.Sprintf("%d clients", clients), args...)
 			if err != nil {
 				return nil, err
 			}
@@ -107,4 +110,5 @@ func (o *clientsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
+// ms converts microseconds to milliseconds.
 func ms(micros int64) float64 { return float64(micros) / 1000 }

@@ -17,10 +17,10 @@ import (
 
 var storeRange = experiment.Experiment{
 	Name:  "store-range",
-	Short: "Read all keys and parts of them: in one request, in pages, streamed, counted, at old revisions",
-	Long: `Fill a store with --keys objects of 1.5 KiB, then read all of them in one request, in pages,
-and with RangeStream, count them, read the first 100, and read all of them at an old
-revision. Reads are sequential.`,
+	Short: "Read the keys of a store: in one request, in pages, streamed, counted, at old revisions",
+	Long: `Fill a store with --keys objects of 1.5 KiB, and read them one after the other in several ways:
+all objects in one request, in pages, with RangeStream and at an old revision; all keys without
+values; the number of keys; and the first 100 objects.`,
 	Example: `  k1m bench store-range
   k1m bench store-range --keys 1000000 --stores mem_etcd-buffered`,
 	New: func() experiment.Options {
@@ -42,10 +42,11 @@ func (o *rangeOptions) AddFlags(fs *pflag.FlagSet) {
 const (
 	rangePrefix = "/registry/pods/default/pod-"
 	rangeBytes  = 1536
-	page        = 10_000
+	pageSize    = 10_000
 )
 
-// read is one way to read, executed once.
+// read is one way to read the keys. do reads them once in this way, and returns the number of keys. old is
+// an old revision.
 type read struct {
 	name string
 	do   func(ctx context.Context, client *clientv3.Client, old int64) (keys int, err error)
@@ -86,7 +87,7 @@ func get(ctx context.Context, client *clientv3.Client, options ...clientv3.OpOpt
 func readPages(ctx context.Context, client *clientv3.Client, _ int64) (keys int, err error) {
 	from, end, revision := rangePrefix, clientv3.GetPrefixRangeEnd(rangePrefix), int64(0)
 	for {
-		answer, err := client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision))
+		answer, err := client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize), clientv3.WithRev(revision))
 		if err != nil {
 			return keys, err
 		}
@@ -115,16 +116,16 @@ func readStream(ctx context.Context, client *clientv3.Client, _ int64) (keys int
 
 // Run implements experiment.Options.
 func (o *rangeOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Sequential reads", "store", "read", "keys", "reads", "p50, ms", "p99, ms", "keys, /s", "server's CPU per read, ms")
+	table := run.Result.Table("Sequential reads", "store", "read", "keys", "reads", "p50, ms", "p99, ms", "keys/s at p50", "server's CPU per read, ms")
 	return o.each(ctx, run, func(ctx context.Context, b *bench, c contender) (figures []experiment.Figure, err error) {
-		err = b.with(ctx, c, func(server *storeserver.Server) error {
+		err = b.withNewServer(ctx, c, func(server *storeserver.Server) error {
 			client, old, err := o.fill(ctx, b, server)
 			if err != nil {
 				return err
 			}
 			defer client.Close()
 			for _, r := range reads {
-				m, err := o.read(ctx, b, server, client, r, old)
+				m, err := o.measure(ctx, b, server, client, r, old)
 				if err != nil {
 					return fmt.Errorf("%s: %w", r.name, err)
 				}
@@ -140,7 +141,7 @@ func (o *rangeOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-// fill writes every key twice, and returns the revision in between.
+// fill writes every key twice. It returns a client, and the revision after the keys were written once.
 func (o *rangeOptions) fill(ctx context.Context, b *bench, server *storeserver.Server) (client *clientv3.Client, old int64, err error) {
 	if client, err = clientv3.New(clientv3.Config{Endpoints: []string{server.URL}, Logger: zap.NewNop(), MaxCallRecvMsgSize: 1 << 31}); err != nil {
 		return nil, 0, err
@@ -164,15 +165,16 @@ func (o *rangeOptions) fill(ctx context.Context, b *bench, server *storeserver.S
 	return client, old, nil
 }
 
-// readMeasured is the measurement of one way to read.
+// readMeasured is the result of measuring one way to read.
 type readMeasured struct {
 	keys      int
 	latencies *experiment.Latencies
 	cpuMillis float64
 }
 
-func (o *rangeOptions) read(ctx context.Context, b *bench, server *storeserver.Server, client *clientv3.Client, r read, old int64) (m readMeasured, err error) {
-	const least = 3
+// measure measures one way to read for --duration, with at least three reads.
+func (o *rangeOptions) measure(ctx context.Context, b *bench, server *storeserver.Server, client *clientv3.Client, r read, old int64) (m readMeasured, err error) {
+	const minReads = 3
 	task := b.Display.Task(server.Store, 0)
 	task.Say(r.name)
 	m.latencies = experiment.NewLatencies()
@@ -180,7 +182,7 @@ func (o *rangeOptions) read(ctx context.Context, b *bench, server *storeserver.S
 	if err != nil {
 		return m, err
 	}
-	for begun := time.Now(); m.latencies.Count() < least || time.Since(begun) < o.Duration.D; {
+	for begun := time.Now(); m.latencies.Count() < minReads || time.Since(begun) < o.Duration.D; {
 		start := time.Now()
 		m.keys, err = r.do(ctx, client, old)
 		if err != nil && ctx.Err() == nil {
@@ -190,7 +192,7 @@ func (o *rangeOptions) read(ctx context.Context, b *bench, server *storeserver.S
 			task.Interrupt()
 			return m, err
 		}
-		b.Result.Errors.Add("", nil)
+		b.Result.Errors.Add("", nil) // counts a read without error
 		m.latencies.Record(time.Since(start))
 	}
 	after, err := server.CPU()

@@ -1,10 +1,10 @@
-// Package store contains the experiments that load a store without a cluster: mem_etcd in its WAL
-// modes, and etcd, measured in the same run.
+// Package store contains the experiments that load a store without a cluster. Each run measures mem_etcd
+// in its WAL modes, and etcd.
 //
-// store-put and lease-flood increase the number of clients (puts.go), store-range compares ways
-// to read all keys (ranges.go), and store-watch increases the number of watchers (watches.go).
-// Servers and load generators are run by package storeserver, on separate cores.
-// Command test/bench compares the same stores with fixed limits.
+// store-put and lease-flood increase the number of clients (puts.go), store-range compares ways to read
+// all keys (ranges.go), and store-watch increases the number of watchers (watches.go). Package
+// storeserver runs servers and load generators on separate cores. The program test/bench also compares
+// mem_etcd with etcd, and requires certain limits.
 package store
 
 import (
@@ -33,8 +33,8 @@ func Experiments() []experiment.Experiment {
 }
 
 const (
-	// memory is a directory on tmpfs, so that no disk limits the store.
-	memory = "/dev/shm"
+	// tmpfs is the default directory for data. It is in memory, so that no disk limits the store.
+	tmpfs = "/dev/shm"
 
 	maxClients = 100_000
 )
@@ -45,7 +45,7 @@ type contender struct {
 	args        []string
 }
 
-// contenders are the stores by the names that --stores accepts.
+// contenders are the stores that --stores accepts.
 var contenders = []contender{
 	{"mem_etcd-none", storeserver.MemEtcd, []string{"--wal-mode", "none"}},
 	{"mem_etcd-buffered", storeserver.MemEtcd, []string{"--wal-mode", "buffered"}},
@@ -53,8 +53,8 @@ var contenders = []contender{
 	{"etcd", storeserver.Etcd, nil},
 }
 
-// peer is the contender with which each mode of mem_etcd is compared. etcd syncs each write to disk, so
-// the mode fsync is equivalent. The other modes show the cost of durability.
+// peer is the contender with which each mode of mem_etcd is compared. etcd syncs each write to disk, as
+// the mode fsync does. The other modes show the cost of durability.
 const peer = "etcd"
 
 // stores are the options that all experiments of this package share.
@@ -65,14 +65,14 @@ type stores struct {
 }
 
 func defaultStores(names ...string) stores {
-	return stores{Names: names, Duration: experiment.SpanByScale(5*time.Second, time.Second), Disk: memory}
+	return stores{Names: names, Duration: experiment.SpanByScale(5*time.Second, time.Second), Disk: tmpfs}
 }
 
 // AddFlags binds the options to flags.
 func (s *stores) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&s.Names, "stores", s.Names, "stores to measure, in this order: "+strings.Join(contenderNames(), ", "))
 	fs.Var(&s.Duration, "duration", s.Duration.Usage("duration of each measurement"))
-	fs.StringVar(&s.Disk, "disk", s.Disk, "directory of the data; the default is on tmpfs, so that no disk limits the store")
+	fs.StringVar(&s.Disk, "disk", s.Disk, "directory for the data of the stores; the default is on tmpfs, so that no disk limits a store")
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -98,15 +98,14 @@ func contenderNames() (names []string) {
 	return names
 }
 
-// bench measures the steps of an experiment.
+// bench is a run of an experiment, with what it needs to start servers and load generators.
 type bench struct {
 	*experiment.Run
 	lab  storeserver.Lab
 	disk string
 }
 
-// each measures every store in turn, with a new, empty server for each step, and compares
-// mem_etcd with etcd.
+// each calls measure for every selected store, and compares the figures of mem_etcd with those of etcd.
 func (s *stores) each(ctx context.Context, run *experiment.Run, measure func(context.Context, *bench, contender) ([]experiment.Figure, error)) error {
 	program, err := component.FindBinary("etcd-bench")
 	if err != nil {
@@ -116,7 +115,7 @@ func (s *stores) each(ctx context.Context, run *experiment.Run, measure func(con
 	cores := run.Result.Machine.Cores
 	b.lab.ServerCores, b.lab.ClientCores = storeserver.SplitCores(cores)
 	if cores == 1 {
-		run.Result.Note("Server and clients share the only core of the machine.")
+		run.Result.Note("The server and the clients share the only core of the machine.")
 	} else {
 		run.Result.Note("The server runs on cores %s, the clients on %s. The data is on %s.", b.lab.ServerCores, b.lab.ClientCores, machine.FileSystem(s.Disk))
 	}
@@ -137,13 +136,19 @@ func (s *stores) each(ctx context.Context, run *experiment.Run, measure func(con
 	return nil
 }
 
-// fresh runs etcd-bench on a new server.
-func (b *bench) fresh(ctx context.Context, c contender, label string, args ...string) (storeserver.Report, error) {
-	return b.measure(ctx, c, label, func() (storeserver.Report, error) { return b.onNew(ctx, c, args) })
+// runOnNewServer runs etcd-bench with these arguments on a new, empty server, and shows the progress.
+func (b *bench) runOnNewServer(ctx context.Context, c contender, label string, args ...string) (storeserver.Report, error) {
+	return b.measure(ctx, c, label, func() (report storeserver.Report, err error) {
+		err = b.withNewServer(ctx, c, func(server *storeserver.Server) error {
+			report, _, err = b.lab.Run(ctx, server, args...)
+			return err
+		})
+		return report, err
+	})
 }
 
-// measure runs one step and shows its progress. Failed operations are counted as a result of that
-// step, and the following steps are still measured.
+// measure runs one step and shows its progress. If operations of the step failed, it counts them in the
+// result and returns no error, so that the following steps are still measured.
 func (b *bench) measure(ctx context.Context, c contender, label string, do func() (storeserver.Report, error)) (storeserver.Report, error) {
 	task := b.Display.Task(c.name, 0)
 	task.Say(label)
@@ -165,16 +170,8 @@ func (b *bench) measure(ctx context.Context, c contender, label string, do func(
 	return report, nil
 }
 
-func (b *bench) onNew(ctx context.Context, c contender, args []string) (report storeserver.Report, err error) {
-	err = b.with(ctx, c, func(server *storeserver.Server) error {
-		report, _, err = b.lab.Run(ctx, server, args...)
-		return err
-	})
-	return report, err
-}
-
-// with a server of its own.
-func (b *bench) with(ctx context.Context, c contender, use func(*storeserver.Server) error) error {
+// withNewServer starts a new, empty server, calls use, and stops the server and removes its data.
+func (b *bench) withNewServer(ctx context.Context, c contender, use func(*storeserver.Server) error) error {
 	server, err := b.lab.Fresh(ctx, c.store, b.disk, c.args...)
 	if err != nil {
 		return err
@@ -183,13 +180,14 @@ func (b *bench) with(ctx context.Context, c contender, use func(*storeserver.Ser
 	return use(server)
 }
 
-// levels returns the powers of four below last, and last. It omits a power that is close to last.
-func levels(first, last int) (all []int) {
+// powersOfFour returns first × 4ⁿ up to half of last, and last.
+func powersOfFour(first, last int) (all []int) {
 	for n := first; n <= last/2; n *= 4 {
 		all = append(all, n)
 	}
 	return append(all, last)
 }
 
-// connectionsOf returns the number of connections: up to 100 clients share one.
+// connectionsOf returns the number of connections for a number of clients: one for each 100 clients, at
+// least 1 and at most 64.
 func connectionsOf(clients int) string { return strconv.Itoa(max(1, min(clients/100, 64))) }

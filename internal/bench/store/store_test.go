@@ -5,24 +5,28 @@ import (
 	"testing"
 )
 
-func TestLevelsGrowFourfoldUpToLast(t *testing.T) {
-	for last, want := range map[int][]int{256: {1, 4, 16, 64, 256}, 410: {1, 4, 16, 64, 410}, 1: {1}} {
-		if got := levels(1, last); !slices.Equal(got, want) {
-			t.Errorf("levels(1, %d) = %v, want %v", last, got, want)
-		}
+func TestPowersOfFour(t *testing.T) {
+	if got := powersOfFour(1, 256); !slices.Equal(got, []int{1, 4, 16, 64, 256}) {
+		t.Errorf("powersOfFour(1, 256) returned %v", got)
+	}
+	if got := powersOfFour(1, 410); !slices.Equal(got, []int{1, 4, 16, 64, 410}) {
+		t.Errorf("powersOfFour(1, 410) returned %v", got)
+	}
+	if got := powersOfFour(1, 1); !slices.Equal(got, []int{1}) {
+		t.Errorf("powersOfFour(1, 1) returned %v", got)
 	}
 }
 
-func TestInvalidOptionsAreUsageErrors(t *testing.T) {
+func TestValidateOptions(t *testing.T) {
 	for _, e := range Experiments() {
 		if err := e.New().Validate(); err != nil {
-			t.Errorf("Validate() of the default options of %s = %v, want nil", e.Name, err)
+			t.Errorf("the default options of %s are invalid: %v", e.Name, err)
 		}
 	}
 	for _, names := range [][]string{{}, {"redis"}, {"etcd", "etcd"}} {
 		s := defaultStores(names...)
 		if s.Validate() == nil {
-			t.Errorf("Validate() with --stores %v succeeded, want an error", names)
+			t.Errorf("--stores %v was accepted", names)
 		}
 	}
 }

@@ -19,9 +19,9 @@ import (
 var storeWatch = experiment.Experiment{
 	Name:  "store-watch",
 	Short: "Put keys with an increasing number of watchers, and measure event delivery",
-	Long: `Put keys at --rate while 1, 4, 16, … up to --watchers watchers watch the whole key space,
-on a new store for each measurement. The latency is measured by a probe, which puts a key of
-its own every 20 ms during the load: from the put until its watcher receives the event. The
+	Long: `Put keys at --rate while 1, 4, 16, … up to --watchers watchers watch the whole key space. Each
+measurement uses a new store. A probe measures the latency: it puts a key of its own every 20 ms
+during the load, and measures the time from the put until its own watch receives the event. The
 result shows whether every watcher received every event in time.`,
 	Example: `  k1m bench store-watch
   k1m bench store-watch --rate 5000 --watchers 1000`,
@@ -39,7 +39,7 @@ type watchOptions struct {
 // AddFlags binds the options to flags.
 func (o *watchOptions) AddFlags(fs *pflag.FlagSet) {
 	o.stores.AddFlags(fs)
-	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("watchers in the last step"))
+	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("largest number of watchers"))
 	fs.IntVar(&o.Rate, "rate", o.Rate, "puts per second; 0 means as fast as possible")
 }
 
@@ -57,36 +57,38 @@ func (o *watchOptions) Run(ctx context.Context, run *experiment.Run) error {
 		"server's CPU per event, µs", "all delivered")
 	return o.each(ctx, run, func(ctx context.Context, b *bench, c contender) ([]experiment.Figure, error) {
 		var last storeserver.Report
-		var lastSoon *experiment.Latencies
-		for _, watchers := range levels(1, o.Watchers.N) {
-			r, soon, err := o.step(ctx, b, c, watchers)
+		var lastLatencies *experiment.Latencies
+		for _, watchers := range powersOfFour(1, o.Watchers.N) {
+			r, latencies, err := o.step(ctx, b, c, watchers)
 			if err != nil {
 				return nil, err
 			}
 			w := r.Watch
-			table.Add(c.name, watchers, r.OpsPerSecond, w.EventsPerSecond, soon.Count(), soon.Millis(50), soon.Millis(99), soon.Millis(99.9),
+			table.Add(c.name, watchers, r.OpsPerSecond, w.EventsPerSecond,
+				latencies.Count(), latencies.Millis(50), latencies.Millis(99), latencies.Millis(99.9),
 				cpuPerEvent(r), w.Complete)
 			run.Result.Line(experiment.Series{Plot: "events delivered by watchers", Name: c.name, X: "watchers", Unit: "events/s", LogX: true, LogY: true}, float64(watchers), w.EventsPerSecond)
-			run.Result.Line(experiment.Series{Plot: "put-to-event latency by watchers, p99", Name: c.name, X: "watchers", Unit: "ms", LogX: true, LogY: true}, float64(watchers), soon.Millis(99))
-			last, lastSoon = r, soon
+			run.Result.Line(experiment.Series{Plot: "put-to-event latency by watchers, p99", Name: c.name, X: "watchers", Unit: "ms", LogX: true, LogY: true}, float64(watchers), latencies.Millis(99))
+			last, lastLatencies = r, latencies
 		}
 		return []experiment.Figure{
 			{Name: "events, most watchers", Unit: "/s", Value: last.Watch.EventsPerSecond, MoreIsBetter: true},
-			{Name: "put-to-event p99, most watchers", Unit: "ms", Value: lastSoon.Millis(99)},
+			{Name: "put-to-event p99, most watchers", Unit: "ms", Value: lastLatencies.Millis(99)},
 			{Name: "server's CPU per event, most watchers", Unit: "µs", Value: cpuPerEvent(last)},
 		}, nil
 	})
 }
 
-// step measures one number of watchers on a new store, with a concurrent probe.
+// step measures one number of watchers on a new store. It returns the report of etcd-bench, and the
+// latencies that a concurrent probe measured.
 func (o *watchOptions) step(ctx context.Context, b *bench, c contender, watchers int) (storeserver.Report, *experiment.Latencies, error) {
-	soon := experiment.NewLatencies()
+	latencies := experiment.NewLatencies()
 	report, err := b.measure(ctx, c, fmt.Sprintf("%d watchers", watchers), func() (report storeserver.Report, err error) {
-		err = b.with(ctx, c, func(server *storeserver.Server) error {
+		err = b.withNewServer(ctx, c, func(server *storeserver.Server) error {
 			probing, stop := context.WithCancel(ctx)
 			defer stop()
 			probed := make(chan error, 1)
-			go func() { probed <- probe(probing, server.URL, soon) }()
+			go func() { probed <- probe(probing, server.URL, latencies) }()
 			report, _, err = b.lab.Run(ctx, server, "watch", "--watchers", strconv.Itoa(watchers),
 				"--watch-connections", connectionsOf(watchers*10), "--clients", "10", "--rate", strconv.Itoa(o.Rate),
 				"--duration", o.Duration.D.String(), "--key-space-size", "1000", "--val-size", "1024")
@@ -95,12 +97,13 @@ func (o *watchOptions) step(ctx context.Context, b *bench, c contender, watchers
 		})
 		return report, err
 	})
-	return report, soon, err
+	return report, latencies, err
 }
 
-// probe puts a key of its own and waits for its event, until ctx ends.
-func probe(ctx context.Context, url string, soon *experiment.Latencies) error {
-	const key, pause = "probe", 20 * time.Millisecond
+// probe repeatedly puts a key and waits for the watch event of this key, until ctx ends. It records the
+// time of each put from the request until the event.
+func probe(ctx context.Context, url string, latencies *experiment.Latencies) error {
+	const key, interval = "probe", 20 * time.Millisecond
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{url}, Logger: zap.NewNop()})
 	if err != nil {
 		return err
@@ -116,11 +119,11 @@ func probe(ctx context.Context, url string, soon *experiment.Latencies) error {
 		if _, ok := <-events; !ok || ctx.Err() != nil {
 			return nil
 		}
-		soon.Record(time.Since(begun))
+		latencies.Record(time.Since(begun))
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(pause):
+		case <-time.After(interval):
 		}
 	}
 }

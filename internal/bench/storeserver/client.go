@@ -14,7 +14,7 @@ import (
 	"syscall"
 )
 
-// Load generators: etcd-bench, and the benchmark tool of etcd.
+// The load generators, by the names of their programs: etcd-bench, and the benchmark tool of etcd.
 const (
 	etcdBench     = "etcd-bench"
 	EtcdBenchmark = "etcd-benchmark"
@@ -48,7 +48,7 @@ type Percentiles struct {
 	Max  int64 `json:"max"`
 }
 
-// Details returns the values that every report contains, by name.
+// Details returns those values of the report that every load yields, by name.
 func (r Report) Details() map[string]float64 {
 	return map[string]float64{
 		"opsPerSecond":         r.OpsPerSecond,
@@ -64,8 +64,9 @@ func (r Report) Details() map[string]float64 {
 type Client struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
-	// stderr is the standard error of the program, which is shown only if it fails.
-	stderr  bytes.Buffer
+	// stderr is the standard error of the benchmark tool of etcd. It is shown only if the tool fails.
+	stderr bytes.Buffer
+	// Command is the command line, with placeholders for the values that differ between runs.
 	Command string
 }
 
@@ -75,11 +76,11 @@ type Priority bool
 const (
 	// NormalPriority is the default priority.
 	NormalPriority Priority = false
-	// IdlePriority runs only while no other client on the core is runnable (SCHED_IDLE).
+	// IdlePriority lets the load generator run only while the core has nothing else to run (SCHED_IDLE).
 	IdlePriority Priority = true
 )
 
-// prefix returns the start of the command line.
+// prefix returns the start of a command line, which sets the cores and the priority.
 func (l *Lab) prefix(priority Priority) []string {
 	pinned := []string{"taskset", "-c", l.ClientCores}
 	if priority == IdlePriority {
@@ -88,8 +89,8 @@ func (l *Lab) prefix(priority Priority) []string {
 	return pinned
 }
 
-// begin starts a program on the cores of the clients.
-func (l *Lab) begin(ctx context.Context, s *Server, priority Priority, program string, args ...string) (*Client, error) {
+// startClient starts a load generator on the cores of the clients.
+func (l *Lab) startClient(ctx context.Context, s *Server, priority Priority, program string, args ...string) (*Client, error) {
 	line := append(l.prefix(priority), l.Program(program))
 	line = append(line, args...)
 	c := &Client{cmd: exec.CommandContext(ctx, line[0], line[1:]...)}
@@ -98,13 +99,13 @@ func (l *Lab) begin(ctx context.Context, s *Server, priority Priority, program s
 	if program == EtcdBenchmark {
 		c.cmd.Stderr = &c.stderr
 	}
-	// The process is killed when this process exits, like the server.
+	// Like the server, the load generator is killed when this process exits.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	c.Command = s.shown(append(append(l.prefix(priority), program), args...))
+	c.Command = s.withPlaceholders(append(append(l.prefix(priority), program), args...))
 	return c, c.cmd.Start()
 }
 
-// End waits for the program to exit.
+// End waits for the load generator to exit. It returns an error if the load generator failed.
 func (c *Client) End(ctx context.Context) error {
 	err := c.cmd.Wait()
 	if ctx.Err() != nil {
@@ -116,18 +117,18 @@ func (c *Client) End(ctx context.Context) error {
 	return nil
 }
 
-// Stop interrupts an etcd-bench, which then reports its result so far.
+// Stop interrupts etcd-bench, which then reports what it has measured so far.
 func (c *Client) Stop() error { return c.cmd.Process.Signal(syscall.SIGINT) }
 
-// ErrOperations is returned if more operations failed than etcd-bench permits. The report that is
-// returned with it is complete, and contains the number and the kinds of errors.
+// ErrOperations means that etcd-bench ran to its end and then failed because of failed operations. The
+// report that is returned with this error is complete. It contains the number of errors by kind.
 var ErrOperations = errors.New("operations failed")
 
-// Report waits for an etcd-bench and parses its report.
+// Report waits for etcd-bench to exit, and parses its report.
 func (c *Client) Report(ctx context.Context) (r Report, err error) {
 	err = c.End(ctx)
-	if unread := json.Unmarshal(c.output.Bytes(), &r); err == nil && unread != nil {
-		err = fmt.Errorf("%s: %w", c.Command, unread)
+	if invalid := json.Unmarshal(c.output.Bytes(), &r); err == nil && invalid != nil {
+		err = fmt.Errorf("%s: invalid report: %w", c.Command, invalid)
 	}
 	if exit := new(exec.ExitError); errors.As(err, &exit) && r.Errors > 0 {
 		return r, fmt.Errorf("%s: %w: %d of %d: %v", c.Command, ErrOperations, r.Errors, r.Ops+r.Errors, r.ErrorsByKind)
@@ -135,12 +136,12 @@ func (c *Client) Report(ctx context.Context) (r Report, err error) {
 	return r, err
 }
 
-// Bench starts an etcd-bench.
+// Bench starts etcd-bench.
 func (l *Lab) Bench(ctx context.Context, s *Server, priority Priority, args ...string) (*Client, error) {
-	return l.begin(ctx, s, priority, etcdBench, benchArgs(s, args)...)
+	return l.startClient(ctx, s, priority, etcdBench, benchArgs(s, args)...)
 }
 
-// Run runs an etcd-bench until it exits.
+// Run runs etcd-bench until it exits. It returns the report and the command line.
 func (l *Lab) Run(ctx context.Context, s *Server, args ...string) (Report, string, error) {
 	c, err := l.Bench(ctx, s, NormalPriority, args...)
 	if err != nil {
@@ -155,9 +156,9 @@ func benchArgs(s *Server, args []string) []string {
 		"--server-pid", strconv.Itoa(s.process.Process.Pid))
 }
 
-// RunBenchmark runs the benchmark tool of etcd and returns the puts per second.
+// RunBenchmark runs the benchmark tool of etcd. It returns the puts per second and the command line.
 func (l *Lab) RunBenchmark(ctx context.Context, s *Server, args ...string) (float64, string, error) {
-	c, err := l.begin(ctx, s, NormalPriority, EtcdBenchmark, append([]string{"--endpoints", s.URL}, args...)...)
+	c, err := l.startClient(ctx, s, NormalPriority, EtcdBenchmark, append([]string{"--endpoints", s.URL}, args...)...)
 	if err != nil {
 		return 0, "", err
 	}
@@ -170,8 +171,8 @@ func (l *Lab) RunBenchmark(ctx context.Context, s *Server, args ...string) (floa
 
 var requestsPerSecond = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
 
-// parseBenchmark parses the puts per second from the output of the benchmark tool of etcd. It
-// fails if operations failed.
+// parseBenchmark parses the puts per second from the output of the benchmark tool of etcd. It returns an
+// error if operations failed.
 func parseBenchmark(output string) (float64, error) {
 	if _, distribution, found := strings.Cut(output, "Error distribution:"); found {
 		return 0, fmt.Errorf("etcd's benchmark had errors: %s", strings.TrimSpace(distribution))

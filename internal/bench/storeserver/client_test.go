@@ -7,25 +7,23 @@ import (
 	"testing"
 )
 
-func TestParseBenchmarkReturnsRateOrError(t *testing.T) {
-	const complete = "\nSummary:\n  Total:\t1.2 secs.\n  Slowest:\t0.1 secs.\n  Requests/sec:\t8123.4567\n"
-	if rate, err := parseBenchmark(complete); err != nil || rate != 8123.4567 {
-		t.Errorf("parseBenchmark() of complete output = %v, %v, want 8123.4567, nil", rate, err)
+func TestParseBenchmark(t *testing.T) {
+	const good = "\nSummary:\n  Total:\t1.2 secs.\n  Slowest:\t0.1 secs.\n  Requests/sec:\t8123.4567\n"
+	if rate, err := parseBenchmark(good); err != nil || rate != 8123.4567 {
+		t.Errorf("parseBenchmark returned %v, %v; want 8123.4567", rate, err)
 	}
-	if _, err := parseBenchmark(complete + "\nError distribution:\n  [3]\tetcdserver: no space\n"); err == nil || !strings.Contains(err.Error(), "no space") {
-		t.Errorf("parseBenchmark() of output with errors = %v, want an error with %q", err, "no space")
+	if _, err := parseBenchmark(good + "\nError distribution:\n  [3]\tetcdserver: no space\n"); err == nil || !strings.Contains(err.Error(), "no space") {
+		t.Errorf("for an output with failed operations, parseBenchmark returned %v", err)
 	}
 	if _, err := parseBenchmark("panic"); err == nil {
-		t.Error("parseBenchmark() of output without a rate succeeded, want an error")
+		t.Error("parseBenchmark accepted an output without a rate")
 	}
 }
 
-// TestReportDistinguishesFailedOperations runs scripts in place of etcd-bench. The report of a run
-// with failed operations is returned with ErrOperations, other failures with another error.
-func TestReportDistinguishesFailedOperations(t *testing.T) {
+func TestReportOfFailedOperations(t *testing.T) {
 	for _, c := range []struct {
 		script           string
-		operationsFailed bool
+		failedOperations bool
 	}{
 		{`echo '{"ops": 30, "errors": 10, "errorsByKind": {"too many requests": 10}}'; exit 1`, true},
 		{`echo '{"ops": 30, "errors": 0, "watch": {"complete": false}}'; exit 1`, false},
@@ -38,8 +36,8 @@ func TestReportDistinguishesFailedOperations(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := client.Report(t.Context())
-		if err == nil || errors.Is(err, ErrOperations) != c.operationsFailed || c.operationsFailed != (r.Errors == 10) {
-			t.Errorf("Report() of %s = %+v, %v, want an error, ErrOperations and 10 errors: %v", c.script, r, err, c.operationsFailed)
+		if err == nil || errors.Is(err, ErrOperations) != c.failedOperations || c.failedOperations != (r.Errors == 10) {
+			t.Errorf("for the load generator %q, Report returned %+v, %v; want ErrOperations: %v", c.script, r, err, c.failedOperations)
 		}
 	}
 }

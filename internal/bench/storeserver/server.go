@@ -1,6 +1,5 @@
-// Package storeserver runs a store and load generators for it as processes, each pinned to cores
-// of its own. It is used by package store, by the calibration of package controlplane, and by
-// test/bench.
+// Package storeserver runs a store and load generators as processes, which are pinned to separate cores.
+// Package store, the calibration of package controlplane, and test/bench use it.
 package storeserver
 
 import (
@@ -27,7 +26,7 @@ const (
 	startTimeout = 3 * time.Minute
 	pollInterval = 5 * time.Millisecond
 
-	// The memory is stable if it has not changed by more than 0.1 % for this time.
+	// The memory is stable if it changes by at most 0.1 % within this time.
 	settleInterval = time.Second
 	settleTimeout  = 30 * time.Second
 )
@@ -38,7 +37,7 @@ const (
 	Etcd    = "etcd"
 )
 
-// Lab is the environment of the measurements: programs and cores.
+// Lab is the environment of the measurements: the programs, and the cores on which they run.
 type Lab struct {
 	// Bin is the directory of the programs.
 	Bin string
@@ -46,19 +45,20 @@ type Lab struct {
 	ServerCores, ClientCores string
 }
 
-// SplitCores returns core lists that give server and clients half of the cores each.
+// SplitCores returns core lists that give half of the cores to the server and half to the clients. A
+// single core is given to both.
 func SplitCores(cores int) (server, clients string) {
 	if cores == 1 {
 		return "0", "0"
 	}
 	half := cores / 2
-	span := func(first, last int) string {
+	coreList := func(first, last int) string {
 		if first == last {
 			return strconv.Itoa(first)
 		}
 		return fmt.Sprintf("%d-%d", first, last)
 	}
-	return span(0, half-1), span(half, cores-1)
+	return coreList(0, half-1), coreList(half, cores-1)
 }
 
 // Program returns the path of a program.
@@ -67,17 +67,17 @@ func (l *Lab) Program(name string) string { return filepath.Join(l.Bin, name) }
 // Server is a running store.
 type Server struct {
 	Store, URL string
-	// Folder is the data directory.
+	// Folder is the directory that contains the data directory.
 	Folder  string
 	process *exec.Cmd
-	// Command is the command line with placeholders for addresses and directories.
+	// Command is the command line, with placeholders for the values that differ between runs.
 	Command string
 	// Startup is the time from the start of the process until it was healthy.
 	Startup time.Duration
 }
 
-// Fresh starts an empty store whose data is in a new directory below parent. Discard stops the
-// store and removes the directory.
+// Fresh starts an empty store, with its data in a new directory below parent. The caller must call
+// Discard, which stops the store and removes the directory.
 func (l *Lab) Fresh(ctx context.Context, store, parent string, args ...string) (*Server, error) {
 	folder, err := os.MkdirTemp(parent, "bench-")
 	if err != nil {
@@ -90,7 +90,7 @@ func (l *Lab) Fresh(ctx context.Context, store, parent string, args ...string) (
 	return s, nil
 }
 
-// Start starts a store with its data in a directory, and waits until it is healthy.
+// Start starts a store with its data below folder, and waits until the store is healthy.
 func (l *Lab) Start(ctx context.Context, store, folder string, args ...string) (*Server, error) {
 	address, err := freeAddress()
 	if err != nil {
@@ -114,12 +114,12 @@ func (l *Lab) Start(ctx context.Context, store, folder string, args ...string) (
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	s := &Server{Store: store, URL: url, Folder: folder, process: cmd}
-	s.Command = s.shown(append([]string{"taskset", "-c", l.ServerCores, store}, append(all, args...)...))
+	s.Command = s.withPlaceholders(append([]string{"taskset", "-c", l.ServerCores, store}, append(all, args...)...))
 	begun := time.Now()
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	if err := s.untilHealthy(ctx); err != nil {
+	if err := s.awaitHealthy(ctx); err != nil {
 		s.Kill()
 		return nil, err
 	}
@@ -127,7 +127,8 @@ func (l *Lab) Start(ctx context.Context, store, folder string, args ...string) (
 	return s, nil
 }
 
-func (s *Server) untilHealthy(ctx context.Context) error {
+// awaitHealthy waits until the store is healthy.
+func (s *Server) awaitHealthy(ctx context.Context) error {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(pollInterval) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -139,8 +140,7 @@ func (s *Server) untilHealthy(ctx context.Context) error {
 	return fmt.Errorf("%s was not healthy after %s", s.Store, startTimeout)
 }
 
-// healthy reports whether the store is healthy. A connection error means that it does not listen
-// yet.
+// healthy reports whether the store is healthy. A store that does not listen yet is not healthy.
 func (s *Server) healthy() bool {
 	response, err := http.Get(s.URL + "/health")
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *Server) healthy() bool {
 
 // Kill kills the store, as a crash would.
 func (s *Server) Kill() {
-	// Wait reports the kill signal as an error.
+	// The errors are ignored: the process may have exited, and Wait reports the signal as an error.
 	_ = s.process.Process.Kill()
 	_ = s.process.Wait()
 }
@@ -162,48 +162,47 @@ func (s *Server) Kill() {
 func (s *Server) Discard() {
 	s.Kill()
 	if err := os.RemoveAll(s.Folder); err != nil {
-		fmt.Fprintln(os.Stderr, "removing data:", err)
+		fmt.Fprintln(os.Stderr, "removing the data of the store:", err)
 	}
 }
 
-// CPU returns the CPU time of the process in nanoseconds, over all its threads, including those
+// CPU returns the CPU time of the process in nanosecond resolution. It includes all threads, also those
 // that have exited.
 func (s *Server) CPU() (time.Duration, error) {
-	// This is MAKE_PROCESS_CPUCLOCK of the kernel: the inverted process ID, and the clock type
-	// that the scheduler maintains.
-	const scheduler = 2
-	clock := ^s.process.Process.Pid<<3 | scheduler
+	// This is the macro MAKE_PROCESS_CPUCLOCK of the kernel with the clock type CPUCLOCK_SCHED.
+	const cpuClockSched = 2
+	clock := ^s.process.Process.Pid<<3 | cpuClockSched
 	var used unix.Timespec
 	if err := unix.ClockGettime(int32(clock), &used); err != nil {
-		return 0, fmt.Errorf("CPU time of %s: %w", s.Store, err)
+		return 0, fmt.Errorf("reading the CPU time of %s: %w", s.Store, err)
 	}
 	return time.Duration(used.Nano()), nil
 }
 
-// ThreadCPU returns the CPU time of the threads with this name.
+// ThreadCPU returns the total CPU time of the running threads with this name.
 func (s *Server) ThreadCPU(name string) (time.Duration, error) {
 	threads, err := procfs.AllThreads(s.process.Process.Pid)
 	if err != nil {
-		return 0, fmt.Errorf("threads of %s: %w", s.Store, err)
+		return 0, fmt.Errorf("listing the threads of %s: %w", s.Store, err)
 	}
-	found, taken := false, time.Duration(0)
+	found, used := false, time.Duration(0)
 	for _, thread := range threads {
-		if called, err := thread.Comm(); err != nil || called != name {
+		if comm, err := thread.Comm(); err != nil || comm != name {
 			continue
 		}
 		stat, err := thread.Schedstat()
 		if err != nil {
-			return 0, fmt.Errorf("CPU time of %s: %w", s.Store, err)
+			return 0, fmt.Errorf("reading the CPU time of a thread of %s: %w", s.Store, err)
 		}
-		found, taken = true, taken+time.Duration(stat.RunningNanoseconds)
+		found, used = true, used+time.Duration(stat.RunningNanoseconds)
 	}
 	if !found {
 		return 0, fmt.Errorf("%s has no thread %q", s.Store, name)
 	}
-	return taken, nil
+	return used, nil
 }
 
-// Resident returns the resident memory in bytes.
+// Resident returns the resident memory of the process in bytes.
 func (s *Server) Resident() (int64, error) {
 	process, err := procfs.NewProc(s.process.Process.Pid)
 	if err != nil {
@@ -213,7 +212,7 @@ func (s *Server) Resident() (int64, error) {
 	return int64(stat.ResidentMemory()), err
 }
 
-// Settled waits until the resident memory has stopped changing, and returns it.
+// Settled waits until the resident memory is stable, but for at most 30 s, and returns it in bytes.
 func (s *Server) Settled(ctx context.Context) (int64, error) {
 	before, err := s.Resident()
 	for deadline := time.Now().Add(settleTimeout); err == nil && time.Now().Before(deadline); {
@@ -232,8 +231,9 @@ func (s *Server) Settled(ctx context.Context) (int64, error) {
 	return before, err
 }
 
-// shown returns the command line with placeholders for values that differ between runs.
-func (s *Server) shown(args []string) string {
+// withPlaceholders returns a command line in which placeholders replace the values that differ between
+// runs: the URL, the directory and the process ID of the server.
+func (s *Server) withPlaceholders(args []string) string {
 	line := strings.ReplaceAll(strings.Join(args, " "), s.URL, "$URL")
 	line = strings.ReplaceAll(line, s.Folder, "$DIR")
 	if s.process.Process != nil {
@@ -242,6 +242,7 @@ func (s *Server) shown(args []string) string {
 	return line
 }
 
+// freeAddress returns a loopback address with a port that no process uses.
 func freeAddress() (string, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

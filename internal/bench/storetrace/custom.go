@@ -16,6 +16,7 @@ var (
 	widgets     = schema.GroupVersionResource{Group: "life.example.com", Version: "v1", Resource: "widgets"}
 )
 
+// definition returns the CustomResourceDefinition of widgets.
 func definition() *unstructured.Unstructured {
 	anything := map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
 	version := map[string]any{
@@ -33,13 +34,13 @@ func definition() *unstructured.Unstructured {
 	}}
 }
 
-// customResources creates a CustomResourceDefinition and objects of it, changes the objects and
+// customResources creates a CustomResourceDefinition and custom resources, patches the custom resources and
 // their status, and deletes the definition.
-func (l *life) customResources(ctx context.Context) error {
-	if _, err := l.dynamic.Resource(definitions).Create(ctx, definition(), metav1.CreateOptions{}); err != nil {
+func (r *runner) customResources(ctx context.Context) error {
+	if _, err := r.dynamic.Resource(definitions).Create(ctx, definition(), metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	objects := l.dynamic.Resource(widgets).Namespace(namespace)
+	objects := r.dynamic.Resource(widgets).Namespace(namespace)
 	err := await(ctx, func(ctx context.Context) (bool, error) {
 		_, err := objects.List(ctx, metav1.ListOptions{})
 		if apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) {
@@ -50,7 +51,7 @@ func (l *life) customResources(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("waiting for the CustomResourceDefinition: %w", err)
 	}
-	for i := range l.options.Objects {
+	for i := range r.options.Objects {
 		name := fmt.Sprintf("widget-%03d", i)
 		object := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": widgets.GroupVersion().String(), "kind": "Widget",
@@ -59,9 +60,9 @@ func (l *life) customResources(ctx context.Context) error {
 		if _, err := objects.Create(ctx, object, metav1.CreateOptions{}); err != nil {
 			return err
 		}
-		for _, part := range [][]string{nil, {"status"}} {
+		for _, subresource := range [][]string{nil, {"status"}} {
 			patch := []byte(`{"spec":{"size":-1},"status":{"seen":true}}`)
-			if _, err := objects.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, part...); err != nil {
+			if _, err := objects.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, subresource...); err != nil {
 				return err
 			}
 		}
@@ -69,12 +70,12 @@ func (l *life) customResources(ctx context.Context) error {
 	if err := objects.Delete(ctx, "widget-000", metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	all := l.dynamic.Resource(definitions)
-	if err := all.Delete(ctx, widgets.GroupResource().String(), metav1.DeleteOptions{}); err != nil {
+	crds := r.dynamic.Resource(definitions)
+	if err := crds.Delete(ctx, widgets.GroupResource().String(), metav1.DeleteOptions{}); err != nil {
 		return err
 	}
 	return await(ctx, func(ctx context.Context) (bool, error) {
-		_, err := all.Get(ctx, widgets.GroupResource().String(), metav1.GetOptions{})
+		_, err := crds.Get(ctx, widgets.GroupResource().String(), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return true, nil
 		}

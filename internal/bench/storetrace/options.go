@@ -1,6 +1,6 @@
-// Package storetrace records the etcd requests of a cluster (`k1m bench proxy-trace`): it runs a
-// cluster through the common operations of Kubernetes with etcd-proxy between API servers and
-// store, and reports which requests the API servers sent.
+// Package storetrace records the requests that a cluster sends to its store (`k1m bench proxy-trace`). It
+// creates a cluster with etcd-proxy between the API servers and the store, executes common operations of
+// Kubernetes, and reports which requests the API servers sent.
 package storetrace
 
 import (
@@ -14,10 +14,12 @@ import (
 )
 
 const (
-	// During the run the Deployment grows by half and is replaced.
+	// Limits of --replicas and --objects. During the run the Deployment is scaled up by half, and then a
+	// new image replaces all its pods.
 	maxReplicas = 100_000
 	maxObjects  = 100_000
-	// The run takes half a minute, and API servers compact every five minutes by default.
+	// API servers compact the store every five minutes by default. The run is shorter, so it sets a
+	// shorter interval: otherwise the trace would contain no compaction.
 	compactionInterval = "5s"
 )
 
@@ -25,15 +27,15 @@ const (
 type Options struct {
 	Nodes    int
 	Replicas int // of the Deployment
-	Objects  int // number of ConfigMaps, of Secrets and of custom resources
+	Objects  int // number of objects of each kind: ConfigMaps, Secrets and custom resources
 	Store    string
-	Timeout  time.Duration // of each step
-	Out      string        // directory of report.html and summary.json
-	// TraceFile is the file of the trace; if empty, the trace is removed with the cluster.
+	Timeout  time.Duration // for the start of the cluster, and for each group of operations
+	Out      string        // directory for report.html and summary.json
+	// TraceFile is the file for the trace. If it is empty, the trace is removed at the end.
 	TraceFile string
 }
 
-// DefaultOptions returns the options of a run of about a minute.
+// DefaultOptions returns the default options of a run.
 func DefaultOptions() Options {
 	return Options{
 		Nodes: 100, Replicas: 100, Objects: 50, Store: clusterdir.StoreMemEtcd,
@@ -43,20 +45,20 @@ func DefaultOptions() Options {
 
 // AddFlags binds the options to flags; their current values are the defaults.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "simulated nodes")
-	fs.IntVar(&o.Replicas, "replicas", o.Replicas, "pods of the Deployment that is rolled out")
-	fs.IntVar(&o.Objects, "objects", o.Objects, "number of ConfigMaps, of Secrets and of custom resources")
-	fs.StringVar(&o.Store, "store", o.Store, "state store: mem_etcd|etcd")
-	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit of a step")
+	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "number of simulated nodes")
+	fs.IntVar(&o.Replicas, "replicas", o.Replicas, "number of pods of the Deployment, before it is scaled up by half")
+	fs.IntVar(&o.Objects, "objects", o.Objects, "number of objects of each kind: ConfigMaps, Secrets and custom resources")
+	fs.StringVar(&o.Store, "store", o.Store, "store of the cluster: mem_etcd|etcd")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the start of the cluster, and for each group of operations")
 	fs.StringVar(&o.Out, "out", o.Out, "directory for report.html and summary.json")
-	fs.StringVar(&o.TraceFile, "trace-file", o.TraceFile, "file of the trace (default: the trace is removed with the cluster)")
+	fs.StringVar(&o.TraceFile, "trace-file", o.TraceFile, "file for the trace (default: the trace is removed at the end)")
 }
 
 // Validate returns the first invalid option as a usage error.
 func (o *Options) Validate() error {
 	switch {
 	case o.Nodes < 1:
-		return usage.Errorf("--nodes %d: pods need at least one node", o.Nodes)
+		return usage.Errorf("--nodes %d: choose 1 or more", o.Nodes)
 	case o.Replicas < 2 || o.Replicas > maxReplicas:
 		return usage.Errorf("--replicas %d: choose 2 to %d", o.Replicas, maxReplicas)
 	case o.Objects < 2 || o.Objects > maxObjects:
@@ -71,7 +73,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// clusterFlags returns the flags of `k1m up`.
+// clusterFlags returns the flags of `k1m up`, set to the values that this run needs.
 func (o *Options) clusterFlags(traceFile string) (*pflag.FlagSet, error) {
 	settings := clusterdir.DefaultSettings()
 	wanted := settings

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// ErrIncomplete is returned if the trace does not contain all requests.
+// ErrIncomplete means that the trace does not contain all requests.
 var ErrIncomplete = errors.New("records are missing")
 
 // Result is the result of one run.
@@ -18,17 +18,17 @@ type Result struct {
 	Store    string `json:"store"`
 	Steps    []Step `json:"steps"`
 	Page     string `json:"page"`
-	// Summary is the part of the report that Print shows.
+	// Summary is the part of the report of etcd-proxy that Print shows.
 	Summary Summary `json:"-"`
 }
 
-// Step is one step of the run.
+// Step is the start of the cluster, or a group of operations.
 type Step struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
 }
 
-// Summary is the part of the report of etcd-proxy that Result contains.
+// Summary is a part of the report of etcd-proxy.
 type Summary struct {
 	Totals struct {
 		Calls, Streams, MissingRecords int64
@@ -40,7 +40,7 @@ type Summary struct {
 	Shapes []Shape `json:"shapes"`
 }
 
-// Shape is a group of requests with the same form.
+// Shape describes the requests that have the same request shape.
 type Shape struct {
 	Shape, Class                string
 	Count                       int64
@@ -48,10 +48,11 @@ type Shape struct {
 	Kinds                       []string
 }
 
-// classOther is the class of requests outside the five request types of Kubernetes.
+// classOther is the class of requests that have none of the five shapes that Kubernetes is documented to
+// use.
 const classOther = "other"
 
-// Err returns an error of one line if the result violates an invariant.
+// Err returns an error if the trace is incomplete or empty.
 func (r *Result) Err() error {
 	switch {
 	case r.Summary.Totals.MissingRecords > 0:

@@ -18,14 +18,14 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// ErrClusterExists is returned when a run would have to replace an existing cluster.
+// ErrClusterExists means that a run cannot create its cluster, because a cluster of this name exists.
 var ErrClusterExists = errors.New("cluster exists already")
 
-// minFreeDisk is the disk space that a cluster and its trace need.
+// minFreeDisk is the free disk space that is required to create the cluster and the trace.
 var minFreeDisk = resource.MustParse("1Gi")
 
-// Run creates a cluster with etcd-proxy, executes the operations, removes the cluster, and writes
-// and returns the report.
+// Run creates a cluster with etcd-proxy, executes the operations and removes the cluster. It writes the
+// report and returns the result.
 func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Display) (result Result, err error) {
 	if dir.Exists() {
 		return Result{}, fmt.Errorf("cluster %q: %w; remove it with `k1m down --name %s`, or choose another --name",
@@ -50,15 +50,16 @@ func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Di
 	if _, err := os.Stat(traceFile); err == nil {
 		return Result{}, fmt.Errorf("%s exists; move it away or choose another --trace-file", traceFile)
 	}
-	steps, err := live(ctx, dir, o, traceFile, display)
+	steps, err := recordTrace(ctx, dir, o, traceFile, display)
 	if err != nil {
 		return Result{}, err
 	}
 	return report(ctx, proxy, traceFile, o, steps)
 }
 
-// live creates a cluster, executes the operations, and removes it.
-func live(ctx context.Context, dir clusterdir.Dir, o Options, traceFile string, display progress.Display) (steps []Step, err error) {
+// recordTrace creates a cluster, executes the operations and removes the cluster. It returns the duration
+// of each step.
+func recordTrace(ctx context.Context, dir clusterdir.Dir, o Options, traceFile string, display progress.Display) (steps []Step, err error) {
 	flags, err := o.clusterFlags(traceFile)
 	if err != nil {
 		return nil, err
@@ -75,27 +76,27 @@ func live(ctx context.Context, dir clusterdir.Dir, o Options, traceFile string, 
 		return nil, err
 	}
 	steps = append(steps, Step{Name: "control plane and nodes", Seconds: time.Since(started).Seconds()})
-	l, err := newLife(dir, o)
+	r, err := newRunner(dir, o)
 	if err != nil {
 		return nil, err
 	}
-	for _, chapter := range l.chapters() {
-		began, task := time.Now(), display.Task(chapter.name, 0)
-		within, cancel := context.WithTimeout(ctx, o.Timeout)
-		err := chapter.live(within)
+	for _, group := range r.groups() {
+		began, task := time.Now(), display.Task(group.name, 0)
+		limited, cancel := context.WithTimeout(ctx, o.Timeout)
+		err := group.execute(limited)
 		cancel()
 		if err != nil {
 			progress.Fail(ctx, task, err.Error())
-			return nil, fmt.Errorf("%s: %w", chapter.name, err)
+			return nil, fmt.Errorf("%s: %w", group.name, err)
 		}
 		took := time.Since(began)
 		task.Done("done")
-		steps = append(steps, Step{Name: chapter.name, Seconds: took.Seconds()})
+		steps = append(steps, Step{Name: group.name, Seconds: took.Seconds()})
 	}
 	return steps, nil
 }
 
-// report runs etcd-proxy to evaluate the trace.
+// report runs `etcd-proxy report` on the trace, and writes report.html and summary.json.
 func report(ctx context.Context, proxy, traceFile string, o Options, steps []Step) (Result, error) {
 	page := filepath.Join(o.Out, "report.html")
 	text, err := exec.CommandContext(ctx, proxy, "report", traceFile, "-o", "json", "--html", page).Output()
@@ -104,11 +105,11 @@ func report(ctx context.Context, proxy, traceFile string, o Options, steps []Ste
 		if errors.As(err, &failed) {
 			err = fmt.Errorf("%w: %s", err, failed.Stderr)
 		}
-		return Result{}, fmt.Errorf("reporting: %w", err)
+		return Result{}, fmt.Errorf("running etcd-proxy report: %w", err)
 	}
 	result := Result{Nodes: o.Nodes, Replicas: o.Replicas, Objects: o.Objects, Store: o.Store, Steps: steps, Page: page}
 	if err := json.Unmarshal(text, &result.Summary); err != nil {
-		return Result{}, fmt.Errorf("reading the report: %w", err)
+		return Result{}, fmt.Errorf("reading the report of etcd-proxy: %w", err)
 	}
 	content, err := json.MarshalIndent(struct {
 		Run    Result          `json:"run"`

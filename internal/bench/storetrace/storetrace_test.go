@@ -11,7 +11,7 @@ import (
 
 func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	if o := DefaultOptions(); o.Validate() != nil {
-		t.Errorf("Validate() of the default options = %v, want nil", o.Validate())
+		t.Errorf("the default options are invalid: %v", o.Validate())
 	}
 	for name, change := range map[string]func(*Options){
 		"--nodes":    func(o *Options) { o.Nodes = 0 },
@@ -24,12 +24,12 @@ func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 		o := DefaultOptions()
 		change(&o)
 		if err := o.Validate(); !errors.Is(err, usage.Err) || !strings.HasPrefix(err.Error(), name) {
-			t.Errorf("Validate() with an invalid %s = %v, want a usage error that starts with the flag", name, err)
+			t.Errorf("with invalid %s, Validate returned %v, not a usage error that starts with the flag", name, err)
 		}
 	}
 }
 
-func TestClusterFlagsEnableRecording(t *testing.T) {
+func TestClusterFlagsEnableTrace(t *testing.T) {
 	o := DefaultOptions()
 	flags, err := o.clusterFlags("/trace.zst")
 	if err != nil {
@@ -37,7 +37,7 @@ func TestClusterFlagsEnableRecording(t *testing.T) {
 	}
 	for name, value := range map[string]string{"trace": "true", "trace-file": "/trace.zst", "nodes": "100"} {
 		if flag := flags.Lookup(name); !flag.Changed || flag.Value.String() != value {
-			t.Errorf("--%s = %s (set: %v), want %s", name, flag.Value, flag.Changed, value)
+			t.Errorf("--%s is %q, want %q", name, flag.Value, value)
 		}
 	}
 }
@@ -51,19 +51,19 @@ func TestMissingRecordsAreAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.Err(); err != nil {
-		t.Errorf("Err() of a complete recording = %v, want nil", err)
+		t.Errorf("a complete trace returned the error %v", err)
 	}
 	var printed strings.Builder
 	r.Print(&printed)
 	if !strings.Contains(printed.String(), "Status") || strings.Contains(printed.String(), "get(k)") {
-		t.Errorf("Print() wrote\n%s\nwant the shape Status and not the shape get(k)", &printed)
+		t.Errorf("Print must list requests of class other only; it printed\n%s", &printed)
 	}
 	r.Summary.Totals.MissingRecords = 1
 	if err := r.Err(); !errors.Is(err, ErrIncomplete) {
-		t.Errorf("Err() with a missing line = %v, want %v", err, ErrIncomplete)
+		t.Errorf("with a missing record, Err returned %v, not ErrIncomplete", err)
 	}
 	r.Summary.Totals.MissingRecords, r.Summary.Totals.Calls = 0, 0
 	if err := r.Err(); !errors.Is(err, ErrIncomplete) {
-		t.Errorf("Err() without calls = %v, want %v", err, ErrIncomplete)
+		t.Errorf("without a call, Err returned %v, not ErrIncomplete", err)
 	}
 }

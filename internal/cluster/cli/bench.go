@@ -24,12 +24,12 @@ func newBench(name *string, version string) *cobra.Command {
 	return cmd
 }
 
-// customBenchmarks are the benchmarks that do not use the harness of package experiment. Their
+// customBenchmarks returns the benchmarks that do not run in the framework of package experiment. Their
 // results have their own formats.
 func customBenchmarks(version string) []benchmark {
 	return []benchmark{
 		newBenchMillion().withOutFlag(version), newBenchSchedule().withOutFlag(version), newBenchIntake().withOutFlag(version),
-		newBenchShards().withOutFlag(version), newBenchProxyTrace(),
+		newBenchReplicaSimulation().withOutFlag(version), newBenchProxyTrace(),
 	}
 }
 

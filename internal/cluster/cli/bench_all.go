@@ -20,8 +20,10 @@ import (
 
 // allOptions are the options of `k1m bench all`.
 type allOptions struct {
-	request         experiment.Request
-	only            []string
+	request experiment.Request
+	only    []string
+	// compare is a file with stored ratios, and record the file to which the ratios of this run are
+	// written. Both may be "".
 	compare, record string
 	band            float64
 }
@@ -32,12 +34,13 @@ func newBenchAll(version string) benchmark {
 	return benchmark{
 		use:   "all",
 		short: "Run all experiments in a short form and check their ratios for regressions",
-		long: `Run all experiments one after the other in a short form, and compare their ratios with those
-in a file. A ratio compares a component of this project with the stock component (ours ÷ stock).
+		long: `Run all experiments in a short form, one after the other, and compare their ratios with the ratios
+in the file --compare. A ratio is the figure of a component of this project divided by that of the
+stock component.
 
 The command fails if an experiment fails, or if a ratio of CPU time or memory is worse than the
-stored one by more than --band. Ratios of rates and latencies are shown but not checked, because
-they vary too much in short runs.`,
+stored ratio by more than --band. Ratios of rates and latencies are shown but not checked, because
+they vary too much between short runs.`,
 		example: `  k1m bench all --compare experiments/short-ratios.json
   k1m bench all --only nodes-and-pods,store-put --record ratios.json`,
 		addFlags: o.addFlags,
@@ -49,16 +52,16 @@ they vary too much in short runs.`,
 func (o *allOptions) addFlags(fs *pflag.FlagSet) {
 	o.request.AddFlags(fs)
 	fs.Lookup("out").Usage = "directory for the results, with a subdirectory for each experiment (default results/<UTC>_all)"
-	fs.StringSliceVar(&o.only, "only", nil, "run only these experiments")
+	fs.StringSliceVar(&o.only, "only", nil, "experiments to run (default all)")
 	fs.StringVar(&o.compare, "compare", "", "file with stored ratios to compare with")
-	fs.StringVar(&o.record, "record", "", "file to which the ratios of this run are written; its ratios of other experiments are kept")
+	fs.StringVar(&o.record, "record", "", "file to which the ratios of this run are written; ratios of other experiments in this file are kept")
 	fs.Float64Var(&o.band, "band", o.band, "allowed regression of a ratio, as a fraction of the stored ratio")
 }
 
 func (o *allOptions) validate() error {
 	var names []string
-	for _, one := range o.entries("") {
-		names = append(names, one.name)
+	for _, entry := range o.entries("") {
+		names = append(names, entry.name)
 	}
 	for _, name := range o.only {
 		if !slices.Contains(names, name) {
@@ -83,43 +86,45 @@ func (o *allOptions) run(r benchRun, version string) (benchResult, error) {
 	if out == "" {
 		out = filepath.Join("results", time.Now().UTC().Format("2006-01-02T150405Z")+"_all")
 	}
-	found, now := &allResults{Out: out, Failed: map[string]string{}}, experiment.Baseline{}
-	for _, one := range o.entries(version) {
-		if len(o.only) > 0 && !slices.Contains(o.only, one.name) {
+	results, now := &allResults{Out: out, Failed: map[string]string{}}, experiment.Baseline{}
+	for _, entry := range o.entries(version) {
+		if len(o.only) > 0 && !slices.Contains(o.only, entry.name) {
 			continue
 		}
-		if missing := one.missing(); missing != nil && len(o.only) == 0 {
-			fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s: skipped: %v\n", one.name, missing)
+		if missing := entry.checkNeeds(); missing != nil && len(o.only) == 0 {
+			fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s: skipped: %v\n", entry.name, missing)
 			continue
 		}
-		fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s\n", one.name)
-		ratios, err := one.run(r, filepath.Join(out, one.name))
+		fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s\n", entry.name)
+		ratios, err := entry.run(r, filepath.Join(out, entry.name))
 		if r.cmd.Context().Err() != nil {
-			return found, err
+			return results, err
 		}
 		if err != nil {
-			found.Failed[one.name] = err.Error()
+			results.Failed[entry.name] = err.Error()
 		}
 		if len(ratios) > 0 {
-			now[one.name] = ratios
+			now[entry.name] = ratios
 		}
-		found.Changes = append(found.Changes, stored.Changes(one.name, ratios, o.band)...)
+		results.Changes = append(results.Changes, stored.Changes(entry.name, ratios, o.band)...)
 	}
-	return found, errors.Join(o.keep(now), found.err())
+	return results, errors.Join(o.recordRatios(now), results.err())
 }
 
 // benchEntry is one experiment or benchmark of `k1m bench all`.
 type benchEntry struct {
 	name string
-	// missing returns an error if a prerequisite is missing; the entry is then skipped.
-	missing func() error
-	// run writes the result to the directory out and returns the ratios.
+	// checkNeeds returns an error if a prerequisite is missing. The entry is then skipped, unless --only
+	// selects it.
+	checkNeeds func() error
+	// run writes the result to the directory out, and returns its ratios.
 	run func(r benchRun, out string) ([]experiment.Ratio, error)
 }
 
+// entries returns the entries of all experiments and custom benchmarks.
 func (o *allOptions) entries(version string) (all []benchEntry) {
 	for _, e := range experiments() {
-		all = append(all, benchEntry{e.Name, e.Missing, func(r benchRun, out string) ([]experiment.Ratio, error) {
+		all = append(all, benchEntry{e.Name, e.CheckNeeds, func(r benchRun, out string) ([]experiment.Ratio, error) {
 			return o.runExperiment(r, e, out, version)
 		}})
 	}
@@ -143,7 +148,7 @@ func (o *allOptions) runExperiment(r benchRun, e experiment.Experiment, out, ver
 	return result.Ratios, err
 }
 
-// runReporter runs a custom benchmark, in its short form if --scale is less than medium.
+// runReporter runs a custom benchmark. If --scale is less than medium, it runs the short form.
 func (o *allOptions) runReporter(r benchRun, b benchmark, out string) ([]experiment.Ratio, error) {
 	scale, err := experiment.NewScale(o.request.Scale, machine.Machine{})
 	if err != nil {
@@ -158,15 +163,16 @@ func (o *allOptions) runReporter(r benchRun, b benchmark, out string) ([]experim
 	if err := errors.Join(flags.Parse(args), b.validate()); err != nil {
 		return nil, err
 	}
-	found, err := b.run(r)
-	if reporter, ok := found.(experiment.Reporter); ok {
+	result, err := b.run(r)
+	if reporter, ok := result.(experiment.Reporter); ok {
 		return experiment.RatiosOf(reporter), err
 	}
 	return nil, err
 }
 
-// keep merges the ratios of this run into the file --record, if the flag is set.
-func (o *allOptions) keep(now experiment.Baseline) error {
+// recordRatios writes the ratios of this run to the file --record, if the flag is set. It keeps ratios of
+// other experiments in this file.
+func (o *allOptions) recordRatios(now experiment.Baseline) error {
 	if o.record == "" {
 		return nil
 	}
@@ -182,28 +188,29 @@ func (o *allOptions) keep(now experiment.Baseline) error {
 type allResults struct {
 	Out     string              `json:"out"`
 	Changes []experiment.Change `json:"changes"`
-	// Failed has the error of each experiment that failed, by name.
+	// Failed maps the names of failed experiments to their errors.
 	Failed map[string]string `json:"failed"`
 }
 
 // Print writes the results as text.
-func (f *allResults) Print(w io.Writer) {
-	experiment.PrintChanges(w, f.Changes)
-	for _, name := range slices.Sorted(maps.Keys(f.Failed)) {
-		fmt.Fprintf(w, "%s: %s\n", name, f.Failed[name])
+func (a *allResults) Print(w io.Writer) {
+	experiment.PrintChanges(w, a.Changes)
+	for _, name := range slices.Sorted(maps.Keys(a.Failed)) {
+		fmt.Fprintf(w, "%s: %s\n", name, a.Failed[name])
 	}
-	fmt.Fprintf(w, "The results are in %s.\n", f.Out)
+	fmt.Fprintf(w, "The results are in %s.\n", a.Out)
 }
 
-func (f *allResults) err() error {
+// err returns an error if an experiment failed or a ratio is worse.
+func (a *allResults) err() error {
 	worse := 0
-	for _, c := range f.Changes {
+	for _, c := range a.Changes {
 		if c.Worse {
 			worse++
 		}
 	}
-	if worse == 0 && len(f.Failed) == 0 {
+	if worse == 0 && len(a.Failed) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d ratios are worse than the stored ones and %d experiments failed; see the output above", worse, len(f.Failed))
+	return fmt.Errorf("%d ratios are worse than the stored ratios, and %d experiments failed; see the output above", worse, len(a.Failed))
 }

@@ -22,9 +22,10 @@ type benchmark struct {
 	use, short, long, example string
 	addFlags                  func(*pflag.FlagSet)
 	validate                  func() error
-	// brief are the flags of the short form, which `k1m bench all` runs below medium scale.
+	// brief are the flags with which `k1m bench all` runs the benchmark below medium scale.
 	brief []string
-	// run returns a result even if it fails, or nil if there is none.
+	// run runs the benchmark. If it fails, it still returns what was measured until then, or nil if
+	// nothing was.
 	run func(r benchRun) (benchResult, error)
 }
 
@@ -33,14 +34,14 @@ type benchRun struct {
 	cmd     *cobra.Command
 	display progress.Display
 	dir     clusterdir.Dir
-	// named means that the user has set --name.
+	// named is true if the user has set --name.
 	named bool
 }
 
 // name is the name of the subcommand.
 func (b benchmark) name() string { return strings.Fields(b.use)[0] }
 
-// command builds the subcommand; name is the value of --name.
+// command returns the subcommand. name is the value of --name.
 func (b benchmark) command(name *string) *cobra.Command {
 	output := outputText
 	cmd := &cobra.Command{
@@ -72,8 +73,8 @@ func (b benchmark) command(name *string) *cobra.Command {
 	return cmd
 }
 
-// withOutFlag adds the flag --out to a benchmark whose result is an [experiment.Reporter]. If the
-// flag is set, the result is also written to a directory, in the format of an experiment.
+// withOutFlag adds the flag --out to a benchmark whose result is an [experiment.Reporter]. If the flag is
+// set, the benchmark also writes its result to a directory, in the format of an experiment.
 func (b benchmark) withOutFlag(version string) benchmark {
 	request := experiment.DefaultRequest()
 	addFlags, run := b.addFlags, b.run
@@ -109,8 +110,9 @@ type checkedResult interface {
 	Err() error
 }
 
-// resultOrError adapts a run to [benchmark.run]. If the run failed and its result is empty, it returns no
-// result. If the run succeeded, it returns the error of the checks.
+// resultOrError converts the result and the error of a run to the results of [benchmark.run]. If the run
+// failed and its result is empty, it returns no result. If the run succeeded, it returns the error of the
+// checks.
 func resultOrError(result checkedResult, empty bool, err error) (benchResult, error) {
 	switch {
 	case err != nil && empty:

@@ -13,7 +13,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/store"
 )
 
-// experiments returns the experiments that use the harness of package experiment.
+// experiments returns the experiments that run in the framework of package experiment.
 func experiments() []experiment.Experiment {
 	return slices.Concat(controlplane.Experiments(), store.Experiments(), suites.Experiments())
 }

@@ -9,15 +9,15 @@ func newBenchProxyTrace() benchmark {
 	options := storetrace.DefaultOptions()
 	return benchmark{
 		use:   "proxy-trace",
-		short: "Trace and classify the store requests of a cluster during its life",
-		long: `Trace and classify the store requests of a cluster during its life. The command starts a
-control plane with etcd-proxy between its API servers and the store. It then creates nodes, rolls
-out, scales and replaces a Deployment, and creates and deletes Jobs, custom resources and
-namespaces.
+		short: "Trace and classify the requests that a cluster sends to its store, from start to end",
+		long: `Trace and classify the requests that a cluster sends to its store. The command starts a control
+plane with etcd-proxy between its API servers and the store. It then creates nodes, rolls out and
+scales a Deployment, replaces the pods of the Deployment, and creates and deletes Jobs, custom
+resources and namespaces.
 
-The report lists the forms of the requests, and those that are not one of the five forms that
-Kubernetes is documented to use: create, update and delete of an unchanged key, get of a key, and
-list of a prefix.
+The report lists the shapes of the requests, and the requests that have none of the five shapes that
+Kubernetes is documented to use: create a key, update or delete a key that is unchanged, get a key,
+and list a prefix.
 
 The cluster is named "` + experiment.DefaultCluster + `" unless --name is set, and is removed at the end.`,
 		example: `  k1m bench proxy-trace

@@ -12,10 +12,10 @@ import (
 func newBenchRender() *cobra.Command {
 	return &cobra.Command{
 		Use:   "render DIR...",
-		Short: "Rewrite the page, table and pictures of stored results",
-		Long: `Rewrite index.html, table.md and the SVG files of each directory from its result.json, without
-measuring again. Use it after a change of the charts or of the page. result.json and
-other files are not changed.`,
+		Short: "Rewrite the page, table and charts of stored results",
+		Long: `Rewrite index.html, table.md and the SVG files in each directory from its result.json, without
+measuring again. Use this command after a change of the code that draws charts or pages. It does not
+change result.json or other files.`,
 		Example: `  k1m bench render results/2026-11-20T101500Z_limits
   k1m bench render experiments/limits experiments/slo`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),

@@ -14,7 +14,8 @@ func newBenchSchedule() benchmark {
 created again for each scheduler, with the same nodes and the same pods.
 
 Pods are created as fast as the API server accepts them, which also limits the rate at which they
-can be bound. Therefore compare the CPU time per pod, which includes all replicas of a scheduler.
+can be bound. To compare schedulers, use the CPU time per pod. It is the total of all replicas of a
+scheduler.
 
 The cluster is named "` + experiment.DefaultCluster + `" unless --name is set, and is removed at the end. The
 command fails if a node has more pods than its capacity allows, or if a pod was not bound.`,

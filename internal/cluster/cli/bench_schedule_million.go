@@ -9,12 +9,12 @@ func newBenchMillion() benchmark {
 	return benchmark{
 		use:   "schedule-million --nodes N --pods P",
 		short: "Measure a scheduler in memory, without a cluster, and check its decisions",
-		long: `Measure a scheduler in memory, without a cluster. The scheduler runs in this process, receives
-nodes and pods directly, and binds pods without an API server, so only its own cost is
-measured. The measurement does not include loading the nodes.
+		long: `Measure a scheduler in memory, without a cluster. The scheduler runs in this process. It receives
+nodes and pods directly and binds pods without an API server, so the measurement contains only the
+scheduler's own cost. It does not include loading the nodes.
 
-Then a sample of the decisions is compared with a reference, which filters and scores every node
-with the plugins of kube-scheduler. The command fails if a decision differs, or if a node has more pods
+The command then compares a sample of the decisions with a reference, which filters and scores every
+node with the plugins of kube-scheduler. It fails if a decision differs, or if a node has more pods
 than its capacity allows.`,
 		example: `  k1m bench schedule-million --nodes 1000000 --pods 1000000
   k1m bench schedule-million --nodes 5000 --pods 2000 --scheduler kube-scheduler -o json

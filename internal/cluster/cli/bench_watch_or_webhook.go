@@ -10,12 +10,12 @@ func newBenchIntake() benchmark {
 	return benchmark{
 		use:   "watch-or-webhook --rates R,R,…",
 		short: "Measure the delay until dist-scheduler receives a pod, by watch and by webhook",
-		long: `Measure the delay until dist-scheduler receives a new pod, in one cluster whose scheduler uses
-the watch only, and in one whose scheduler also uses an admission webhook. Pods are created at
-increasing rates, until the API server cannot sustain a rate. They are bound and run as usual.
+		long: `Measure the delay until dist-scheduler receives a new pod. In one cluster the scheduler uses the
+watch only; in a second cluster it also uses an admission webhook. Pods are created at increasing
+rates, until the API server cannot sustain a rate. The pods are bound and run as usual.
 
 The delay is the time from sending the create request until the pod is in the scheduler's queue,
-as the scheduler's log reports it. Both times are from the clock of this machine.
+according to the scheduler's log. All processes run on this machine and use its clock.
 
 The cluster is named "` + experiment.DefaultCluster + `" unless --name is set, and is removed at the end. The
 command fails if the scheduler did not receive a pod.`,

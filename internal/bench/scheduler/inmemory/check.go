@@ -15,13 +15,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// check compares a sample of the decisions with the reference. The reference decision is
-// computed with the pods that were on nodes at the time of the decision.
+// check compares a sample of the decisions with the reference. The reference decides with the pods that
+// were on nodes when the scheduler decided.
 func (h *harness) check(ctx context.Context, o Options, w *workload, count int, display progress.Display, result *Result) error {
 	if count == 0 {
 		return nil
 	}
-	judge, err := newJudge(ctx, h.profile, w)
+	reference, err := newReference(ctx, h.profile, w)
 	if err != nil {
 		return err
 	}
@@ -30,36 +30,38 @@ func (h *harness) check(ctx context.Context, o Options, w *workload, count int, 
 	present, next := slices.Clone(w.existing), 0
 	for _, position := range chosen {
 		for ; next < position; next++ {
-			if made := h.decided[next]; made.node != "" {
-				present = append(present, w.podOn(int(made.number), made.node))
+			if d := h.decided[next]; d.node != "" {
+				present = append(present, w.podOnNode(int(d.number), d.node))
 			}
 		}
-		made := h.decided[position]
-		right, err := judge.Decide(ctx, present, w.nodes, w.pod(int(made.number)))
+		d := h.decided[position]
+		expected, err := reference.Decide(ctx, present, w.nodes, w.pod(int(d.number)))
 		if err != nil {
 			progress.Fail(ctx, task, fmt.Sprintf("%d checked", result.DecisionsChecked))
 			return fmt.Errorf("checking decision %d: %w", position, err)
 		}
-		result.judge(position, made, right)
+		result.addCheck(position, d, expected)
 		task.Set(result.DecisionsChecked)
 	}
 	task.Done(fmt.Sprintf("%d, %d deviate", result.DecisionsChecked, result.Deviations))
 	return nil
 }
 
-// newJudge returns a reference with its own informers.
-func newJudge(ctx context.Context, profile config.KubeSchedulerProfile, w *workload) (*reference.Reference, error) {
+// newReference returns a reference with its own informers.
+func newReference(ctx context.Context, profile config.KubeSchedulerProfile, w *workload) (*reference.Reference, error) {
 	factory := informers.NewSharedInformerFactory(newClient(), 0)
-	judge, err := reference.New(ctx, profile, factory)
+	r, err := reference.New(ctx, profile, factory)
 	if err != nil {
 		return nil, err
 	}
-	return judge, fillListers(factory, w)
+	return r, fillListers(factory, w)
 }
 
-func (r *Result) judge(position int, made decision, right reference.Decision) {
+// addCheck counts a checked decision, and a deviation if the decision is not among the best decisions of
+// the reference.
+func (r *Result) addCheck(position int, d decision, expected reference.Decision) {
 	r.DecisionsChecked++
-	if right.Best.Has(made.node) || (made.node == "" && right.Feasible == 0) {
+	if expected.Best.Has(d.node) || (d.node == "" && expected.Feasible == 0) {
 		return
 	}
 	r.Deviations++
@@ -67,52 +69,55 @@ func (r *Result) judge(position int, made decision, right reference.Decision) {
 		return
 	}
 	r.FirstDeviation = fmt.Sprintf("decision %d put %s on %s, which is not among the %d best of %d nodes that fit",
-		position, podName(int(made.number)), made.node, right.Best.Len(), right.Feasible)
-	if made.node == "" {
-		r.FirstDeviation = fmt.Sprintf("decision %d found no node for %s, but %d fit", position, podName(int(made.number)), right.Feasible)
+		position, podName(int(d.number)), d.node, expected.Best.Len(), expected.Feasible)
+	if d.node == "" {
+		r.FirstDeviation = fmt.Sprintf("decision %d found no node for %s, but %d nodes fit", position, podName(int(d.number)), expected.Feasible)
 	}
 }
 
-// sample returns count ascending numbers below total.
+// sample returns count random numbers below total, in ascending order.
 func sample(total, count int, seed int64) []int {
 	chosen := rand.New(rand.NewPCG(uint64(seed), 0)).Perm(total)[:min(count, total)]
 	slices.Sort(chosen)
 	return chosen
 }
 
-func (w *workload) podOn(number int, node string) *v1.Pod {
+// podOnNode returns the pod with this number, bound to a node.
+func (w *workload) podOnNode(number int, node string) *v1.Pod {
 	pod := w.pod(number)
 	pod.Spec.NodeName = node
 	return pod
 }
 
-// overcommitted returns the number of nodes whose pods request more than the node has.
-func overcommitted(w *workload, decided []decision, result *Result) {
+// countOvercommitted returns the number of nodes whose pods request more than the node has.
+func countOvercommitted(w *workload, decided []decision) (count int) {
 	type load struct{ milliCPU, memory, pods int64 }
 	loads := make(map[string]*load, len(w.nodes))
 	for _, node := range w.nodes {
 		loads[node.Name] = &load{}
 	}
-	put := func(pod *v1.Pod) {
-		if on := loads[pod.Spec.NodeName]; on != nil {
+	add := func(pod *v1.Pod) {
+		if l := loads[pod.Spec.NodeName]; l != nil {
 			requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-			on.milliCPU += requests.Cpu().MilliValue()
-			on.memory += requests.Memory().Value()
-			on.pods++
+			l.milliCPU += requests.Cpu().MilliValue()
+			l.memory += requests.Memory().Value()
+			l.pods++
 		}
 	}
 	for _, pod := range w.existing {
-		put(pod)
+		add(pod)
 	}
-	for _, made := range decided {
-		if made.node != "" {
-			put(w.podOn(int(made.number), made.node))
+	for _, d := range decided {
+		if d.node != "" {
+			add(w.podOnNode(int(d.number), d.node))
 		}
 	}
 	for _, node := range w.nodes {
-		has, takes := loads[node.Name], node.Status.Allocatable
-		if has.milliCPU > takes.Cpu().MilliValue() || has.memory > takes.Memory().Value() || has.pods > takes.Pods().Value() {
-			result.OversubscribedNodes++
+		requested, allocatable := loads[node.Name], node.Status.Allocatable
+		if requested.milliCPU > allocatable.Cpu().MilliValue() || requested.memory > allocatable.Memory().Value() ||
+			requested.pods > allocatable.Pods().Value() {
+			count++
 		}
 	}
+	return count
 }

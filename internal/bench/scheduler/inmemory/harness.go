@@ -34,27 +34,28 @@ import (
 
 const binderName = "ReportingBinder"
 
-// harness runs a scheduler with in-memory replacements of its environment. Its informers never
-// run: objects are written directly to their stores.
+// harness runs a scheduler with in-memory replacements of its environment. The informers of the scheduler
+// do not run; the harness writes objects directly to their stores.
 type harness struct {
-	sched    *upstream.Scheduler
-	profile  config.KubeSchedulerProfile
-	informed informers.SharedInformerFactory
+	sched     *upstream.Scheduler
+	profile   config.KubeSchedulerProfile
+	informers informers.SharedInformerFactory
 	// pods is the store of the pod informer.
 	pods     cache.Indexer
 	workload *workload
 	logger   klog.Logger
 
-	// bound are pods whose bind is not yet delivered to the scheduler, at most feedAhead.
+	// bound are pods whose bind has not yet been delivered to the scheduler. Their number is at most
+	// feedAhead.
 	bound chan *v1.Pod
-	// decided contains the decisions in order. Only the scheduling goroutine may access decided and
-	// cycles until it ends.
+	// decided are the decisions in their order. While the scheduling goroutine runs, only it may access
+	// decided and cycles.
 	decided []decision
 	cycles  cycles
 	ledger  *ledger
 }
 
-// decision is the result for the pod with this number; node is empty if no node fits.
+// decision is the node for the pod with this number, or "" if no node fits.
 type decision struct {
 	number int32
 	node   string
@@ -67,7 +68,7 @@ func newHarness(ctx context.Context, o Options) (*harness, error) {
 	}
 	client := newClient()
 	h := &harness{
-		profile: cfg.Profiles[0], informed: informers.NewSharedInformerFactory(client, 0), logger: klog.FromContext(ctx),
+		profile: cfg.Profiles[0], informers: informers.NewSharedInformerFactory(client, 0), logger: klog.FromContext(ctx),
 		bound: make(chan *v1.Pod, feedAhead), ledger: newLedger(),
 		decided: make([]decision, 0, o.Pods), cycles: cycles{latency: newHistogram()},
 	}
@@ -84,7 +85,7 @@ func newHarness(ctx context.Context, o Options) (*harness, error) {
 			return nil, err
 		}
 	}
-	h.sched, err = upstream.New(ctx, client, h.informed, nil, recorders,
+	h.sched, err = upstream.New(ctx, client, h.informers, nil, recorders,
 		upstream.WithProfiles(*profile), upstream.WithFrameworkOutOfTreeRegistry(binders))
 	if err != nil {
 		return nil, fmt.Errorf("setting up the scheduler: %w", err)
@@ -94,13 +95,13 @@ func newHarness(ctx context.Context, o Options) (*harness, error) {
 			return nil, fmt.Errorf("setting up the index: %w", err)
 		}
 	}
-	h.pods = h.informed.Core().V1().Pods().Informer().GetIndexer()
-	h.observe()
+	h.pods = h.informers.Core().V1().Pods().Informer().GetIndexer()
+	h.installHooks()
 	return h, nil
 }
 
-// observe hooks into the scheduler to record decisions, latencies and failures.
-func (h *harness) observe() {
+// installHooks wraps functions of the scheduler to record decisions, latencies and failures.
+func (h *harness) installHooks() {
 	next, search, fail := h.sched.NextEntity, h.sched.SchedulePod, h.sched.FailureHandler
 	h.sched.NextEntity = func(logger klog.Logger) (framework.QueuedEntityInfo, error) {
 		h.cycles.end(time.Now())
@@ -120,9 +121,9 @@ func (h *harness) observe() {
 	h.sched.FailureHandler = func(
 		ctx context.Context, fw framework.Framework, pod *framework.QueuedPodInfo, status *fwk.Status, info *fwk.NominatingInfo, start time.Time,
 	) {
-		// Record the failure before the pod returns to the queue, where it can be scheduled again
-		// immediately.
-		h.ledger.failed(pod.Pod.UID, status)
+		// Record the failure first: fail returns the pod to the queue, and the pod may then be scheduled
+		// again immediately.
+		h.ledger.addFailed(pod.Pod.UID, status)
 		fail(ctx, fw, pod, status, info, start)
 	}
 }
@@ -130,9 +131,9 @@ func (h *harness) observe() {
 // load delivers the objects that exist before the run to the scheduler.
 func (h *harness) load(w *workload, progress func(done int)) error {
 	h.workload = w
-	core := h.informed.Core().V1()
+	core := h.informers.Core().V1()
 	err := errors.Join(
-		fillListers(h.informed, w),
+		fillListers(h.informers, w),
 		fill(core.Nodes().Informer(), w.nodes),
 		fill(core.Pods().Informer(), w.existing),
 	)
@@ -148,24 +149,26 @@ func (h *harness) load(w *workload, progress func(done int)) error {
 			return err
 		}
 	}
-	// Otherwise the first scheduling cycle would process all of them and be measured.
+	// Update the snapshot now. Otherwise the first scheduling cycle would process all nodes and pods, and
+	// this work would be part of the measurement.
 	for _, fw := range h.sched.Profiles {
 		return h.sched.Cache.UpdateSnapshot(h.logger, fw.SnapshotSharedLister().(*inner.Snapshot))
 	}
 	return nil
 }
 
-// fillListers fills the listers that plugins read, other than nodes and pods.
+// fillListers fills the listers that plugins read, except those of nodes and pods.
 func fillListers(factory informers.SharedInformerFactory, w *workload) error {
-	home := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{
+	ns := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: namespace, Labels: map[string]string{v1.LabelMetadataName: namespace},
 	}}
 	return errors.Join(
-		fill(factory.Core().V1().Namespaces().Informer(), []*v1.Namespace{home}),
+		fill(factory.Core().V1().Namespaces().Informer(), []*v1.Namespace{ns}),
 		fill(factory.Apps().V1().ReplicaSets().Informer(), w.replicaSets),
 	)
 }
 
+// fill adds objects to the store of an informer.
 func fill[T any](informer cache.SharedIndexInformer, objects []T) error {
 	for _, object := range objects {
 		if err := informer.GetIndexer().Add(object); err != nil {
@@ -175,8 +178,8 @@ func fill[T any](informer cache.SharedIndexInformer, objects []T) error {
 	return nil
 }
 
-// submit delivers a new pod, as the watch does.
-func (h *harness) submit(ctx context.Context, pod *v1.Pod) error {
+// deliver delivers a new pod to the scheduler, as the watch does.
+func (h *harness) deliver(ctx context.Context, pod *v1.Pod) error {
 	if err := h.pods.Add(pod); err != nil {
 		return err
 	}
@@ -184,8 +187,8 @@ func (h *harness) submit(ctx context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-// confirm delivers the bound pod, as the watch does, with the calls of the upstream event
-// handlers. The pod is a new object that shares the parts that informers share.
+// confirm delivers a bound pod to the scheduler, as the watch does. It makes the calls of upstream's event
+// handlers. The pod is a new object, as it is when a watch delivers it.
 func (h *harness) confirm(assumed *v1.Pod) error {
 	pod := h.workload.pod(podNumber(assumed.Name))
 	pod.Spec.NodeName, pod.ResourceVersion = assumed.Spec.NodeName, "2"
@@ -200,7 +203,7 @@ func (h *harness) confirm(assumed *v1.Pod) error {
 	return nil
 }
 
-// binder acknowledges a bind without a server.
+// binder is a bind plugin that reports a bind as successful without sending it to a server.
 type binder struct{ bound chan<- *v1.Pod }
 
 func (b *binder) Name() string { return binderName }
@@ -210,6 +213,7 @@ func (b *binder) Bind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string
 	return nil
 }
 
+// newClient returns a client of an [acceptingServer].
 func newClient() kubernetes.Interface {
 	client, err := kubernetes.NewForConfigAndClient(&rest.Config{QPS: -1}, &http.Client{Transport: acceptingServer{}})
 	if err != nil {
@@ -218,7 +222,8 @@ func newClient() kubernetes.Interface {
 	return client
 }
 
-// acceptingServer accepts the status updates of unschedulable pods.
+// acceptingServer is a transport that answers every request with a pod. The scheduler only sends status
+// updates of unschedulable pods.
 type acceptingServer struct{}
 
 func (acceptingServer) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -228,8 +233,8 @@ func (acceptingServer) RoundTrip(request *http.Request) (*http.Response, error) 
 	}, nil
 }
 
-// cycles measures scheduling cycles: from taking a pod from the queue until the scheduler can take the
-// next one. Binding continues concurrently.
+// cycles measures the latency of scheduling cycles. A cycle starts when the scheduler has taken a pod from
+// the queue, and ends when it is ready to take the next pod. Binding is not included; it runs concurrently.
 type cycles struct {
 	began   time.Time
 	latency *hdrhistogram.Histogram

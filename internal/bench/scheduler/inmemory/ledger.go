@@ -9,15 +9,15 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// ledger counts pods by their state.
+// ledger counts pods by their scheduling state.
 type ledger struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 
 	submitted, bound int
-	// failing contains the pods whose last scheduling attempt failed.
+	// failing are the pods that are not bound and whose last scheduling attempt failed.
 	failing sets.Set[types.UID]
-	// errors are failures of the scheduler itself, such as a panic.
+	// errors is the number of attempts that failed because of an error, not because no node fits.
 	errors     int
 	firstError error
 }
@@ -43,13 +43,15 @@ func (l *ledger) awaitRoom(ctx context.Context, limit int) {
 	}
 }
 
-func (l *ledger) submit() {
+// addSubmitted counts a pod that is delivered to the scheduler.
+func (l *ledger) addSubmitted() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.submitted++
 }
 
-func (l *ledger) confirmed(uid types.UID) {
+// addBound counts a bound pod.
+func (l *ledger) addBound(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bound++
@@ -57,7 +59,8 @@ func (l *ledger) confirmed(uid types.UID) {
 	l.changed.Broadcast()
 }
 
-func (l *ledger) failed(uid types.UID, status *fwk.Status) {
+// addFailed records a failed scheduling attempt.
+func (l *ledger) addFailed(uid types.UID, status *fwk.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.failing.Insert(uid)
@@ -70,7 +73,8 @@ func (l *ledger) failed(uid types.UID, status *fwk.Status) {
 	l.changed.Broadcast()
 }
 
-func (l *ledger) done() int {
+// decidedPods returns the number of pods that are bound or whose last attempt failed.
+func (l *ledger) decidedPods() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.bound + l.failing.Len()

@@ -10,7 +10,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
-// meter is the resource usage of this process so far.
+// meter is the resource usage of this process at a time.
 type meter struct {
 	at      time.Time
 	cpu     time.Duration
@@ -19,7 +19,7 @@ type meter struct {
 
 func readMeter() meter {
 	var usage syscall.Rusage
-	// Getrusage fails only for an invalid argument.
+	// Getrusage fails only if an argument is invalid.
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
 	return meter{
 		at:      time.Now(),
@@ -28,7 +28,7 @@ func readMeter() meter {
 	}
 }
 
-// fallbacks returns the number of pods for which the index could not be used so far, by reason.
+// fallbacks returns the number of pods so far for which the index could not be used, by reason.
 func fallbacks() map[string]int {
 	counts := map[string]int{}
 	families, err := legacyregistry.DefaultGatherer.Gather()
@@ -46,12 +46,13 @@ func fallbacks() map[string]int {
 	return counts
 }
 
+// since returns the increase of each count, without counts that did not increase.
 func since(before, after map[string]int) map[string]int {
-	grown := maps.Clone(after)
+	increase := maps.Clone(after)
 	for reason, count := range before {
-		if grown[reason] -= count; grown[reason] == 0 {
-			delete(grown, reason)
+		if increase[reason] -= count; increase[reason] == 0 {
+			delete(increase, reason)
 		}
 	}
-	return grown
+	return increase
 }

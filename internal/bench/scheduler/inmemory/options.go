@@ -18,7 +18,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Kinds of pods.
+// Kinds of pods, as values of --pod-kind.
 const (
 	Plain                = "plain"
 	Deployment           = "deployment"
@@ -33,18 +33,19 @@ const (
 var Kinds = []string{Plain, Deployment, ZoneAntiAffinity, HostnameAntiAffinity, Mixed, Unique, VanishedNodes}
 
 const (
-	// maxPodsPerNode is less than the 110 pods that a node accepts, so that no cluster becomes
-	// full.
+	// maxPodsPerNode is the maximum average. It is less than the 110 pods that a node accepts, so that
+	// the cluster never becomes full.
 	maxPodsPerNode = 100
 	maxNodes       = 10_000_000
 	maxPods        = 10_000_000
 
-	// Number of pods and nodes of the eBay cluster in which missing nodes slowed down the scheduler.
+	// The numbers of existing pods, in all and per node, are those of the eBay cluster in which missing
+	// nodes slowed down the scheduler.
 	defaultExisting        = 170_000
 	defaultExistingPerNode = 34
 
-	// The reference scans every node and pod for each decision; these limits bound the time of
-	// checking unless the user sets --check.
+	// These limits bound the time of checking if --check is not set, because the reference scans every
+	// node and pod for each decision.
 	defaultChecks       = 100
 	defaultCheckObjects = 1_000_000
 	minDefaultChecks    = 3
@@ -56,18 +57,18 @@ type Options struct {
 	PodKind     string
 	Scheduler   string
 	Zones       int
-	// Existing is the number of pods on nodes before the run, for the kind VanishedNodes; 0
-	// selects the default.
+	// Existing is the number of pods that are on nodes before the run. It is an option of the kind
+	// VanishedNodes; 0 selects the default.
 	Existing int
-	// Check is the number of decisions to compare with the reference: a count, or a fraction if
-	// it contains a point. Empty selects the default.
+	// Check is the number of decisions that are compared with the reference. It is a count, or a fraction
+	// if it contains a decimal point. "" selects the default.
 	Check string
 	Seed  int64
-	// CPUProfile and HeapProfile are output files for pprof profiles; empty writes none.
+	// CPUProfile and HeapProfile are output files for pprof profiles; "" writes none.
 	CPUProfile, HeapProfile string
 }
 
-// DefaultOptions returns the options of a run of a few seconds.
+// DefaultOptions returns the default options. Such a run takes a few seconds.
 func DefaultOptions() Options {
 	return Options{
 		Nodes: 5000, Pods: 2000, PodKind: Plain, Scheduler: clusterdir.SchedulerDist, Zones: 10, Seed: 1,
@@ -76,13 +77,13 @@ func DefaultOptions() Options {
 
 // AddFlags binds the options to flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "nodes of the cluster")
-	fs.IntVar(&o.Pods, "pods", o.Pods, "pods to schedule")
-	fs.StringVar(&o.PodKind, "pod-kind", o.PodKind, strings.Join(Kinds, "|"))
+	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "number of nodes")
+	fs.IntVar(&o.Pods, "pods", o.Pods, "number of pods to schedule")
+	fs.StringVar(&o.PodKind, "pod-kind", o.PodKind, "kind of pods: "+strings.Join(Kinds, "|"))
 	fs.StringVar(&o.Scheduler, "scheduler", o.Scheduler, "dist-scheduler|kube-scheduler")
 	fs.IntVar(&o.Zones, "zones", o.Zones, "number of zones; nodes are distributed evenly")
-	fs.IntVar(&o.Existing, "existing", o.Existing, "existing pods with --pod-kind vanished-nodes (default 34 per node, at most 170000)")
-	fs.StringVar(&o.Check, "check", o.Check, "decisions to compare with a reference that scores every node: a count, or a fraction such as 0.1 or 1.0 (default: at most 100, fewer for 10000 nodes and pods or more, none for kube-scheduler, which samples nodes)")
+	fs.IntVar(&o.Existing, "existing", o.Existing, "number of pods that exist before the run with --pod-kind vanished-nodes (default 34 per node, at most 170000)")
+	fs.StringVar(&o.Check, "check", o.Check, "number of decisions to compare with a reference that scores every node: a count, or a fraction such as 0.1 or 1.0 (default: at most 100, fewer if there are more than 10000 nodes and pods, none for kube-scheduler, which scores a sample of the nodes)")
 	fs.Int64Var(&o.Seed, "seed", o.Seed, "seed for the order of pods and the choice of decisions to check")
 	fs.StringVar(&o.CPUProfile, "cpu-profile", o.CPUProfile, "output file for a CPU profile of the measurement")
 	fs.StringVar(&o.HeapProfile, "heap-profile", o.HeapProfile, "output file for a heap profile at the end")
@@ -109,19 +110,19 @@ func (o *Options) Validate() error {
 	case o.Scheduler != clusterdir.SchedulerDist && o.Scheduler != clusterdir.SchedulerKube:
 		return usage.Errorf("--scheduler %q: no such scheduler; choose dist-scheduler or kube-scheduler", o.Scheduler)
 	case o.Zones < 1:
-		return usage.Errorf("--zones %d: nodes need at least one zone; use --zones 1", o.Zones)
+		return usage.Errorf("--zones %d: choose 1 or more", o.Zones)
 	case o.Existing < 0:
 		return usage.Errorf("--existing %d: cannot be negative; omit it to use the default", o.Existing)
 	case o.Pods+o.Existing > o.Nodes*maxPodsPerNode:
-		return usage.Errorf("--pods %d: %d nodes have room for %d pods in addition to the %d existing ones; use fewer pods or more nodes",
+		return usage.Errorf("--pods %d: %d nodes have room for %d pods in addition to the %d existing pods; use fewer pods or more nodes",
 			o.Pods, o.Nodes, max(0, o.Nodes*maxPodsPerNode-o.Existing), o.Existing)
 	}
-	_, err := o.checks()
+	_, err := o.checkCount()
 	return err
 }
 
-// checks returns the number of decisions to check.
-func (o *Options) checks() (int, error) {
+// checkCount returns the number of decisions to check.
+func (o *Options) checkCount() (int, error) {
 	if o.Check == "" {
 		if o.Scheduler == clusterdir.SchedulerKube {
 			return 0, nil

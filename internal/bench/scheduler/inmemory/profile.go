@@ -7,8 +7,9 @@ import (
 	"runtime/pprof"
 )
 
-// profiled runs f and writes the CPU and heap profiles that the options name.
-func (o *Options) profiled(f func() error) (err error) {
+// withProfiles runs f, and writes a CPU profile of f and a heap profile at its end if the options name files
+// for them.
+func (o *Options) withProfiles(f func() error) (err error) {
 	if o.CPUProfile != "" {
 		stop, err := profileCPU(o.CPUProfile)
 		if err != nil {
@@ -41,7 +42,7 @@ func writeHeap(name string) error {
 	if err != nil {
 		return fmt.Errorf("--heap-profile: %w", err)
 	}
-	runtime.GC() // the profile contains live objects only
+	runtime.GC() // so that the profile contains live objects only
 	if err := pprof.WriteHeapProfile(file); err != nil {
 		return fmt.Errorf("--heap-profile: %w", err)
 	}

@@ -8,7 +8,7 @@ func (r *Result) Report(to *experiment.Result) {
 	to.Errors.AddMany(int64(r.Decided), nil)
 }
 
-// Columns are the columns of a table with one row per run.
+// Columns are the columns of a table that has one row per run.
 var Columns = []string{
 	"scheduler", "pods", "nodes", "pods scheduled", "scheduled, /s", "total time, s", "CPU per pod, µs", "cycle p50, µs", "p99, µs",
 	"peak memory, MiB", "fallbacks to a full scan", "checked", "deviations",

@@ -15,23 +15,23 @@ type Result struct {
 	PodKind   string `json:"podKind"`
 	Nodes     int    `json:"nodes"`
 	Pods      int    `json:"pods"`
-	// Decided is the number of pods that were bound or found unschedulable: all pods, unless the
-	// run was interrupted.
+	// Decided is the number of pods that were bound or found unschedulable. These are all pods, unless
+	// the run was interrupted.
 	Decided  int   `json:"decided"`
 	Existing int   `json:"existing,omitempty"`
 	Zones    int   `json:"zones"`
 	Seed     int64 `json:"seed"`
 
-	// LoadSeconds is the time before the measurement: creating the nodes and delivering them to
-	// the scheduler.
+	// LoadSeconds is the time for creating the nodes and delivering them to the scheduler, before the
+	// measurement.
 	LoadSeconds float64 `json:"loadSeconds"`
 	// Seconds is the time from submitting the first pod until the last pod was bound or found
 	// unschedulable.
 	Seconds         float64 `json:"seconds"`
 	PodsPerSecond   float64 `json:"podsPerSecond"`
 	CPUMicrosPerPod float64 `json:"cpuMicrosPerPod"`
-	// PeakRSSBytes is the peak resident memory of the process before decisions were checked,
-	// including nodes and pods.
+	// PeakRSSBytes is the peak resident memory of the process until the last decision. It includes the
+	// nodes and pods.
 	PeakRSSBytes int64 `json:"peakRssBytes"`
 	// LatencyMicros is the latency of scheduling cycles without binding.
 	LatencyMicros Latency `json:"latencyMicros"`
@@ -63,12 +63,13 @@ func newResult(o Options) Result {
 	}
 }
 
-// fill adds the counts of a finished harness.
+// fill sets the figures of a harness that has finished. start and end are the resource usage at the start
+// and the end of the measurement.
 func (r *Result) fill(h *harness, start, end meter) {
 	r.Seconds = end.at.Sub(start.at).Seconds()
 	r.PodsPerSecond = float64(h.ledger.bound) / r.Seconds
-	r.CPUMicrosPerPod = float64((end.cpu - start.cpu).Microseconds()) / float64(max(1, h.ledger.done()))
-	r.Decided = h.ledger.done()
+	r.CPUMicrosPerPod = float64((end.cpu - start.cpu).Microseconds()) / float64(max(1, h.ledger.decidedPods()))
+	r.Decided = h.ledger.decidedPods()
 	r.PeakRSSBytes = end.peakRSS
 	latency := h.cycles.latency
 	r.LatencyMicros = Latency{
@@ -81,7 +82,7 @@ func (r *Result) fill(h *harness, start, end meter) {
 	}
 }
 
-// Err returns an error of one line if the result violates an invariant.
+// Err returns an error if the result violates an invariant.
 func (r *Result) Err() error {
 	switch {
 	case r.Deviations > 0:
@@ -112,6 +113,7 @@ func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "  overcommitted  %d nodes\n", r.OversubscribedNodes)
 }
 
+// describe returns counts as text, such as "3 volumes, 1 error", or "none".
 func describe(counts map[string]int) string {
 	if len(counts) == 0 {
 		return "none"

@@ -13,11 +13,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// feedAhead is the maximum number of pods in the queue. It is large enough that the scheduler never
-// waits for pods, and small enough that the memory of these pods is negligible.
+// feedAhead is the maximum number of pods that wait for a decision. It is large enough that the scheduler
+// never waits for pods, and small enough that the memory of these pods is negligible.
 const feedAhead = 10_000
 
-// ErrInterrupted is returned with a partial result if the run was interrupted.
+// ErrInterrupted means that the run was interrupted. The result that is returned with it is partial.
 var ErrInterrupted = errors.New("interrupted; the result is partial")
 
 // Run schedules the pods and checks a sample of the decisions.
@@ -30,7 +30,7 @@ func Run(ctx context.Context, o Options, display progress.Display) (Result, erro
 }
 
 func run(ctx context.Context, o Options, display progress.Display) (Result, error) {
-	checks, err := o.checks()
+	checks, err := o.checkCount()
 	if err != nil {
 		return Result{}, err
 	}
@@ -48,32 +48,32 @@ func run(ctx context.Context, o Options, display progress.Display) (Result, erro
 	if err := h.measure(ctx, o, w, display, &result); err != nil {
 		return result, err
 	}
-	overcommitted(w, h.decided, &result)
+	result.OversubscribedNodes = countOvercommitted(w, h.decided)
 	return result, h.check(ctx, o, w, checks, display, &result)
 }
 
-// prepare creates the cluster and delivers it to the scheduler.
+// prepare creates the workload, and delivers its nodes and existing pods to the scheduler.
 func (h *harness) prepare(o Options, display progress.Display, result *Result) (*workload, error) {
 	task := display.Task("nodes loaded", o.Nodes)
 	started := time.Now()
 	w := newWorkload(o)
-	err := h.load(w, every(task.Set))
+	err := h.load(w, throttle(task.Set))
 	result.LoadSeconds = time.Since(started).Seconds()
 	if err != nil {
 		task.Fail(err.Error())
 		return nil, fmt.Errorf("loading the cluster: %w", err)
 	}
 	task.Done(fmt.Sprint(o.Nodes))
-	runtime.GC() // collect the garbage of loading before the measurement
+	runtime.GC() // the measurement must not include the garbage of loading
 	return w, nil
 }
 
-// measure runs the scheduler until every pod has a decision.
+// measure runs the scheduler until every pod is bound or found unschedulable, and sets the result.
 func (h *harness) measure(ctx context.Context, o Options, w *workload, display progress.Display, result *Result) error {
 	task := display.Task("pods scheduled", o.Pods)
 	before := fallbacks()
 	start := readMeter()
-	err := o.profiled(func() error { return h.schedule(ctx, o, w, task) })
+	err := o.withProfiles(func() error { return h.schedule(ctx, o, w, task) })
 	result.fill(h, start, readMeter())
 	result.Fallbacks = since(before, fallbacks())
 	if err != nil {
@@ -84,7 +84,7 @@ func (h *harness) measure(ctx context.Context, o Options, w *workload, display p
 	return nil
 }
 
-// schedule delivers the pods and stops the scheduler after the last decision.
+// schedule starts the scheduler, delivers the pods, and stops the scheduler after the last decision.
 func (h *harness) schedule(ctx context.Context, o Options, w *workload, task progress.Task) error {
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -92,14 +92,14 @@ func (h *harness) schedule(ctx context.Context, o Options, w *workload, task pro
 	h.sched.SchedulingQueue.Run(h.logger)
 	all.Go(func() { wait.UntilWithContext(running, h.sched.ScheduleOne, 0) })
 	all.Go(func() {
-		if err := h.confirmAll(running, o, every(task.Set)); err != nil {
+		if err := h.confirmAll(running, o, throttle(task.Set)); err != nil {
 			stop(err)
 		}
 	})
 	for number := 0; number < o.Pods && running.Err() == nil; number++ {
 		h.ledger.awaitRoom(running, feedAhead)
-		h.ledger.submit()
-		if err := h.submit(running, w.pod(number)); err != nil {
+		h.ledger.addSubmitted()
+		if err := h.deliver(running, w.pod(number)); err != nil {
 			stop(err)
 		}
 	}
@@ -114,6 +114,7 @@ func (h *harness) schedule(ctx context.Context, o Options, w *workload, task pro
 	return ctx.Err()
 }
 
+// confirmAll delivers bound pods to the scheduler until ctx ends.
 func (h *harness) confirmAll(ctx context.Context, o Options, progress func(int)) error {
 	for {
 		select {
@@ -123,14 +124,15 @@ func (h *harness) confirmAll(ctx context.Context, o Options, progress func(int))
 			if err := h.confirm(pod); err != nil {
 				return err
 			}
-			h.ledger.confirmed(pod.UID)
-			progress(h.ledger.done())
+			h.ledger.addBound(pod.UID)
+			progress(h.ledger.decidedPods())
 		}
 	}
 }
 
-// every limits the rate of calls, because a display is slower than a scheduler.
-func every(set func(int)) func(int) {
+// throttle returns a function that calls set at most ten times per second, because a display is slower than
+// a scheduler.
+func throttle(set func(int)) func(int) {
 	const interval = 100 * time.Millisecond
 	var last time.Time
 	return func(done int) {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// template is the common part of the pods of a class.
+// template is the part that the pods of a class share.
 type template struct {
 	labels map[string]string
 	owners []metav1.OwnerReference
@@ -21,7 +21,8 @@ func (t *template) apply(pod *v1.Pod) {
 	pod.Labels, pod.OwnerReferences, pod.Spec = t.labels, t.owners, t.spec
 }
 
-// newTemplate returns a template with the defaults that admission sets.
+// newTemplate returns a template with these requests. It includes the tolerations that the API server adds
+// to every pod.
 func newTemplate(cpu, memory string) template {
 	seconds := int64(300)
 	tolerations := []v1.Toleration{
@@ -43,19 +44,19 @@ func container(requests v1.ResourceList) v1.Container {
 	}
 }
 
-// deployments creates a ReplicaSet for each template, so that its pods get the default topology
-// spread constraints of the scheduler.
+// deployments returns templates of pods that belong to ReplicaSets. The scheduler applies its default
+// topology spread constraints to such pods.
 func (w *workload) deployments(count int, cpu, memory string) []template {
 	templates := make([]template, count)
 	for i := range templates {
 		templates[i] = newTemplate(cpu, memory)
-		w.own(&templates[i], fmt.Sprintf("web-%03d", i))
+		w.addOwner(&templates[i], fmt.Sprintf("web-%03d", i))
 	}
 	return templates
 }
 
-// own makes the pods of a template members of a new ReplicaSet.
-func (w *workload) own(t *template, name string) {
+// addOwner creates a ReplicaSet, and makes it the owner of the pods of a template.
+func (w *workload) addOwner(t *template, name string) {
 	isController := true
 	t.labels = map[string]string{"app": name, appsv1.DefaultDeploymentUniqueLabelKey: "5d4f8c7b9"}
 	t.owners = []metav1.OwnerReference{{
@@ -67,8 +68,9 @@ func (w *workload) own(t *template, name string) {
 	})
 }
 
-// antiAffine returns apps whose pods have anti-affinity to each other.
-func antiAffine(count int, prefix string, avoid func(*metav1.LabelSelector) *v1.PodAntiAffinity) []template {
+// templatesWithAntiAffinity returns templates, each of which is an app whose pods have anti-affinity to each
+// other. avoid returns this anti-affinity.
+func templatesWithAntiAffinity(count int, prefix string, avoid func(*metav1.LabelSelector) *v1.PodAntiAffinity) []template {
 	templates := make([]template, count)
 	for i := range templates {
 		t := newTemplate("100m", "128Mi")
@@ -79,36 +81,38 @@ func antiAffine(count int, prefix string, avoid func(*metav1.LabelSelector) *v1.
 	return templates
 }
 
+// preferZones returns preferred anti-affinity in zones.
 func preferZones(own *metav1.LabelSelector) *v1.PodAntiAffinity {
 	return &v1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []v1.WeightedPodAffinityTerm{{
 		Weight: 100, PodAffinityTerm: v1.PodAffinityTerm{LabelSelector: own, TopologyKey: v1.LabelTopologyZone},
 	}}}
 }
 
-func refuseHostname(own *metav1.LabelSelector) *v1.PodAntiAffinity {
+// requireHostname returns required anti-affinity on nodes.
+func requireHostname(own *metav1.LabelSelector) *v1.PodAntiAffinity {
 	return &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{
 		{LabelSelector: own, TopologyKey: v1.LabelHostname},
 	}}
 }
 
-// mixed returns 200 pod classes: ten sizes, five kinds of node selection, with and without a
-// toleration, with and without a Deployment.
+// mixed returns templates of 200 pod classes: all combinations of ten sizes and five kinds of node
+// selection, with and without a toleration, and with and without a ReplicaSet.
 func (w *workload) mixed() []template {
 	var templates []template
 	for size := range 10 {
-		for choice := range 5 {
-			for _, tolerant := range []bool{false, true} {
-				for _, owned := range []bool{false, true} {
+		for selection := range 5 {
+			for _, withToleration := range []bool{false, true} {
+				for _, withReplicaSet := range []bool{false, true} {
 					t := newTemplate(fmt.Sprintf("%dm", 50+20*size), fmt.Sprintf("%dMi", 64+96*size))
 					t.labels = map[string]string{"class": fmt.Sprint(len(templates))}
-					choose(&t.spec, choice)
-					if tolerant {
+					selectNodes(&t.spec, selection)
+					if withToleration {
 						t.spec.Tolerations = append(t.spec.Tolerations, v1.Toleration{
 							Key: "dedicated", Operator: v1.TolerationOpEqual, Value: "batch", Effect: v1.TaintEffectNoSchedule,
 						})
 					}
-					if owned {
-						w.own(&t, fmt.Sprintf("mixed-%03d", len(templates)))
+					if withReplicaSet {
+						w.addOwner(&t, fmt.Sprintf("mixed-%03d", len(templates)))
 					}
 					templates = append(templates, t)
 				}
@@ -118,8 +122,8 @@ func (w *workload) mixed() []template {
 	return templates
 }
 
-// choose adds one of five kinds of node selection.
-func choose(spec *v1.PodSpec, way int) {
+// selectNodes adds one of five kinds of node selection to a pod; kind 0 selects all nodes.
+func selectNodes(spec *v1.PodSpec, kind int) {
 	prefer := func(key, value string, weight int32) *v1.Affinity {
 		return &v1.Affinity{NodeAffinity: &v1.NodeAffinity{
 			PreferredDuringSchedulingIgnoredDuringExecution: []v1.PreferredSchedulingTerm{{
@@ -129,7 +133,7 @@ func choose(spec *v1.PodSpec, way int) {
 			}},
 		}}
 	}
-	switch way {
+	switch kind {
 	case 1:
 		spec.NodeSelector = map[string]string{v1.LabelArchStable: "amd64"}
 	case 2:
@@ -142,26 +146,26 @@ func choose(spec *v1.PodSpec, way int) {
 }
 
 const (
-	// One of this number of existing pods is terminating on a missing node.
-	vanishedShare = 40
-	goneNodes     = 500
+	// One in vanishedEvery existing pods is terminating on one of the missingNodes.
+	vanishedEvery = 40
+	missingNodes  = 500
 )
 
-// existingPods returns the pods of a cluster of the kind VanishedNodes. Pods on missing nodes
-// have the labels of pods to be scheduled, which must not be affected by them.
+// existingPods returns the existing pods of the kind VanishedNodes. The pods on missing nodes have labels
+// and anti-affinity of the pods to schedule, but must not affect where these are scheduled.
 func existingPods(o Options) []*v1.Pod {
 	size := appSize(o)
-	old := antiAffine((o.Existing+size-1)/size, "old", refuseHostname)
-	coming := antiAffine((o.Pods+size-1)/size, "app", refuseHostname)
+	old := templatesWithAntiAffinity((o.Existing+size-1)/size, "old", requireHostname)
+	scheduled := templatesWithAntiAffinity((o.Pods+size-1)/size, "app", requireHostname)
 	since := metav1.Now()
 	pods := make([]*v1.Pod, o.Existing)
 	for i := range pods {
 		name := fmt.Sprintf("old-%07d", i)
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), ResourceVersion: "1"}}
-		if i%vanishedShare == vanishedShare-1 {
-			coming[i%len(coming)].apply(pod)
+		if i%vanishedEvery == vanishedEvery-1 {
+			scheduled[i%len(scheduled)].apply(pod)
 			pod.DeletionTimestamp = &since
-			pod.Spec.NodeName = fmt.Sprintf("gone-%04d", i%goneNodes)
+			pod.Spec.NodeName = fmt.Sprintf("gone-%04d", i%missingNodes)
 		} else {
 			old[i/size].apply(pod)
 			pod.Spec.NodeName = nodeName(i % o.Nodes)

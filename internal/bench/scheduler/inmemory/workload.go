@@ -14,8 +14,8 @@ import (
 
 const namespace = metav1.NamespaceDefault
 
-// workload is a cluster and the pods to schedule. Objects share their parts: a run of a million
-// pods on a million nodes must fit in memory together with the scheduler.
+// workload is a cluster and the pods to schedule. The objects share their parts, because a million pods and
+// a million nodes must fit in memory together with the scheduler.
 type workload struct {
 	nodes       []*v1.Node
 	existing    []*v1.Pod
@@ -30,7 +30,7 @@ func newWorkload(o Options) *workload {
 	return w
 }
 
-// pod returns the pod with this number. It is deterministic.
+// pod returns the pod with this number. Each call returns an equal pod.
 func (w *workload) pod(number int) *v1.Pod {
 	name := podName(number)
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -42,6 +42,7 @@ func (w *workload) pod(number int) *v1.Pod {
 
 const podPrefix = "pod-"
 
+// podName returns the name of the pod with this number, such as pod-0000012.
 func podName(number int) string {
 	digits := strconv.Itoa(number)
 	return podPrefix + "0000000"[min(len(digits), 7):] + digits
@@ -58,7 +59,7 @@ func podNumber(name string) int {
 
 func nodeName(number int) string { return fmt.Sprintf("node-%07d", number) }
 
-// makeNodes returns nodes of one size. Nodes of the kind Mixed have two architectures; one in ten
+// makeNodes returns nodes of one size. For the kind Mixed, the nodes have two architectures, one in ten nodes
 // has a NoSchedule taint, and one in ten a PreferNoSchedule taint.
 func makeNodes(o Options) []*v1.Node {
 	capacity := v1.ResourceList{
@@ -96,7 +97,7 @@ func makeNodes(o Options) []*v1.Node {
 	return nodes
 }
 
-// setKind sets the kind of the pods.
+// setKind sets the kind of the pods to schedule, and creates the existing pods if the kind has any.
 func (w *workload) setKind(o Options) {
 	switch o.PodKind {
 	case Plain:
@@ -105,10 +106,10 @@ func (w *workload) setKind(o Options) {
 		templates := w.deployments(100, "100m", "128Mi")
 		w.fillFrom(templates, func(number int) int { return number % len(templates) })
 	case ZoneAntiAffinity:
-		templates := antiAffine(20, "app", preferZones)
+		templates := templatesWithAntiAffinity(20, "app", preferZones)
 		w.fillFrom(templates, func(number int) int { return number % len(templates) })
 	case HostnameAntiAffinity:
-		w.setLonely(o)
+		w.setOnePerNode(o)
 	case Mixed:
 		templates := w.mixed()
 		w.fillFrom(templates, func(number int) int {
@@ -117,16 +118,18 @@ func (w *workload) setKind(o Options) {
 	case Unique:
 		w.setUnique()
 	case VanishedNodes:
-		w.setLonely(o)
+		w.setOnePerNode(o)
 		w.existing = existingPods(o)
 	}
 }
 
+// fillFrom sets the pods to those of templates. choose returns the index of the template of a pod.
 func (w *workload) fillFrom(templates []template, choose func(number int) int) {
 	w.fill = func(pod *v1.Pod, number int) { templates[choose(number)].apply(pod) }
 }
 
-// setUnique gives each pod different requests, so that no result can be reused.
+// setUnique gives each pod different requests. Each pod is then a pod class, for which the scheduler cannot
+// reuse results.
 func (w *workload) setUnique() {
 	base := newTemplate("50m", "64Mi")
 	const sizes = 100
@@ -139,12 +142,12 @@ func (w *workload) setUnique() {
 	}
 }
 
-// setLonely creates apps with at most one pod per node.
-func (w *workload) setLonely(o Options) {
+// setOnePerNode divides the pods into apps, of which each node can run at most one pod.
+func (w *workload) setOnePerNode(o Options) {
 	size := appSize(o)
-	templates := antiAffine((o.Pods+size-1)/size, "app", refuseHostname)
+	templates := templatesWithAntiAffinity((o.Pods+size-1)/size, "app", requireHostname)
 	w.fillFrom(templates, func(number int) int { return number / size })
 }
 
-// appSize limits the size of an app to the number of nodes.
+// appSize returns the number of pods of an app: 1,000, but at most the number of nodes.
 func appSize(o Options) int { return min(1000, o.Nodes) }

@@ -11,29 +11,30 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// binds is the store of a reflector that records, for each pod, when it was first seen and its
-// node, instead of caching it.
+// binds is the store of a reflector. It records when the watch first showed each pod, and the node of each
+// pod, but does not cache the pods.
 type binds struct {
-	// prefix selects the measured pods; other pods only use capacity of nodes.
+	// prefix selects the measured pods. Other pods only use capacity of nodes.
 	prefix string
 	now    func() time.Time
 
-	mu      sync.Mutex
-	seen    map[string]time.Time
-	placed  map[string]place
-	counted int
-	last    time.Time
-	latency *hdrhistogram.Histogram // in microseconds
+	mu        sync.Mutex
+	firstSeen map[string]time.Time
+	running   map[string]runningPod   // pods that have a node
+	counted   int                     // measured pods that have a node
+	last      time.Time               // when counted increased last
+	latency   *hdrhistogram.Histogram // in microseconds
 }
 
-type place struct {
+// runningPod is the node of a pod, and what the pod uses there.
+type runningPod struct {
 	node     string
 	requests corev1.ResourceList
 }
 
 func newBinds(prefix string, now func() time.Time) *binds {
 	return &binds{
-		prefix: prefix, now: now, seen: map[string]time.Time{}, placed: map[string]place{},
+		prefix: prefix, now: now, firstSeen: map[string]time.Time{}, running: map[string]runningPod{},
 		latency: hdrhistogram.New(1, int64(time.Hour/time.Microsecond), 3),
 	}
 }
@@ -45,48 +46,49 @@ func (b *binds) bound() (count int, last time.Time) {
 	return b.counted, b.last
 }
 
-// overcommitted returns the number of nodes whose pods request more than the node has. A node
-// that does not exist has no capacity.
+// overcommitted returns the number of nodes whose pods request more than the node can allocate. A node that
+// does not exist has no capacity.
 func (b *binds) overcommitted(nodes []corev1.Node) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	left := make(map[string]corev1.ResourceList, len(nodes))
+	free := make(map[string]corev1.ResourceList, len(nodes))
 	for i := range nodes {
-		left[nodes[i].Name] = nodes[i].Status.Allocatable.DeepCopy()
+		free[nodes[i].Name] = nodes[i].Status.Allocatable.DeepCopy()
 	}
-	over := map[string]bool{}
-	for _, pod := range b.placed {
-		has := left[pod.node]
-		if has == nil {
-			over[pod.node] = true
+	overcommitted := map[string]bool{}
+	for _, pod := range b.running {
+		ofNode := free[pod.node]
+		if ofNode == nil {
+			overcommitted[pod.node] = true
 			continue
 		}
-		for name, wanted := range pod.requests {
-			rest := has[name]
-			rest.Sub(wanted)
-			has[name] = rest
+		for name, request := range pod.requests {
+			rest := ofNode[name]
+			rest.Sub(request)
+			ofNode[name] = rest
 			if rest.Sign() < 0 {
-				over[pod.node] = true
+				overcommitted[pod.node] = true
 			}
 		}
 	}
-	return len(over)
+	return len(overcommitted)
 }
 
+// put records a pod. The caller holds the lock.
 func (b *binds) put(object any) {
 	pod := object.(*corev1.Pod)
 	now := b.now()
-	first, known := b.seen[pod.Name]
+	first, known := b.firstSeen[pod.Name]
 	if !known {
 		first = now
-		b.seen[pod.Name] = now
+		b.firstSeen[pod.Name] = now
 	}
 	if pod.Spec.NodeName == "" {
 		return
 	}
-	_, placed := b.placed[pod.Name]
-	b.placed[pod.Name] = place{pod.Spec.NodeName, requestsOf(pod)}
-	if placed || !strings.HasPrefix(pod.Name, b.prefix) {
+	_, hadNode := b.running[pod.Name]
+	b.running[pod.Name] = runningPod{pod.Spec.NodeName, requestsOf(pod)}
+	if hadNode || !strings.HasPrefix(pod.Name, b.prefix) {
 		return
 	}
 	b.counted++
@@ -96,6 +98,7 @@ func (b *binds) put(object any) {
 	}
 }
 
+// requestsOf returns the resource requests of a pod, including the pod itself as one of the resource pods.
 func requestsOf(pod *corev1.Pod) corev1.ResourceList {
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	requests[corev1.ResourcePods] = onePod
@@ -115,7 +118,7 @@ func (b *binds) Delete(object any) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if pod, ok := object.(*corev1.Pod); ok {
-		delete(b.placed, pod.Name)
+		delete(b.running, pod.Name)
 	}
 	return nil
 }

@@ -17,23 +17,22 @@ const (
 	maxDuration = time.Hour
 )
 
-// IntakeOptions are the options of a run that compares how pods reach the scheduler.
+// IntakeOptions are the options of a run that compares the ways in which the scheduler receives pods.
 type IntakeOptions struct {
 	Intakes []string
 	// Rates are the rates of pod creation to measure, in pods per second.
 	Rates []int
-	// Duration is the duration of each rate.
+	// Duration is how long pods are created at each rate.
 	Duration time.Duration
-	// Cluster configures nodes, zones and store of the cluster.
+	// Cluster contains the nodes, zones and store of the cluster.
 	Cluster clusterdir.Settings
 	Shape   bulk.PodShape
-	// Timeout limits the time for the cluster to become ready, and the time in which no pod is
-	// seen.
+	// Timeout limits the time until the cluster is ready, and the time without a further bound pod.
 	Timeout time.Duration
 	Keep    bool
 }
 
-// DefaultIntakeOptions returns the options of a run of some minutes.
+// DefaultIntakeOptions returns the default options. Such a run takes some minutes.
 func DefaultIntakeOptions() IntakeOptions {
 	o := IntakeOptions{
 		Intakes: []string{clusterdir.IntakeWatch, clusterdir.IntakeWebhook}, Rates: []int{100, 250, 500, 1000, 2000}, Duration: 10 * time.Second,
@@ -46,14 +45,14 @@ func DefaultIntakeOptions() IntakeOptions {
 
 // AddFlags binds the options to flags.
 func (o *IntakeOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Intakes, "intakes", o.Intakes, "contenders to measure, in this order")
-	fs.IntSliceVar(&o.Rates, "rates", o.Rates, "pods per second, ascending; the run ends early when the API server accepts fewer")
-	fs.DurationVar(&o.Duration, "duration", o.Duration, "duration of each rate")
-	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "nodes of the cluster")
+	fs.StringSliceVar(&o.Intakes, "intakes", o.Intakes, "intakes to measure, in this order: watch, webhook")
+	fs.IntSliceVar(&o.Rates, "rates", o.Rates, "rates of pod creation in pods per second, ascending; higher rates are omitted when the API server accepts less than 90 % of a rate")
+	fs.DurationVar(&o.Duration, "duration", o.Duration, "how long to create pods at each rate")
+	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "number of nodes")
 	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "number of zones; nodes are distributed evenly")
-	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "state store: mem_etcd|etcd")
-	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod as template (default: one small container)")
-	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the cluster to become ready, and without a newly seen pod")
+	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "store of the cluster: mem_etcd|etcd")
+	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod that is the template of all pods (default: a Pod with one small container)")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the start of the cluster, and for waiting without a further bound pod")
 	fs.BoolVar(&o.Keep, "keep", o.Keep, "do not remove the cluster of the last intake")
 }
 
@@ -77,7 +76,7 @@ func (o *IntakeOptions) Validate() error {
 	case len(o.Intakes) == 0:
 		return usage.Errorf("--intakes: the list is empty; choose %s or both", strings.Join(intakes, ", "))
 	case len(o.Rates) == 0:
-		return usage.Errorf("--rates: the list is empty; choose some like 100,250,500")
+		return usage.Errorf("--rates: the list is empty; choose rates, such as 100,250,500")
 	case o.Duration < time.Second || o.Duration > maxDuration:
 		return usage.Errorf("--duration %s: choose 1s to %s", o.Duration, maxDuration)
 	}
@@ -92,26 +91,27 @@ func (o *IntakeOptions) validateRoom() error {
 		pods += o.count(rate)
 	}
 	if room := o.Cluster.Nodes * bulk.DefaultNodeShape().Pods; pods > room {
-		return usage.Errorf("--nodes %d: room for %d pods, but %d are to be created; use more nodes, lower rates or a shorter duration", o.Cluster.Nodes, room, pods)
+		return usage.Errorf("--nodes %d: these nodes have room for %d pods, but the run creates %d; use more nodes, lower rates or a shorter duration",
+			o.Cluster.Nodes, room, pods)
 	}
 	base := o.base()
 	return base.Validate()
 }
 
-// count returns the number of pods at a rate.
+// count returns the number of pods that are created at a rate.
 func (o *IntakeOptions) count(rate int) int {
 	return max(1, int(float64(rate)*o.Duration.Seconds()))
 }
 
-// base returns the options that are common with other runs in a cluster.
+// base returns the options that `k1m bench schedule` also has.
 func (o *IntakeOptions) base() Options {
 	return Options{
 		Schedulers: []string{clusterdir.SchedulerDist}, Replicas: []int{1}, Cluster: o.Cluster, Pods: 1, Samples: 1, Shape: o.Shape, Timeout: o.Timeout, Keep: o.Keep,
 	}
 }
 
-// clusterFlags returns the flags of `k1m up` for an intake, with a scheduler that logs when it
-// sees and binds each pod.
+// clusterFlags returns the flags of `k1m up` for an intake. The scheduler logs when it receives and binds
+// each pod.
 func (o *IntakeOptions) clusterFlags(intake string) (*pflag.FlagSet, error) {
 	base := o.base()
 	fs, err := base.clusterFlags(contender{scheduler: clusterdir.SchedulerDist, replicas: 1})

@@ -12,21 +12,23 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// Maximum number of requests in flight: with a latency of 0.25 s, 2,000 requests per second.
+// paceConcurrency is the maximum number of requests in flight. It suffices for 2,000 requests per second
+// with a latency of 0.25 s.
 const paceConcurrency = 512
 
-// made records the created pods and the times of their requests.
-type made struct {
+// creations records the created pods and the times of their requests.
+type creations struct {
 	mu    sync.Mutex
 	count int
-	// asked maps pods to the time at which their request was sent.
-	asked       map[string]time.Time
+	// sent maps pods to the times at which the requests to create them were sent.
+	sent map[string]time.Time
+	// first is when the first request was sent, and last when the last response arrived.
 	first, last time.Time
 	latency     *hdrhistogram.Histogram // of requests, in microseconds
 }
 
-func newMade(count int) *made {
-	return &made{asked: make(map[string]time.Time, count), latency: newLatency()}
+func newCreations(count int) *creations {
+	return &creations{sent: make(map[string]time.Time, count), latency: newLatency()}
 }
 
 func newLatency() *hdrhistogram.Histogram {
@@ -34,33 +36,33 @@ func newLatency() *hdrhistogram.Histogram {
 }
 
 func record(h *hdrhistogram.Histogram, d time.Duration) {
-	// The value is in range, so that it cannot fail.
+	// RecordValue cannot fail, because the value is within the range of the histogram.
 	_ = h.RecordValue(min(max(1, d.Microseconds()), h.HighestTrackableValue()))
 }
 
-func (m *made) note(name string, asked, answered time.Time) {
+func (m *creations) add(name string, sent, answered time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.count++
-	m.asked[name] = asked
-	record(m.latency, answered.Sub(asked))
-	if m.first.IsZero() || asked.Before(m.first) {
-		m.first = asked
+	m.sent[name] = sent
+	record(m.latency, answered.Sub(sent))
+	if m.first.IsZero() || sent.Before(m.first) {
+		m.first = sent
 	}
 	if answered.After(m.last) {
 		m.last = answered
 	}
 }
 
-// perSecond returns the achieved rate.
-func (m *made) perSecond() float64 {
+// perSecond returns the number of pods that were created per second.
+func (m *creations) perSecond() float64 {
 	return float64(m.count) / max(m.last.Sub(m.first).Seconds(), 1e-9)
 }
 
-// createAtRate sends each request at its scheduled time, or later if the maximum number of requests is
-// in flight.
-func (s *intakeStep) createAtRate(ctx context.Context, task progress.Task) (*made, error) {
-	m, start := newMade(s.count), time.Now()
+// createAtRate creates the pods. It sends each request at its scheduled time, or later if the maximum number
+// of requests is in flight.
+func (s *intakeStep) createAtRate(ctx context.Context, task progress.Task) (*creations, error) {
+	m, start := newCreations(s.count), time.Now()
 	interval := time.Second / time.Duration(s.rate)
 	o := s.bulkOptions(s.prefix(), s.count)
 	summary, err := bulk.Run(ctx, bulk.Job{
@@ -73,11 +75,11 @@ func (s *intakeStep) createAtRate(ctx context.Context, task progress.Task) (*mad
 			case <-time.After(time.Until(start.Add(time.Duration(number) * interval))):
 			}
 			pod := s.pods.Make(s.options.Shape.Namespace, name)
-			asked := time.Now()
+			sent := time.Now()
 			if err := s.clients.CreatePod(ctx, connection, pod); err != nil {
 				return err
 			}
-			m.note(name, asked, time.Now())
+			m.add(name, sent, time.Now())
 			return nil
 		},
 	})

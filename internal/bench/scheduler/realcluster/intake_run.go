@@ -12,10 +12,10 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// A rate at which the API server accepts less than this fraction of the requests is the last one.
-const reached = 0.9
+// minAccepted is the fraction of a rate that must be achieved for the run to continue with the next rate.
+const minAccepted = 0.9
 
-// RunIntake measures each intake in a new cluster, at increasing rates.
+// RunIntake measures each intake in a new cluster, with increasing rates of pod creation.
 func RunIntake(ctx context.Context, dir clusterdir.Dir, o IntakeOptions, display progress.Display) (IntakeResult, error) {
 	pods, err := bulk.NewPods(o.Shape)
 	if err != nil {
@@ -39,7 +39,8 @@ func RunIntake(ctx context.Context, dir clusterdir.Dir, o IntakeOptions, display
 	return result, nil
 }
 
-// runIntake creates a cluster, measures at each rate, and removes the cluster.
+// runIntake creates a cluster, measures each rate, and removes the cluster unless keep is set and there was
+// no error.
 func runIntake(
 	ctx context.Context, dir clusterdir.Dir, o IntakeOptions, intake string, pods *bulk.Pods, keep bool, display progress.Display,
 ) (measured IntakeMeasured, err error) {
@@ -59,7 +60,7 @@ func runIntake(
 	if err != nil {
 		return measured, err
 	}
-	t, err := newTurn(dir, up.Config, o.base(), pods, display)
+	t, err := newMeasurement(dir, up.Config, o.base(), pods, display)
 	if err != nil {
 		return measured, err
 	}
@@ -68,12 +69,12 @@ func runIntake(
 	}
 	for _, rate := range o.Rates {
 		step := &intakeStep{measurement: t, log: dir.Log(clusterdir.SchedulerDist), intake: intake, rate: rate, count: o.count(rate)}
-		at, err := step.measure(ctx)
+		result, err := step.measure(ctx)
 		if err != nil {
 			return measured, err
 		}
-		measured.Rates = append(measured.Rates, at)
-		if at.CreatedPerSecond < reached*float64(rate) {
+		measured.Rates = append(measured.Rates, result)
+		if result.CreatedPerSecond < minAccepted*float64(rate) {
 			break
 		}
 	}
@@ -83,38 +84,38 @@ func runIntake(
 // intakeStep is the measurement of one rate.
 type intakeStep struct {
 	*measurement
-	log    string
+	log    string // path of the scheduler's log
 	intake string
-	rate   int
-	count  int
+	rate   int // pods per second
+	count  int // pods
 }
 
 func (s *intakeStep) prefix() string { return fmt.Sprintf("at-%d-", s.rate) }
 
-// measure creates pods, and reads from the log of the scheduler when it saw them.
+// measure creates pods, and reads from the scheduler's log when the scheduler received and bound them.
 func (s *intakeStep) measure(ctx context.Context) (IntakeRate, error) {
 	task := s.display.Task(fmt.Sprintf("pods by %s, %d/s", s.intake, s.rate), s.count)
 	fail := func(err error) (IntakeRate, error) {
 		progress.Fail(ctx, task, err.Error())
 		return IntakeRate{}, err
 	}
-	sightings, err := openSightings(s.log, s.options.Shape.Namespace, s.prefix())
+	log, err := openLog(s.log, s.options.Shape.Namespace, s.prefix())
 	if err != nil {
 		return fail(err)
 	}
-	defer sightings.close()
+	defer log.close()
 	before, err := s.usage.read()
 	if err != nil {
 		return fail(err)
 	}
-	made, err := s.createAtRate(ctx, task)
+	created, err := s.createAtRate(ctx, task)
 	if err != nil {
 		return fail(err)
 	}
-	if err := s.awaitBoundBy(ctx, sightings); err != nil {
+	if err := s.awaitBoundInLog(ctx, log); err != nil {
 		return fail(err)
 	}
-	// The cost of a pod includes the status updates until it runs.
+	// The CPU time per pod includes the status updates until the pod runs.
 	running := s.bulkOptions(s.prefix(), s.count)
 	if err := bulk.AwaitPodsRunning(ctx, s.clients, s.options.Shape.Namespace, running, s.options.Timeout); err != nil {
 		return fail(err)
@@ -123,25 +124,25 @@ func (s *intakeStep) measure(ctx context.Context) (IntakeRate, error) {
 	if err != nil {
 		return fail(err)
 	}
-	task.Done(fmt.Sprintf("%d seen, %.0f/s", len(sightings.seen), made.perSecond()))
-	return summarizeRate(s.rate, made, sightings, before, after), awaitQuiet(ctx, s.usage.controlPlane)
+	task.Done(fmt.Sprintf("%d seen, %.0f/s", len(log.seen), created.perSecond()))
+	return summarizeRate(s.rate, created, log, before, after), awaitQuiet(ctx, s.usage.controlPlane)
 }
 
-// awaitBoundBy reads the log until the scheduler has bound all pods, or until no progress is made
-// for the timeout.
-func (s *intakeStep) awaitBoundBy(ctx context.Context, sightings *sightings) error {
+// awaitBoundInLog reads the log until the scheduler has bound all pods, or until no further pod was bound for the
+// timeout.
+func (s *intakeStep) awaitBoundInLog(ctx context.Context, log *logReader) error {
 	progressed, before := time.Now(), 0
-	for len(sightings.bound) < s.count && time.Since(progressed) < s.options.Timeout {
-		if err := sightings.read(); err != nil {
+	for len(log.bound) < s.count && time.Since(progressed) < s.options.Timeout {
+		if err := log.read(); err != nil {
 			return err
 		}
-		if len(sightings.bound) != before {
-			progressed, before = time.Now(), len(sightings.bound)
+		if len(log.bound) != before {
+			progressed, before = time.Now(), len(log.bound)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(poll):
+		case <-time.After(pollInterval):
 		}
 	}
 	return nil

@@ -21,19 +21,19 @@ import (
 )
 
 const (
-	// Number of warm-up pods. They are not measured, because they include one-time work such as
-	// creating the namespace and opening connections.
+	// warmUpPods is the number of pods that are created before the measurement. They cause one-time work,
+	// such as creating the namespace and opening connections.
 	warmUpPods   = 20
 	warmUpPrefix = "warm-"
 
-	poll = 50 * time.Millisecond
-	// Page size of node lists.
-	nodePage = 10_000
+	pollInterval = 50 * time.Millisecond
+	// nodePageSize is the page size of node lists.
+	nodePageSize = 10_000
 )
 
 var onePod = resource.MustParse("1")
 
-// measurement is one measurement of a scheduler.
+// measurement is one measurement of a scheduler in a cluster.
 type measurement struct {
 	options Options
 	config  clusterdir.Config
@@ -45,7 +45,7 @@ type measurement struct {
 	binds   *binds
 }
 
-func newTurn(dir clusterdir.Dir, config clusterdir.Config, o Options, pods *bulk.Pods, display progress.Display) (*measurement, error) {
+func newMeasurement(dir clusterdir.Dir, config clusterdir.Config, o Options, pods *bulk.Pods, display progress.Display) (*measurement, error) {
 	rest, err := kube.Config(dir.Kubeconfig(pki.SuperAdmin.File))
 	if err != nil {
 		return nil, err
@@ -64,15 +64,15 @@ func newTurn(dir clusterdir.Dir, config clusterdir.Config, o Options, pods *bulk
 	}, nil
 }
 
-// measure creates the pods while the scheduler binds them.
-func (t *measurement) measure(ctx context.Context) (Scheduler, error) {
+// measure creates the pods, waits until the scheduler has bound them, and returns the result.
+func (m *measurement) measure(ctx context.Context) (Scheduler, error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	t.watch(watching)
-	if err := t.warmUp(ctx); err != nil {
+	m.watch(watching)
+	if err := m.warmUp(ctx); err != nil {
 		return Scheduler{}, err
 	}
-	before, err := t.usage.read()
+	before, err := m.usage.read()
 	if err != nil {
 		return Scheduler{}, err
 	}
@@ -81,40 +81,41 @@ func (t *measurement) measure(ctx context.Context) (Scheduler, error) {
 	var creation bulk.Summary
 	go func() {
 		var err error
-		creation, err = t.create(watching, bulk.PodPrefix, t.options.Pods)
+		creation, err = m.create(watching, bulk.PodPrefix, m.options.Pods)
 		created <- err
 	}()
-	if err := t.awaitBound(ctx, created); err != nil {
+	if err := m.awaitBound(ctx, created); err != nil {
 		return Scheduler{}, err
 	}
-	after, err := t.usage.read()
+	after, err := m.usage.read()
 	if err != nil {
 		return Scheduler{}, err
 	}
-	nodes, err := t.nodes(ctx)
+	nodes, err := m.nodes(ctx)
 	if err != nil {
 		return Scheduler{}, err
 	}
-	return t.summarize(creation, started, before, after, nodes), nil
+	return m.summarize(creation, started, before, after, nodes), nil
 }
 
-// watch records binds from a watch of the API server.
-func (t *measurement) watch(ctx context.Context) {
+// watch starts a watch of the pods, which records their binds.
+func (m *measurement) watch(ctx context.Context) {
 	source := cache.ToListWatcherWithWatchListSemantics(
-		cache.NewListWatchFromClient(t.client.CoreV1().RESTClient(), "pods", t.options.Shape.Namespace, fields.Everything()),
-		t.client)
-	reflector := cache.NewReflectorWithOptions(source, &corev1.Pod{}, t.binds, cache.ReflectorOptions{})
+		cache.NewListWatchFromClient(m.client.CoreV1().RESTClient(), "pods", m.options.Shape.Namespace, fields.Everything()),
+		m.client)
+	reflector := cache.NewReflectorWithOptions(source, &corev1.Pod{}, m.binds, cache.ReflectorOptions{})
 	go reflector.RunWithContext(ctx)
 }
 
-func (t *measurement) warmUp(ctx context.Context) error {
-	task := t.display.Task("warming up", 0)
-	_, err := t.create(ctx, warmUpPrefix, warmUpPods)
+// warmUp creates the warm-up pods, and waits until they run and the control plane is idle.
+func (m *measurement) warmUp(ctx context.Context) error {
+	task := m.display.Task("warming up", 0)
+	_, err := m.create(ctx, warmUpPrefix, warmUpPods)
 	if err == nil {
-		err = bulk.AwaitPodsRunning(ctx, t.clients, t.options.Shape.Namespace, t.bulkOptions(warmUpPrefix, warmUpPods), t.options.Timeout)
+		err = bulk.AwaitPodsRunning(ctx, m.clients, m.options.Shape.Namespace, m.bulkOptions(warmUpPrefix, warmUpPods), m.options.Timeout)
 	}
 	if err == nil {
-		err = awaitQuiet(ctx, t.usage.controlPlane)
+		err = awaitQuiet(ctx, m.usage.controlPlane)
 	}
 	if err != nil {
 		progress.Fail(ctx, task, err.Error())
@@ -124,34 +125,35 @@ func (t *measurement) warmUp(ctx context.Context) error {
 	return nil
 }
 
-func (t *measurement) bulkOptions(prefix string, count int) bulk.Options {
+func (m *measurement) bulkOptions(prefix string, count int) bulk.Options {
 	o := bulk.DefaultOptions(prefix)
 	o.Range.Count = count
 	o.Progress = func(int) {}
 	return o
 }
 
-func (t *measurement) create(ctx context.Context, prefix string, count int) (bulk.Summary, error) {
-	summary, err := bulk.CreatePods(ctx, t.clients, t.pods, t.options.Shape.Namespace, t.bulkOptions(prefix, count))
+func (m *measurement) create(ctx context.Context, prefix string, count int) (bulk.Summary, error) {
+	summary, err := bulk.CreatePods(ctx, m.clients, m.pods, m.options.Shape.Namespace, m.bulkOptions(prefix, count))
 	if err != nil {
 		return summary, fmt.Errorf("creating pods: %w", err)
 	}
 	return summary, nil
 }
 
-// awaitBound waits until all pods have a node, or until no progress is made for the timeout.
-func (t *measurement) awaitBound(ctx context.Context, created <-chan error) error {
-	task := t.display.Task("pods bound by "+t.config.Settings.Scheduler, t.options.Pods)
+// awaitBound waits until all pods have a node, or until no further pod got a node for the timeout. created
+// receives the error of the creation of the pods when that ends.
+func (m *measurement) awaitBound(ctx context.Context, created <-chan error) error {
+	task := m.display.Task("pods bound by "+m.config.Settings.Scheduler, m.options.Pods)
 	progressed, before := time.Now(), -1
 	for {
-		bound, _ := t.binds.bound()
+		bound, _ := m.binds.bound()
 		task.Set(bound)
 		if bound != before {
 			progressed, before = time.Now(), bound
 		}
-		stalled := created == nil && time.Since(progressed) > t.options.Timeout
-		if created == nil && bound == t.options.Pods || stalled {
-			task.Done(fmt.Sprintf("%d of %d", bound, t.options.Pods))
+		stalled := created == nil && time.Since(progressed) > m.options.Timeout
+		if created == nil && bound == m.options.Pods || stalled {
+			task.Done(fmt.Sprintf("%d of %d", bound, m.options.Pods))
 			return nil
 		}
 		select {
@@ -164,16 +166,17 @@ func (t *measurement) awaitBound(ctx context.Context, created <-chan error) erro
 				return err
 			}
 			created = nil
-		case <-time.After(poll):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-func (t *measurement) nodes(ctx context.Context) ([]corev1.Node, error) {
+// nodes lists all nodes.
+func (m *measurement) nodes(ctx context.Context) ([]corev1.Node, error) {
 	var all []corev1.Node
-	options := metav1.ListOptions{Limit: nodePage}
+	options := metav1.ListOptions{Limit: nodePageSize}
 	for {
-		page, err := t.client.CoreV1().Nodes().List(ctx, options)
+		page, err := m.client.CoreV1().Nodes().List(ctx, options)
 		if err != nil {
 			return nil, fmt.Errorf("reading the nodes: %w", err)
 		}

@@ -1,7 +1,7 @@
-// Package realcluster measures schedulers in real clusters that k1m creates: one scheduler after
-// the other, with the same nodes and pods (`k1m bench schedule`), and dist-scheduler with a watch
-// or a webhook as its source of pods (`k1m bench watch-or-webhook`, the files intake_*.go).
-// Package inmemory measures the same schedulers without a cluster.
+// Package realcluster measures schedulers in clusters that k1m creates. `k1m bench schedule` measures one
+// scheduler after the other, with the same nodes and pods. `k1m bench watch-or-webhook` measures
+// dist-scheduler with a watch or a webhook as its source of pods (files intake_*.go). Package inmemory
+// measures the same schedulers without a cluster.
 package realcluster
 
 import (
@@ -26,25 +26,24 @@ const (
 // Options are the options of one run.
 type Options struct {
 	Schedulers []string
-	// Replicas are the numbers of dist-scheduler replicas to measure. Runs with more than one
-	// replica have Relays relays in addition.
+	// Replicas are the numbers of dist-scheduler replicas to measure. Measurements with more than one
+	// replica also have this number of Relays.
 	Replicas []int
 	Relays   int
-	// Cluster configures nodes, zones and store of the cluster, and arguments and environment of
-	// the schedulers.
+	// Cluster contains the nodes, zones, store and CPUs of the cluster, and the arguments and environment
+	// of the schedulers.
 	Cluster clusterdir.Settings
 	Pods    int
 	// Samples is the number of measurements of each contender. The result is the sample with the
 	// median CPU.
 	Samples int
 	Shape   bulk.PodShape
-	// Timeout limits the time for the cluster to become ready, and the time without progress of
-	// the pods.
+	// Timeout limits the time until the cluster is ready, and the time without a further bound pod.
 	Timeout time.Duration
 	Keep    bool
 }
 
-// DefaultOptions returns the options of a run of 1 to 2 minutes.
+// DefaultOptions returns the default options. Such a run takes 1 to 2 minutes.
 func DefaultOptions() Options {
 	o := Options{
 		Schedulers: []string{clusterdir.SchedulerDist, clusterdir.SchedulerKube}, Replicas: []int{1}, Cluster: clusterdir.DefaultSettings(),
@@ -57,19 +56,19 @@ func DefaultOptions() Options {
 
 // AddFlags binds the options to flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "contenders to measure, in this order")
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "schedulers to measure, in this order")
 	fs.IntSliceVar(&o.Replicas, "scheduler-replicas", o.Replicas, "numbers of dist-scheduler replicas to measure")
-	fs.IntVar(&o.Relays, "scheduler-relays", o.Relays, "additional replicas that own no nodes, in runs with two or more replicas")
+	fs.IntVar(&o.Relays, "scheduler-relays", o.Relays, "number of additional replicas that own no nodes, if there are two or more replicas")
 	fs.StringArrayVar(&o.Cluster.SchedulerArgs, "scheduler-arg", o.Cluster.SchedulerArgs, "additional scheduler flag, key=value; repeatable")
-	fs.StringArrayVar(&o.Cluster.SchedulerEnv, "scheduler-env", o.Cluster.SchedulerEnv, "environment of the schedulers, KEY=VALUE; repeatable")
-	fs.StringArrayVar(&o.Cluster.CPUs, "cpus", o.Cluster.CPUs, "CPUs of a process, or of all processes of a program, NAME=LIST, e.g. scheduler=0; repeatable (default: all CPUs)")
-	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "nodes of the cluster")
+	fs.StringArrayVar(&o.Cluster.SchedulerEnv, "scheduler-env", o.Cluster.SchedulerEnv, "environment variable of the schedulers, KEY=VALUE; repeatable")
+	fs.StringArrayVar(&o.Cluster.CPUs, "cpus", o.Cluster.CPUs, "CPUs of a process or of all processes of a program, NAME=LIST, such as scheduler=0; repeatable (default: all CPUs)")
+	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "number of nodes")
 	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "number of zones; nodes are distributed evenly")
-	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "state store: mem_etcd|etcd")
-	fs.IntVar(&o.Pods, "pods", o.Pods, "pods for each scheduler")
-	fs.IntVar(&o.Samples, "samples", o.Samples, "measurements of each contender, in turn; the result is the sample with the median CPU")
-	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod as template (default: one small container)")
-	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the cluster to become ready, and for pods to make progress")
+	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "store of the cluster: mem_etcd|etcd")
+	fs.IntVar(&o.Pods, "pods", o.Pods, "number of pods for each scheduler")
+	fs.IntVar(&o.Samples, "samples", o.Samples, "number of measurements of each scheduler; the result is the one with the median CPU time")
+	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod that is the template of all pods (default: a Pod with one small container)")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the start of the cluster, and for waiting without a further bound pod")
 	fs.BoolVar(&o.Keep, "keep", o.Keep, "do not remove the cluster of the last scheduler")
 }
 
@@ -89,7 +88,7 @@ func (o *Options) Validate() error {
 	case len(o.Schedulers) == 0:
 		return usage.Errorf("--schedulers: the list is empty; choose dist-scheduler, kube-scheduler or both")
 	case o.Cluster.Nodes < 1:
-		return usage.Errorf("--nodes %d: pods need at least one node", o.Cluster.Nodes)
+		return usage.Errorf("--nodes %d: choose 1 or more", o.Cluster.Nodes)
 	case o.Pods < 1 || o.Pods > maxPods:
 		return usage.Errorf("--pods %d: choose 1 to %d", o.Pods, maxPods)
 	case o.Pods+warmUpPods > o.Cluster.Nodes*bulk.DefaultNodeShape().Pods:
@@ -158,12 +157,12 @@ func (o *Options) contenders() []contender {
 	return all
 }
 
-// clusterFlags returns the flags of `k1m up` for a contender.
+// clusterFlags returns the flags of `k1m up`, set to the values for a contender.
 func (o *Options) clusterFlags(c contender) (*pflag.FlagSet, error) {
 	wanted := o.Cluster
 	wanted.Scheduler, wanted.SchedulerReplicas, wanted.SchedulerRelays = c.scheduler, c.replicas, c.relays
 	return wanted.Flags()
 }
 
-// minFreeDisk is the disk space that a cluster needs in addition to its objects.
+// minFreeDisk is the free disk space that is required to create a cluster.
 var minFreeDisk = resource.MustParse("512Mi")

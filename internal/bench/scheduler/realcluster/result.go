@@ -23,13 +23,13 @@ type Result struct {
 // Scheduler is the result of one contender.
 type Scheduler struct {
 	Name string `json:"name"`
-	// Replicas is the number of processes that share the nodes, and Relays the number of
-	// additional processes without nodes. CPU and memory are sums over all of them.
+	// Replicas is the number of scheduler processes that share the nodes. Relays is the number of
+	// additional processes that own no nodes. CPU time and memory are totals of all these processes.
 	Replicas int `json:"replicas"`
 	Relays   int `json:"relays"`
-	// Bound is the number of pods that got a node within the timeout.
+	// Bound is the number of pods that got a node.
 	Bound int `json:"bound"`
-	// Seconds is the time from the first creation until the last bind was seen.
+	// Seconds is the time from the start of pod creation until a watch shows the last bind.
 	Seconds       float64 `json:"seconds"`
 	PodsPerSecond float64 `json:"podsPerSecond"`
 	// CreatedPerSecond is an upper bound of PodsPerSecond.
@@ -39,11 +39,11 @@ type Scheduler struct {
 	APIServerCPUMicrosPerPod float64 `json:"apiserverCpuMicrosPerPod"`
 	StoreCPUMicrosPerPod     float64 `json:"storeCpuMicrosPerPod"`
 	SchedulerMemoryBytes     int64   `json:"schedulerMemoryBytes"`
-	// CPUSamples are the CPU times per pod of all samples in microseconds, if there are several. All
-	// other fields are from the sample with the median CPU.
+	// CPUSamples are the CPU times per pod of all samples in microseconds, if there is more than one
+	// sample. All other fields are those of the sample that [median] selects.
 	CPUSamples []float64 `json:"cpuSamples,omitempty"`
 
-	// LatencyMillis is the time from the creation of a pod to its bind, as seen by a watch.
+	// LatencyMillis is the time from when a watch first shows a pod until it shows the bind of the pod.
 	LatencyMillis       Latency `json:"latencyMillis"`
 	OversubscribedNodes int     `json:"oversubscribedNodes"`
 }
@@ -61,11 +61,11 @@ func newResult(o Options) Result {
 	return Result{Nodes: o.Cluster.Nodes, Pods: o.Pods, Zones: o.Cluster.Zones, Store: o.Cluster.Store, Schedulers: []Scheduler{}}
 }
 
-func (t *measurement) summarize(creation bulk.Summary, started time.Time, before, after used, nodes []corev1.Node) Scheduler {
-	bound, last := t.binds.bound()
+func (m *measurement) summarize(creation bulk.Summary, started time.Time, before, after used, nodes []corev1.Node) Scheduler {
+	bound, last := m.binds.bound()
 	seconds := max(last.Sub(started).Seconds(), 1e-9)
 	perPod := func(cpu time.Duration) float64 { return float64(cpu.Microseconds()) / float64(max(bound, 1)) }
-	latency, settings := t.binds.latency, &t.config.Settings
+	latency, settings := m.binds.latency, &m.config.Settings
 	millis := func(percentile float64) float64 { return float64(latency.ValueAtPercentile(percentile)) / 1000 }
 	return Scheduler{
 		Name: settings.Scheduler, Replicas: settings.SchedulerReplicas, Relays: settings.SchedulerRelays, Bound: bound,
@@ -77,33 +77,34 @@ func (t *measurement) summarize(creation bulk.Summary, started time.Time, before
 		LatencyMillis: Latency{
 			P50: millis(50), P90: millis(90), P99: millis(99), P999: millis(99.9), Max: float64(latency.Max()) / 1000,
 		},
-		OversubscribedNodes: t.binds.overcommitted(nodes),
+		OversubscribedNodes: m.binds.overcommitted(nodes),
 	}
 }
 
 func (s *Scheduler) title() string { return contender{s.Name, max(s.Replicas, 1), s.Relays}.String() }
 
-// wrong describes the violated invariants of one contender.
-func (s *Scheduler) wrong(pods int) (wrong []string) {
+// violations describes the invariants that the result of a contender violates: each pod is bound, and no
+// node is overcommitted.
+func (s *Scheduler) violations(pods int) (violations []string) {
 	if s.OversubscribedNodes > 0 {
-		wrong = append(wrong, fmt.Sprintf("%s overcommitted %d nodes", s.title(), s.OversubscribedNodes))
+		violations = append(violations, fmt.Sprintf("%s overcommitted %d nodes", s.title(), s.OversubscribedNodes))
 	}
 	if s.Bound < pods {
-		wrong = append(wrong, fmt.Sprintf("%s found no node for %d of %d pods", s.title(), pods-s.Bound, pods))
+		violations = append(violations, fmt.Sprintf("%s found no node for %d of %d pods", s.title(), pods-s.Bound, pods))
 	}
-	return wrong
+	return violations
 }
 
-// Err returns an error of one line if the result violates an invariant.
+// Err returns an error if the result violates an invariant.
 func (r *Result) Err() error {
-	var wrong []string
+	var violations []string
 	for i := range r.Schedulers {
-		wrong = append(wrong, r.Schedulers[i].wrong(r.Pods)...)
+		violations = append(violations, r.Schedulers[i].violations(r.Pods)...)
 	}
-	if len(wrong) == 0 {
+	if len(violations) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s; repeat the run with --keep to inspect the cluster", strings.Join(wrong, ", "))
+	return fmt.Errorf("%s; repeat the run with --keep to inspect the cluster", strings.Join(violations, ", "))
 }
 
 // Print writes the result as text.

@@ -14,11 +14,12 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// ErrClusterExists is returned when a run would have to replace an existing cluster.
+// ErrClusterExists means that a run cannot create its cluster, because a cluster of this name exists.
 var ErrClusterExists = errors.New("cluster exists already")
 
-// Run measures each contender in a new cluster. In a restarted cluster, the store would contain old
-// revisions, and kwok would wait until its old Leases expire.
+// Run measures each contender in a new cluster. If it reused a cluster, the store would contain revisions
+// of earlier measurements, and kwok would wait until its earlier Leases expire. An interrupted run returns
+// the completed measurements.
 func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Display) (result Result, err error) {
 	pods, err := bulk.NewPods(o.Shape)
 	if err != nil {
@@ -31,18 +32,17 @@ func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Di
 	result = newResult(o)
 	contenders := o.contenders()
 	samples := make([][]Scheduler, len(contenders))
-	// An interrupted run returns the completed measurements.
 	defer func() {
-		for _, of := range samples {
-			if len(of) > 0 {
-				result.Schedulers = append(result.Schedulers, median(of, o.Pods))
+		for _, s := range samples {
+			if len(s) > 0 {
+				result.Schedulers = append(result.Schedulers, median(s, o.Pods))
 			}
 		}
 	}()
 	for sample := range o.Samples {
 		for i, c := range contenders {
 			keep := o.Keep && sample == o.Samples-1 && i == len(contenders)-1
-			measured, err := runOne(ctx, dir, o, c, pods, keep, display)
+			measured, err := measureContender(ctx, dir, o, c, pods, keep, display)
 			if err != nil {
 				return result, fmt.Errorf("measuring %s: %w", c, err)
 			}
@@ -52,13 +52,13 @@ func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Di
 	return result, nil
 }
 
-// median returns the sample of a contender with the median CPU, or a sample that violates an invariant
-// if there is one.
+// median returns the sample of a contender with the median CPU time per pod. If a sample violates an
+// invariant, it returns that sample instead.
 func median(samples []Scheduler, pods int) Scheduler {
 	slices.SortFunc(samples, func(a, b Scheduler) int { return cmp.Compare(a.SchedulerCPUMicrosPerPod, b.SchedulerCPUMicrosPerPod) })
 	chosen := samples[(len(samples)-1)/2]
 	for _, s := range samples {
-		if len(s.wrong(pods)) > 0 {
+		if len(s.violations(pods)) > 0 {
 			chosen = s
 		}
 	}
@@ -70,8 +70,9 @@ func median(samples []Scheduler, pods int) Scheduler {
 	return chosen
 }
 
-// runOne creates a cluster, measures its scheduler, and removes the cluster.
-func runOne(
+// measureContender creates a cluster, measures its scheduler, and removes the cluster unless keep is set
+// and there was no error.
+func measureContender(
 	ctx context.Context, dir clusterdir.Dir, o Options, c contender, pods *bulk.Pods, keep bool, display progress.Display,
 ) (measured Scheduler, err error) {
 	flags, err := o.clusterFlags(c)
@@ -89,13 +90,14 @@ func runOne(
 	if err != nil {
 		return Scheduler{}, err
 	}
-	t, err := newTurn(dir, up.Config, o, pods, display)
+	t, err := newMeasurement(dir, up.Config, o, pods, display)
 	if err != nil {
 		return Scheduler{}, err
 	}
 	return t.measure(ctx)
 }
 
+// remove stops and removes a cluster, if it exists.
 func remove(dir clusterdir.Dir) error {
 	err := lifecycle.Down(dir, false)
 	if errors.Is(err, clusterdir.ErrUnknown) {
@@ -104,12 +106,12 @@ func remove(dir clusterdir.Dir) error {
 	return err
 }
 
-// awaitQuiet waits until a new control plane is idle; otherwise its startup work would count as a
-// cost of pods.
+// awaitQuiet waits until the control plane is idle, but for at most 10 s. Otherwise work that remains from
+// its start or from earlier pods would count as a cost of the measured pods. cpu returns its CPU time.
 func awaitQuiet(ctx context.Context, cpu func() (time.Duration, error)) error {
 	const (
 		sample  = 500 * time.Millisecond
-		quiet   = sample / 5 // CPU time per sample
+		quiet   = sample / 5 // maximum CPU time of an idle control plane during a sample
 		samples = 20
 	)
 	before, err := cpu()

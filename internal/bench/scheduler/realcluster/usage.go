@@ -9,15 +9,16 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
-// usageOf reads the resource usage of the components of a cluster from the kernel.
+// usageOf reads the resource usage of the components of a cluster.
 type usageOf struct {
 	dir    clusterdir.Dir
 	config clusterdir.Config
 }
 
-// used is the usage since the components started.
+// used is the CPU time since the components started, and their current memory.
 type used struct{ scheduler, apiServers, store process.Usage }
 
+// read returns the current usage. The usage of several schedulers or API servers is added up.
 func (u usageOf) read() (used, error) {
 	state, err := supervisor.ReadState(u.dir)
 	if err != nil {
@@ -38,17 +39,17 @@ func (u usageOf) read() (used, error) {
 		if role == nil {
 			continue
 		}
-		taken, err := c.Process.Usage()
+		usage, err := c.Process.Usage()
 		if err != nil {
 			return used{}, fmt.Errorf("reading the resource usage of %s: %w; see `k1m logs %s --name %s`", c.Name, err, c.Name, u.config.Name)
 		}
-		role(&all).CPU += taken.CPU
-		role(&all).Resident += taken.Resident
+		role(&all).CPU += usage.CPU
+		role(&all).Resident += usage.Resident
 	}
 	return all, nil
 }
 
-// controlPlane is the CPU time of all components.
+// controlPlane returns the total CPU time of schedulers, API servers and store.
 func (u usageOf) controlPlane() (time.Duration, error) {
 	all, err := u.read()
 	return all.scheduler.CPU + all.apiServers.CPU + all.store.CPU, err

@@ -22,18 +22,19 @@ import (
 )
 
 const (
-	calibrationNodes          = 4000
-	fewGroups, manyGroups     = 1, 20
-	fewOffers, manyOffers     = 1, 128
-	steps                     = 4
-	cyclePods                 = 5000
-	samples, leastMeasurement = 7, 100 * time.Millisecond
+	calibrationNodes      = 4000 // nodes of a replica
+	fewGroups, manyGroups = 1, 20
+	fewOffers, manyOffers = 1, 128
+	steps                 = 4 // further pods that an answer predicts for each offered node
+	cyclePods             = 5000
+	// leastCPU takes this number of samples, and repeats the call for minMeasurement in each.
+	samples, minMeasurement = 7, 100 * time.Millisecond
 )
 
-// Calibrate measures the costs of the real code on this machine. Costs that only a real cluster
-// shows are copied from known.
+// Calibrate measures the costs of the real code on this machine. It copies from known the costs that
+// can be measured only in a real cluster.
 func Calibrate(ctx context.Context, known Costs) (Costs, error) {
-	c := Costs{Machine: machine(), Reserve: known.Reserve, Bind: known.Bind, Watch: known.Watch}
+	c := Costs{Machine: describeMachine(), Reserve: known.Reserve, Bind: known.Bind, Watch: known.Watch}
 	if err := c.calibratePod(); err != nil {
 		return c, err
 	}
@@ -54,7 +55,8 @@ func Calibrate(ctx context.Context, known Costs) (Costs, error) {
 	return c, nil
 }
 
-func machine() string {
+// describeMachine returns the number of cores, the processor and the Go version.
+func describeMachine() string {
 	name := "unknown processor"
 	if fs, err := procfs.NewDefaultFS(); err == nil {
 		if cpus, err := fs.CPUInfo(); err == nil && len(cpus) > 0 {
@@ -64,19 +66,19 @@ func machine() string {
 	return fmt.Sprintf("%d × %s, %s", runtime.NumCPU(), name, runtime.Version())
 }
 
-// best measures a call several times and returns the smallest CPU time of this process. The smallest,
-// because noise can only increase it. CPU time does not include other processes.
-func best(call func()) time.Duration {
-	shortest := time.Hour
+// leastCPU returns the CPU time that this process uses for a call. It measures several times and
+// returns the smallest value, because disturbances only increase it.
+func leastCPU(call func()) time.Duration {
+	least := time.Hour
 	for range samples {
 		calls, started, before := 0, time.Now(), process.OwnCPUTime()
-		for time.Since(started) < leastMeasurement {
+		for time.Since(started) < minMeasurement {
 			call()
 			calls++
 		}
-		shortest = min(shortest, (process.OwnCPUTime()-before)/time.Duration(calls))
+		least = min(least, (process.OwnCPUTime()-before)/time.Duration(calls))
 	}
-	return shortest
+	return least
 }
 
 func samplePod() *corev1.Pod {
@@ -99,6 +101,8 @@ func samplePod() *corev1.Pod {
 	}
 }
 
+// calibratePod measures the sizes of a pod, a reservation and its confirmation, and the cost of encoding
+// and decoding a pod.
 func (c *Costs) calibratePod() error {
 	pod := samplePod()
 	data, err := pod.Marshal()
@@ -106,8 +110,8 @@ func (c *Costs) calibratePod() error {
 		return err
 	}
 	c.PodBytes = len(data)
-	c.PodEncode = best(func() { _, _ = pod.Marshal() })
-	c.PodDecode = best(func() { _ = (&corev1.Pod{}).Unmarshal(data) })
+	c.PodEncode = leastCPU(func() { _, _ = pod.Marshal() })
+	c.PodDecode = leastCPU(func() { _ = (&corev1.Pod{}).Unmarshal(data) })
 	reservation, err := wire.Encode(&wire.Reservation{UID: pod.UID, Node: "node-0001234567", Profile: pod.Spec.SchedulerName})
 	if err != nil {
 		return err
@@ -117,8 +121,8 @@ func (c *Costs) calibratePod() error {
 	return err
 }
 
-// judge filters and scores the nodes of the calibration. The score depends on the requested CPU, so that
-// nodes with different requests are in different score buckets.
+// judge filters and scores the nodes of the calibration. The score depends on the CPU requests of the
+// node's pods, so that nodes with different requests are in different score buckets.
 type judge struct{}
 
 func (judge) Verdict(_ index.NodeID, s *index.State) (index.Verdict, error) {
@@ -145,9 +149,9 @@ func (j judge) Steps(slot index.NodeID, s *index.State, most int) ([]index.Step,
 
 func spec() index.Spec { return index.Spec{Judge: judge{}, Keys: []string{"zone"}} }
 
-// holding returns a pod class over the nodes of one shard. Nodes have different shapes, which form
-// groups, and different requests, which form score buckets.
-func holding(groups int) (*index.Class, error) {
+// classOverNodes returns a pod class over the nodes of one replica. The nodes have as many shapes as
+// there are groups, and within each group several amounts of requests, which form score buckets.
+func classOverNodes(groups int) (*index.Class, error) {
 	x := index.New()
 	for slot := range calibrationNodes {
 		x.Place(index.NodeID(slot), index.State{Shape: index.ShapeID(slot % groups), MilliCPU: int64(slot / groups % 8 * 100)})
@@ -155,7 +159,8 @@ func holding(groups int) (*index.Class, error) {
 	return x.Class("class", func() (index.Spec, error) { return spec(), nil })
 }
 
-// answerOf returns the answer for a class, with the names of its offers as in package scheduler.
+// answerOf returns the answer for a class. It contains the names of the offered nodes, as an answer of
+// package rank does.
 func answerOf(class *index.Class, groups, offers int) (*wire.Answer, error) {
 	a := &wire.Answer{Values: []string{wire.NoValue, ""}, ImageSets: []string{""}}
 	var err error
@@ -174,26 +179,29 @@ func answerOf(class *index.Class, groups, offers int) (*wire.Answer, error) {
 	return a, err
 }
 
-// linear fits a linear cost to measurements with few and many groups and offers.
-func linear(few, groups, both time.Duration) Linear {
-	l := Linear{Group: max(0, (groups-few)/(manyGroups-fewGroups))}
-	l.Offer = max(0, float64(both-groups)/float64(manyGroups*(manyOffers-fewOffers)))
-	l.Base = max(0, few-l.Group-time.Duration(l.Offer))
+// fitLinear fits a linear cost to measurements of answers with the three sizes.
+func fitLinear(measured [3]time.Duration) Linear {
+	small, manyGroupsFewOffers, large := measured[0], measured[1], measured[2]
+	l := Linear{Group: max(0, (manyGroupsFewOffers-small)/(manyGroups-fewGroups))}
+	l.Offer = max(0, float64(large-manyGroupsFewOffers)/float64(manyGroups*(manyOffers-fewOffers)))
+	l.Base = max(0, small-l.Group-time.Duration(l.Offer))
 	return l
 }
 
-// sizes are the answer sizes to which costs are fitted.
+// sizes are the sizes of the answers to which costs are fitted. offers is the number per group.
 var sizes = [3]struct{ groups, offers int }{{fewGroups, fewOffers}, {manyGroups, fewOffers}, {manyGroups, manyOffers}}
 
+// calibrateAnswers measures the sizes of answers, and the costs of computing, encoding, decoding and
+// combining them and of choosing nodes from them.
 func (c *Costs) calibrateAnswers() error {
 	var summarize, fold, merge, choose [3]time.Duration
 	var bytes [3]int
 	for i, size := range sizes {
-		class, err := holding(size.groups)
+		class, err := classOverNodes(size.groups)
 		if err != nil {
 			return err
 		}
-		summarize[i] = best(func() { _, _ = answerOf(class, size.groups, size.offers) })
+		summarize[i] = leastCPU(func() { _, _ = answerOf(class, size.groups, size.offers) })
 		a, err := answerOf(class, size.groups, size.offers)
 		if err != nil {
 			return err
@@ -203,26 +211,26 @@ func (c *Costs) calibrateAnswers() error {
 			return err
 		}
 		bytes[i] = len(data)
-		encode := best(func() { _, _ = wire.Encode(a) })
-		decode := best(func() { _ = wire.Decode(data, &wire.Answer{}) })
+		encode := leastCPU(func() { _, _ = wire.Encode(a) })
+		decode := leastCPU(func() { _ = wire.Decode(data, &wire.Answer{}) })
 		c.EncodeNanosPerByte, c.DecodeNanosPerByte = float64(encode)/float64(len(data)), float64(decode)/float64(len(data))
-		// Folding modifies its input, so each call decodes answers of its own; the cost of
-		// decoding is subtracted.
-		two := func() []*wire.Answer {
+		// Fold modifies its input. Each call therefore decodes new answers, and the cost of decoding
+		// is subtracted.
+		twoAnswers := func() []*wire.Answer {
 			x, y := &wire.Answer{}, &wire.Answer{}
 			_, _ = wire.Decode(data, x), wire.Decode(data, y)
 			return []*wire.Answer{x, y}
 		}
-		fold[i] = max(0, best(func() { wire.Fold(two(), size.offers) })-2*decode) / 2
-		merged := func() *index.Merged {
+		fold[i] = max(0, leastCPU(func() { wire.Fold(twoAnswers(), size.offers) })-2*decode) / 2
+		newMerged := func() *index.Merged {
 			x := &wire.Answer{}
 			_ = wire.Decode(data, x)
 			return index.NewMerged(spec(), nil, &x.Summary)
 		}
-		merge[i] = max(0, best(func() { merged() })-decode)
-		choose[i] = max(0, best(func() { choosing(merged(), size.offers) })-merge[i]-decode) / time.Duration(size.offers)
+		merge[i] = max(0, leastCPU(func() { newMerged() })-decode)
+		choose[i] = max(0, leastCPU(func() { chooseNodes(newMerged(), size.offers) })-merge[i]-decode) / time.Duration(size.offers)
 	}
-	c.Summarize, c.Fold, c.Merge = linear(summarize[0], summarize[1], summarize[2]), linear(fold[0], fold[1], fold[2]), linear(merge[0], merge[1], merge[2])
+	c.Summarize, c.Fold, c.Merge = fitLinear(summarize), fitLinear(fold), fitLinear(merge)
 	c.ChooseGroup = choose[2] / manyGroups
 	c.Choose = max(0, choose[0]-c.ChooseGroup)
 	c.GroupBytes = (bytes[1] - bytes[0]) / (manyGroups - fewGroups)
@@ -232,7 +240,8 @@ func (c *Costs) calibrateAnswers() error {
 	return nil
 }
 
-func choosing(m *index.Merged, pods int) {
+// chooseNodes chooses nodes for a number of pods, until no node fits.
+func chooseNodes(m *index.Merged, pods int) {
 	for range pods {
 		if _, outcome := m.Choose(); outcome != index.Chosen {
 			return
@@ -240,32 +249,34 @@ func choosing(m *index.Merged, pods int) {
 	}
 }
 
-// answering is a replica that always returns the same answer.
-type answering struct{ answer func() *wire.Answer }
+// fixedAnswer is a replica that always returns the same answer.
+type fixedAnswer struct{ answer func() *wire.Answer }
 
-func (a answering) Answer(context.Context, *wire.Request) *wire.Answer { return a.answer() }
-func (answering) Receive(string, *wire.Batch) error                    { return nil }
-func (answering) Connected(string)                                     { /* No state depends on connections. */ }
+func (a fixedAnswer) Answer(context.Context, *wire.Request) *wire.Answer { return a.answer() }
+func (fixedAnswer) Receive(string, *wire.Batch) error                    { return nil }
+func (fixedAnswer) Connected(string)                                     { /* No state depends on connections. */ }
 
-// serve starts a replica on loopback.
+// serve starts a replica on loopback that answers every query with the result of answer.
 func serve(ctx context.Context, name string, answer func() *wire.Answer) (membership.Member, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return membership.Member{}, err
 	}
-	go func() { _ = wire.Serve(ctx, listener, nil, answering{answer}, wire.NewDialer(nil)) }()
+	go func() { _ = wire.Serve(ctx, listener, nil, fixedAnswer{answer}, wire.NewDialer(nil)) }()
 	return membership.Member{Name: name, Address: listener.Addr().String()}, nil
 }
 
+// sampleRequest returns a query for the sample pod that requests the largest answer.
 func sampleRequest() (*wire.Request, error) {
 	pod, err := samplePod().Marshal()
 	return &wire.Request{
 		Query: &wire.Query{Pod: pod, Profile: "default-scheduler", Offers: manyOffers, Steps: steps},
-		From:  "shard-0000", Patience: wire.Patience{Deadline: 10 * time.Second, Quorum: 100}, Reservations: map[string]uint64{},
+		From:  "replica-0000", Patience: wire.Patience{Deadline: 10 * time.Second, Quorum: 100}, Reservations: map[string]uint64{},
 	}, err
 }
 
-// calibrateMessages queries a replica in this process, with small and with large answers.
+// calibrateMessages measures the sizes of queries and the costs of messages. It queries a replica in this
+// process that returns a small and then a large answer.
 func (c *Costs) calibrateMessages(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -273,18 +284,18 @@ func (c *Costs) calibrateMessages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bare, err := wire.Encode(q)
+	query, err := wire.Encode(q)
 	if err != nil {
 		return err
 	}
-	member, err := wire.Encode(&membership.Branch{Member: membership.Member{Name: "shard-0000", Address: "10.0.0.1:10260"}})
+	member, err := wire.Encode(&membership.Branch{Member: membership.Member{Name: "replica-0000", Address: "10.0.0.1:10260"}})
 	if err != nil {
 		return err
 	}
-	// Each replica is named in its branch, and in the list of reservations that it must have
-	// received.
-	c.QuestionBytes, c.MemberBytes = len(bare)-len(q.Query.Pod), len(member)+len("shard-0000")+5
-	class, err := holding(manyGroups)
+	// A query names each replica in its branch, and in the list of reservations that the replica must
+	// have received. An entry of that list has 5 bytes in addition to the name.
+	c.QueryBytes, c.MemberBytes = len(query)-len(q.Query.Pod), len(member)+len("replica-0000")+5
+	class, err := classOverNodes(manyGroups)
 	if err != nil {
 		return err
 	}
@@ -295,22 +306,22 @@ func (c *Costs) calibrateMessages(ctx context.Context) error {
 	small := &wire.Answer{Values: large.Values[:2]}
 	var took [2]time.Duration
 	for i, answer := range []*wire.Answer{small, large} {
-		m, err := serve(ctx, "shard-0001", func() *wire.Answer { return answer })
+		m, err := serve(ctx, "replica-0001", func() *wire.Answer { return answer })
 		if err != nil {
 			return err
 		}
 		dialer := wire.NewDialer(nil)
-		ask := func() { _, err = dialer.Query(ctx, &membership.Branch{Member: m}, q) }
-		ask()
+		sendQuery := func() { _, err = dialer.Query(ctx, &membership.Branch{Member: m}, q) }
+		sendQuery() // opens the connection
 		if err != nil {
 			return err
 		}
-		took[i] = best(ask)
+		took[i] = leastCPU(sendQuery)
 	}
 	largeBytes, smallBytes := c.AnswerBytes+manyGroups*(c.GroupBytes+manyOffers*c.OfferBytes), c.AnswerBytes
-	perByte := float64(took[1]-took[0]) / float64(largeBytes-smallBytes)
-	c.TransportNanosPerByte = max(0, perByte-c.EncodeNanosPerByte-c.DecodeNanosPerByte) / 2
-	// A query and an answer, each with two ends.
+	nanosPerByte := float64(took[1]-took[0]) / float64(largeBytes-smallBytes)
+	c.TransportNanosPerByte = max(0, nanosPerByte-c.EncodeNanosPerByte-c.DecodeNanosPerByte) / 2
+	// took is the cost of two messages, the query and the answer, each at two ends.
 	c.Message = took[0] / 4
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// clock calls functions in the order of their simulated times.
+// clock is the simulated clock. It calls functions in the order of their simulated times.
 type clock struct {
 	now    time.Duration
 	events events
@@ -16,7 +16,7 @@ type clock struct {
 
 type event struct {
 	at time.Duration
-	// number orders events with equal times by their creation.
+	// number orders events that have the same time by their creation.
 	number int
 	call   func()
 }
@@ -45,6 +45,7 @@ func (e *events) Pop() any {
 
 func newClock(seed uint64) *clock { return &clock{rand: rand.New(rand.NewPCG(seed, 1))} }
 
+// after calls a function when this simulated time has passed.
 func (c *clock) after(wait time.Duration, call func()) {
 	c.number++
 	heap.Push(&c.events, event{at: c.now + wait, number: c.number, call: call})
@@ -59,57 +60,60 @@ func (c *clock) run(stop func() bool) {
 	}
 }
 
-// cores execute work in the order of arrival; each core executes one piece of work at a time.
+// cores execute work in the order of arrival. Each core executes one piece of work at a time.
 type cores struct {
 	clock *clock
-	free  []time.Duration
+	// freeAt is the time at which each core has executed all its work.
+	freeAt []time.Duration
 }
 
 func newCores(c *clock, count int) *cores {
-	return &cores{clock: c, free: make([]time.Duration, count)}
+	return &cores{clock: c, freeAt: make([]time.Duration, count)}
 }
 
+// run executes work on the core that is free first, and then calls a function.
 func (c *cores) run(cost time.Duration, then func()) {
 	first := 0
-	for i := range c.free {
-		if c.free[i] < c.free[first] {
+	for i := range c.freeAt {
+		if c.freeAt[i] < c.freeAt[first] {
 			first = i
 		}
 	}
-	c.free[first] = max(c.free[first], c.clock.now) + cost
-	c.clock.after(c.free[first]-c.clock.now, then)
+	c.freeAt[first] = max(c.freeAt[first], c.clock.now) + cost
+	c.clock.after(c.freeAt[first]-c.clock.now, then)
 }
 
-// network connects any two replicas.
+// network delivers messages between any two replicas.
 type network struct {
 	clock *clock
 	Network
 }
 
-// port is the network interface of a replica.
-type port struct {
-	// outFree and inFree are the times at which everything sent so far has left, and everything
-	// received so far has arrived.
+// networkInterface is the network interface of a replica.
+type networkInterface struct {
+	// outFree is the time at which the interface has sent all earlier messages. inFree is the time at
+	// which it has received all earlier messages.
 	outFree, inFree time.Duration
-	bytes           int64
+	bytes           int64 // sent and received
 }
 
-// send delivers a message. It leaves the sending port after earlier messages, takes the latency
-// of the network, and queues at the receiving port.
-func (n *network) send(from, to *port, size int, then func()) {
-	var wire time.Duration
+// send delivers a message and then calls a function. The message waits until the sender's interface has
+// sent earlier messages, takes the latency of the network, and waits until the receiver's interface has
+// received earlier messages.
+func (n *network) send(from, to *networkInterface, size int, then func()) {
+	var transmission time.Duration
 	if n.BytesPerSecond > 0 {
-		wire = time.Duration(float64(size) / n.BytesPerSecond * float64(time.Second))
+		transmission = time.Duration(float64(size) / n.BytesPerSecond * float64(time.Second))
 	}
 	from.bytes += int64(size)
 	to.bytes += int64(size)
-	from.outFree = max(from.outFree, n.clock.now) + wire
+	from.outFree = max(from.outFree, n.clock.now) + transmission
 	delay := from.outFree - n.clock.now + n.Latency
 	if n.Jitter > 0 {
 		delay += time.Duration(n.clock.rand.ExpFloat64() * float64(n.Jitter))
 	}
 	n.clock.after(delay, func() {
-		to.inFree = max(n.clock.now, to.inFree+wire)
+		to.inFree = max(n.clock.now, to.inFree+transmission)
 		n.clock.after(to.inFree-n.clock.now, then)
 	})
 }

@@ -8,31 +8,33 @@ import (
 	"time"
 )
 
-// Costs are the CPU times and sizes in bytes of the operations of the real code. JSON times are
-// in nanoseconds.
+// Costs are the CPU times of operations of the real code, and the sizes of its messages in bytes. In
+// JSON, times are in nanoseconds.
 type Costs struct {
-	// Machine describes the machine of the measurement.
+	// Machine describes the machine on which the costs were measured.
 	Machine string `json:"machine"`
-	// Message is the fixed cost of a message at each end. It does not depend on the size.
+	// Message is the part of the cost of a message that does not depend on its size, at each end.
 	Message               time.Duration `json:"messageNanos"`
 	TransportNanosPerByte float64       `json:"transportNanosPerByte"`
 	EncodeNanosPerByte    float64       `json:"encodeNanosPerByte"`
 	DecodeNanosPerByte    float64       `json:"decodeNanosPerByte"`
-	// A query contains MemberBytes for each replica to which it is forwarded, and the pod.
-	QuestionBytes int `json:"questionBytes"`
-	MemberBytes   int `json:"memberBytes"`
-	// An answer contains GroupBytes for each node group, and OfferBytes for each offer.
+	// The size of a query is QueryBytes, plus the size of the pod, plus MemberBytes for each replica to
+	// which the query is forwarded.
+	QueryBytes  int `json:"questionBytes"`
+	MemberBytes int `json:"memberBytes"`
+	// The size of an answer is AnswerBytes, plus GroupBytes for each node group, plus OfferBytes for
+	// each offer.
 	AnswerBytes int `json:"answerBytes"`
 	GroupBytes  int `json:"groupBytes"`
 	OfferBytes  int `json:"offerBytes"`
-	// Summarize is the cost of computing the answer of a shard, Fold the cost of combining answers in
-	// the tree, and Merge the cost of combining answers at the leader. Each has a cost per group and per offer.
-	// Choose is the cost of choosing a node for one pod.
+	// Summarize is the cost of computing the answer of a replica. Fold is the cost of combining the
+	// answers of several replicas into one. Merge is the cost for the leader of preparing the combined
+	// answer, before it chooses nodes. Choose is the cost of choosing a node for one pod.
 	Summarize Linear        `json:"summarize"`
 	Fold      Linear        `json:"fold"`
 	Merge     Linear        `json:"merge"`
 	Choose    time.Duration `json:"chooseNanos"`
-	// ChooseGroup is the additional cost of Choose per group.
+	// ChooseGroup is the additional cost of choosing a node, per node group.
 	ChooseGroup time.Duration `json:"chooseGroupNanos"`
 
 	PodBytes         int           `json:"podBytes"`
@@ -42,15 +44,15 @@ type Costs struct {
 	AckBytes         int           `json:"ackBytes"`
 	// Cycle is the cost of a scheduling cycle with its bind, without network.
 	Cycle time.Duration `json:"cycleNanos"`
-	// Reserve is the cost of a reservation for the owner of the node, Bind the cost of the API
-	// requests of a pod, and Watch the cost of the watch events of a pod. They come from profiles
-	// of a real cluster, so Calibrate does not change them.
+	// Reserve is the cost of a reservation at the owner of the node. Bind is the cost of the API
+	// requests for a pod, and Watch that of the watch events of a pod. These three costs come from
+	// profiles of a real cluster; Calibrate does not measure them.
 	Reserve time.Duration `json:"reserveNanos"`
 	Bind    time.Duration `json:"bindNanos"`
 	Watch   time.Duration `json:"watchNanos"`
 }
 
-// Linear is a cost that is linear in the numbers of groups and offers.
+// Linear is a cost that depends linearly on the number of groups and the number of offers.
 type Linear struct {
 	Base  time.Duration `json:"baseNanos"`
 	Group time.Duration `json:"groupNanos"`

@@ -11,24 +11,26 @@ import (
 
 // Case is one simulated case.
 type Case struct {
-	// Shards is the number of replicas that own nodes, including the leader. Relays own none.
-	Shards, Relays, Fanout int
-	Nodes, Pods            int
-	// Classes is the number of pod classes, chosen at random. Groups is the number of node groups
-	// of each class.
+	// Replicas is the number of replicas that own nodes, including the leader. Relays is the number of
+	// additional replicas, which own no nodes. Fanout is the number of replicas that one replica queries
+	// directly.
+	Replicas, Relays, Fanout int
+	Nodes, Pods              int
+	// Classes is the number of pod classes; the class of each pod is chosen at random. Groups is the
+	// number of node groups of each class.
 	Classes, Groups int
-	// FixedOffers is the number of offers that a query requests of each group, and the largest
-	// number of pods that one answer places; 0 adapts the number as the real leader does.
+	// FixedOffers is the number of offers that a query requests per node group. At most this number of
+	// pods is placed from one answer. 0 adapts the number as the real leader does.
 	FixedOffers int
-	// Cores is the number of cores of each replica, or of all replicas together with SharedCores.
+	// Cores is the number of cores of each replica. With SharedCores, all replicas share these cores.
 	Cores       int
 	SharedCores bool
 	Network     Network
-	// APILatency is the latency of a bind.
+	// APILatency is the latency of the API request that binds a pod.
 	APILatency time.Duration
 	Patience   wire.Patience
-	// Stragglers is the fraction of the shards that delay a query with the probability
-	// StragglerChance, by StragglerDelay.
+	// Stragglers is the fraction of the replicas that are stragglers. A straggler delays a query by
+	// StragglerDelay with the probability StragglerChance.
 	Stragglers, StragglerChance float64
 	StragglerDelay              time.Duration
 	// RoundsOnly omits reservations and binds.
@@ -39,34 +41,35 @@ type Case struct {
 
 // Network is the connection between any two replicas.
 type Network struct {
-	// Latency is added to each message, and Jitter is the mean of a random addition
-	// (exponential).
+	// Each message is delayed by Latency plus an exponentially distributed random time, whose mean is
+	// Jitter.
 	Latency, Jitter time.Duration
 	// BytesPerSecond is the bandwidth of each replica in each direction; 0 is unlimited.
 	BytesPerSecond float64
 }
 
-// Options select the cases of a run: all combinations of the given numbers.
+// Options select the cases of a run: all combinations of Replicas, Fanouts and Stragglers, and otherwise
+// the values of Case.
 type Options struct {
-	Shards, Fanouts []int
-	// Stragglers are fractions of the shards; 0 means no stragglers.
+	Replicas, Fanouts []int
+	// Stragglers are fractions of the replicas; 0 means no stragglers.
 	Stragglers []float64
 	Case       Case
-	// CostsFile is a file with costs that replace the stored ones.
+	// CostsFile is a file with costs that replace the stored costs.
 	CostsFile string
 	Calibrate bool
 	Check     bool
 }
 
 const (
-	maxShards, maxNodes, maxPods = 4096, 100_000_000, 10_000_000
-	gigabit                      = 1e9 / 8
+	maxReplicas, maxNodes, maxPods = 4096, 100_000_000, 10_000_000
+	gigabit                        = 1e9 / 8 // bytes
 )
 
 // DefaultOptions returns the options for a cluster of a million nodes in one data center.
 func DefaultOptions() Options {
 	return Options{
-		Shards: []int{1, 2, 4, 8, 16, 32, 64, 128, 256}, Fanouts: []int{3, 10, 30}, Stragglers: []float64{0, 0.02},
+		Replicas: []int{1, 2, 4, 8, 16, 32, 64, 128, 256}, Fanouts: []int{3, 10, 30}, Stragglers: []float64{0, 0.02},
 		Case: Case{
 			Nodes: 1_000_000, Pods: 20_000, Classes: 1, Groups: 10, Cores: 8,
 			Network:         Network{Latency: 100 * time.Microsecond, Jitter: 50 * time.Microsecond, BytesPerSecond: 10 * gigabit},
@@ -80,27 +83,27 @@ func DefaultOptions() Options {
 // AddFlags binds the options to flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	c := &o.Case
-	fs.IntSliceVar(&o.Shards, "shards", o.Shards, "numbers of replicas that own nodes")
+	fs.IntSliceVar(&o.Replicas, "replicas", o.Replicas, "numbers of replicas that own nodes")
 	fs.IntSliceVar(&o.Fanouts, "fanout", o.Fanouts, "numbers of replicas that one replica queries directly")
-	fs.Float64SliceVar(&o.Stragglers, "stragglers", o.Stragglers, "fractions of the replicas that are sometimes late")
-	fs.Float64Var(&c.StragglerChance, "straggler-chance", c.StragglerChance, "probability that a straggler is late")
-	fs.DurationVar(&c.StragglerDelay, "straggler-delay", c.StragglerDelay, "delay of a late straggler")
-	fs.IntVar(&c.Relays, "relays", c.Relays, "additional replicas that own no nodes")
-	fs.IntVar(&c.Nodes, "nodes", c.Nodes, "nodes of the cluster")
-	fs.IntVar(&c.Pods, "pods", c.Pods, "pods to schedule, all pending at the start")
-	fs.IntVar(&c.Classes, "classes", c.Classes, "pod classes, chosen at random; with many classes, batches of identical pods are short")
-	fs.IntVar(&c.Groups, "groups", c.Groups, "node groups of each class")
-	fs.IntVar(&c.FixedOffers, "offers", c.FixedOffers, "offers to request of each group, and largest number of pods that one answer places; 0 adapts the number, as dist-scheduler does")
-	fs.IntVar(&c.Cores, "cores", c.Cores, "cores of each replica")
+	fs.Float64SliceVar(&o.Stragglers, "stragglers", o.Stragglers, "fractions of the replicas that answer some queries late")
+	fs.Float64Var(&c.StragglerChance, "straggler-chance", c.StragglerChance, "probability that a straggler delays a query")
+	fs.DurationVar(&c.StragglerDelay, "straggler-delay", c.StragglerDelay, "time by which a straggler delays a query")
+	fs.IntVar(&c.Relays, "relays", c.Relays, "number of additional replicas that own no nodes")
+	fs.IntVar(&c.Nodes, "nodes", c.Nodes, "number of nodes")
+	fs.IntVar(&c.Pods, "pods", c.Pods, "number of pods to schedule, all pending at the start")
+	fs.IntVar(&c.Classes, "classes", c.Classes, "number of pod classes; the class of each pod is chosen at random, so with many classes few consecutive pods have the same class")
+	fs.IntVar(&c.Groups, "groups", c.Groups, "number of node groups of each class")
+	fs.IntVar(&c.FixedOffers, "offers", c.FixedOffers, "number of offers that a query requests per node group, and maximum number of pods that are placed from one answer; 0 adapts the number, as dist-scheduler does")
+	fs.IntVar(&c.Cores, "cores", c.Cores, "number of cores of each replica")
 	fs.DurationVar(&c.Network.Latency, "latency", c.Network.Latency, "latency of a message")
-	fs.DurationVar(&c.Network.Jitter, "jitter", c.Network.Jitter, "mean of the random addition to the latency")
+	fs.DurationVar(&c.Network.Jitter, "jitter", c.Network.Jitter, "mean of a random time that is added to the latency")
 	fs.Float64Var(&c.Network.BytesPerSecond, "bandwidth", c.Network.BytesPerSecond, "bytes per second of each replica in each direction; 0 is unlimited")
-	fs.DurationVar(&c.APILatency, "api-latency", c.APILatency, "latency of a bind")
+	fs.DurationVar(&c.APILatency, "api-latency", c.APILatency, "latency of the API request that binds a pod")
 	fs.DurationVar(&c.Patience.Deadline, "deadline", c.Patience.Deadline, "time limit of a round, as with --replica-deadline of dist-scheduler")
 	fs.IntVar(&c.Patience.Quorum, "quorum", c.Patience.Quorum, "percentage of answers after which a grace period starts, as with --replica-quorum of dist-scheduler; use 100 to simulate pods that depend on all other pods")
 	fs.DurationVar(&c.Patience.Grace, "grace", c.Patience.Grace, "grace period for late answers, as with --replica-grace of dist-scheduler")
 	fs.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the random numbers")
-	fs.StringVar(&o.CostsFile, "costs", o.CostsFile, "file with costs, from --calibrate (default: those stored in the program)")
+	fs.StringVar(&o.CostsFile, "costs", o.CostsFile, "file with costs that --calibrate printed (default: the costs stored in the program)")
 	fs.BoolVar(&o.Calibrate, "calibrate", o.Calibrate, "measure the costs on this machine and print them as JSON, without a simulation")
 	fs.BoolVar(&o.Check, "check", o.Check, "measure the costs on this machine and compare simulated rounds with real rounds on loopback")
 }
@@ -108,9 +111,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 // Validate returns the first invalid option as a usage error.
 func (o *Options) Validate() error {
 	c := &o.Case
-	for _, n := range o.Shards {
-		if n < 1 || n > maxShards {
-			return usage.Errorf("--shards %d: choose 1 to %d", n, maxShards)
+	for _, n := range o.Replicas {
+		if n < 1 || n > maxReplicas {
+			return usage.Errorf("--replicas %d: choose 1 to %d", n, maxReplicas)
 		}
 	}
 	for _, n := range o.Fanouts {
@@ -118,16 +121,16 @@ func (o *Options) Validate() error {
 			return usage.Errorf("--fanout %d: choose 1 or more", n)
 		}
 	}
-	for _, share := range o.Stragglers {
-		if share < 0 || share > 1 {
-			return usage.Errorf("--stragglers %g: choose 0 to 1", share)
+	for _, fraction := range o.Stragglers {
+		if fraction < 0 || fraction > 1 {
+			return usage.Errorf("--stragglers %g: choose 0 to 1", fraction)
 		}
 	}
 	switch {
-	case len(o.Shards) == 0 || len(o.Fanouts) == 0 || len(o.Stragglers) == 0:
-		return usage.Errorf("--shards, --fanout and --stragglers: each needs at least one number")
-	case c.Relays < 0 || c.Relays > maxShards:
-		return usage.Errorf("--relays %d: choose 0 to %d", c.Relays, maxShards)
+	case len(o.Replicas) == 0 || len(o.Fanouts) == 0 || len(o.Stragglers) == 0:
+		return usage.Errorf("--replicas, --fanout and --stragglers: each needs at least one number")
+	case c.Relays < 0 || c.Relays > maxReplicas:
+		return usage.Errorf("--relays %d: choose 0 to %d", c.Relays, maxReplicas)
 	case c.Nodes < 1 || c.Nodes > maxNodes:
 		return usage.Errorf("--nodes %d: choose 1 to %d", c.Nodes, maxNodes)
 	case c.Pods < 1 || c.Pods > maxPods:
@@ -137,9 +140,9 @@ func (o *Options) Validate() error {
 	case c.StragglerChance < 0 || c.StragglerChance > 1:
 		return usage.Errorf("--straggler-chance %g: choose 0 to 1", c.StragglerChance)
 	case min(c.StragglerDelay, c.Network.Latency, c.Network.Jitter, c.APILatency, c.Patience.Grace) < 0 || c.Network.BytesPerSecond < 0:
-		return usage.Errorf("times and --bandwidth: choose 0 or more")
+		return usage.Errorf("--straggler-delay, --latency, --jitter, --api-latency, --grace and --bandwidth: choose 0 or more")
 	case c.Patience.Deadline <= 0 || c.Patience.Quorum < 1 || c.Patience.Quorum > 100:
-		return usage.Errorf("--deadline must be more than 0, and --quorum 1 to 100")
+		return usage.Errorf("--deadline: choose more than 0; --quorum: choose 1 to 100")
 	}
 	return nil
 }

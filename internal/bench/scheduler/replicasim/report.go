@@ -7,15 +7,15 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 )
 
-// Report implements experiment.Reporter: a table, and a chart of each figure by the number of
-// shards with one line per fan-out, with and without stragglers.
+// Report implements experiment.Reporter. It appends a table of the outcomes, and charts that show figures
+// by the number of replicas. A chart has one line per fan-out and fraction of stragglers.
 func (r *Result) Report(to *experiment.Result) {
-	table := to.Table("Rounds", "stragglers", "fan-out", "shards", "pods, /s", "rounds", "round p50, ms", "p99, ms",
-		"leader's CPU, cores", "leader's share of CPU, %", "total CPU, µs/pod", "leader's traffic, KB/pod", "leader's traffic, MB/s", "rounds cut off")
+	table := to.Table("Rounds", "stragglers", "fan-out", "replicas", "pods, /s", "rounds", "round p50, ms", "p99, ms",
+		"leader's CPU, cores", "leader's share of CPU, %", "total CPU, µs/pod", "leader's traffic, KB/pod", "leader's traffic, MB/s", "absent answers")
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
-		table.Add(o.Stragglers, o.Fanout, o.Shards, o.PodsPerSecond, o.Rounds, o.RoundMillisP50, o.RoundMillisP99,
-			o.LeaderCores, 100*o.LeaderShare, o.CPUMicrosPerPod, o.LeaderBytesPerPod/1000, o.LeaderMBPerSecond, o.CutOff)
+		table.Add(o.Stragglers, o.Fanout, o.Replicas, o.PodsPerSecond, o.Rounds, o.RoundMillisP50, o.RoundMillisP99,
+			o.LeaderCores, 100*o.LeaderShare, o.CPUMicrosPerPod, o.LeaderBytesPerPod/1000, o.LeaderMBPerSecond, o.AbsentAnswers)
 		to.Errors.AddMany(int64(o.Pods), nil)
 		name := fmt.Sprintf("fan-out %d", o.Fanout)
 		if o.Stragglers > 0 {
@@ -33,36 +33,37 @@ func (r *Result) Report(to *experiment.Result) {
 			{"Leader's traffic per pod", "KB/pod", o.LeaderBytesPerPod / 1000},
 			{"Total CPU per pod", "µs/pod", o.CPUMicrosPerPod},
 		} {
-			series := experiment.Series{Plot: line.plot, Name: name, X: "shards", Unit: line.unit, LogX: true, LogY: true}
-			to.Line(series, float64(o.Shards), line.value)
+			series := experiment.Series{Plot: line.plot, Name: name, X: "replicas", Unit: line.unit, LogX: true, LogY: true}
+			to.Line(series, float64(o.Replicas), line.value)
 		}
 	}
 }
 
-// Report implements experiment.Reporter: measured and simulated rounds.
+// Report implements experiment.Reporter. It appends a table and charts of measured and simulated rounds.
 func (c *Checks) Report(to *experiment.Result) {
-	table := to.Table("Measured and simulated rounds", "shards", "measured round, ms", "simulated, ms", "measured CPU per round, ms", "simulated, ms")
-	for _, at := range c.Checked {
-		table.Add(at.Shards, at.RealRoundMillis, at.SimulatedRoundMillis, at.RealCPUMillis, at.SimulatedCPUMillis)
+	table := to.Table("Measured and simulated rounds", "replicas", "measured round, ms", "simulated, ms", "measured CPU per round, ms", "simulated, ms")
+	for _, x := range c.Checked {
+		table.Add(x.Replicas, x.RealRoundMillis, x.SimulatedRoundMillis, x.RealCPUMillis, x.SimulatedCPUMillis)
 		to.Errors.AddMany(checkRounds, nil)
 		for _, line := range []struct {
 			plot, name string
 			value      float64
 		}{
-			{"Round", "measured", at.RealRoundMillis}, {"Round", "simulated", at.SimulatedRoundMillis},
-			{"CPU per round", "measured", at.RealCPUMillis}, {"CPU per round", "simulated", at.SimulatedCPUMillis},
+			{"Round", "measured", x.RealRoundMillis}, {"Round", "simulated", x.SimulatedRoundMillis},
+			{"CPU per round", "measured", x.RealCPUMillis}, {"CPU per round", "simulated", x.SimulatedCPUMillis},
 		} {
-			to.Line(experiment.Series{Plot: line.plot, Name: line.name, X: "shards", Unit: "ms"}, float64(at.Shards), line.value)
+			to.Line(experiment.Series{Plot: line.plot, Name: line.name, X: "replicas", Unit: "ms"}, float64(x.Replicas), line.value)
 		}
 	}
 }
 
-// Report implements experiment.Reporter: the costs by their JSON names.
+// Report implements experiment.Reporter. It appends a table of the costs by their JSON names.
 func (c *Costs) Report(to *experiment.Result) {
 	table := to.Table("Costs of "+c.Machine, "cost", "value")
 	reportCosts(table, "", reflect.ValueOf(*c))
 }
 
+// reportCosts adds a row for each number in a struct of costs. The names start with the prefix.
 func reportCosts(table *experiment.Table, prefix string, all reflect.Value) {
 	for i := range all.NumField() {
 		name, cost := prefix+all.Type().Field(i).Tag.Get("json"), all.Field(i)

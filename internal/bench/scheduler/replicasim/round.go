@@ -9,92 +9,101 @@ import (
 
 // answer is the answer of one replica, or the combined answer of several.
 type answer struct {
-	// shards are the replicas that have answered. absent are the replicas that have not.
-	shards, absent []*replica
+	// answered are the replicas whose answers it contains. absent are the replicas that were queried
+	// whose answers did not arrive in time.
+	answered, absent []*replica
 	// offers is the number of offers of each group.
 	offers int
 }
 
-func (w *world) size(a *answer) int {
-	if len(a.shards) == 0 {
-		return w.Costs.AnswerBytes
+// size returns the size of an answer in bytes.
+func (s *simulation) size(a *answer) int {
+	if len(a.answered) == 0 {
+		return s.Costs.AnswerBytes
 	}
-	return w.Costs.AnswerBytes + w.Groups*(w.Costs.GroupBytes+a.offers*w.Costs.OfferBytes)
+	return s.Costs.AnswerBytes + s.Groups*(s.Costs.GroupBytes+a.offers*s.Costs.OfferBytes)
 }
 
-// offers returns the number of offers of each group that the round requests.
-func (w *world) offers() int {
-	if w.FixedOffers > 0 {
-		return w.FixedOffers
+// offers returns the number of offers per node group that the round requests.
+func (s *simulation) offers() int {
+	if s.FixedOffers > 0 {
+		return s.FixedOffers
 	}
-	return w.wanted[w.classes[min(w.next, w.Pods-1)]].Offers
+	return s.answerSizes[s.classes[min(s.next, s.Pods-1)]].Offers
 }
 
-// answerOne computes the answer of a replica for its own nodes.
-func (r *replica) answerOne(then func(*answer)) {
+// answerOwn computes the replica's answer for its own nodes. The answer of a relay is empty.
+func (r *replica) answerOwn(then func(*answer)) {
 	if r.member.Relay {
-		r.w.clock.after(0, func() { then(&answer{}) })
+		r.sim.clock.after(0, func() { then(&answer{}) })
 		return
 	}
-	a := &answer{shards: []*replica{r}, offers: min(r.w.offers(), max(1, r.w.Nodes/r.w.Shards/r.w.Groups))}
-	r.work(r.w.Costs.summarize(r.w.Groups, a.offers), func() { then(a) })
+	a := &answer{answered: []*replica{r}, offers: min(r.sim.offers(), max(1, r.sim.Nodes/r.sim.Replicas/r.sim.Groups))}
+	r.work(r.sim.Costs.summarize(r.sim.Groups, a.offers), func() { then(a) })
 }
 
 // gathering is one query to a subtree and the collection of its answers, as in package wire.
 type gathering struct {
-	w        *world
+	sim *simulation
+	// at is the replica that sends the queries and combines the answers.
 	at       *replica
 	branches []membership.Branch
 	patience wire.Patience
 	started  time.Duration
 	answers  []*answer
-	waiting  []bool
-	left     int
-	// ownDone reports that the replica has computed its own answer. Answers of others are processed
-	// only after that.
-	ownDone, over bool
-	early         []func()
-	// cut is the number of the current timer. Timers with lower numbers are ignored.
-	cut  int
-	then func(*answer)
+	// waiting reports by branch that its answer is missing. unanswered is the number of these branches.
+	waiting    []bool
+	unanswered int
+	// ownDone reports that the replica has computed its own answer. The replica processes answers of
+	// others and timeouts only after that; early are the functions that do so.
+	ownDone, finished bool
+	early             []func()
+	// timer is the number of the current timer. Timers with lower numbers are ignored.
+	timer int
+	then  func(*answer)
 }
 
-func (w *world) gather(at *replica, own bool, branches []membership.Branch, p wire.Patience, seen map[*replica]int, then func(*answer)) {
+// gather queries the branches and calls then with the combined answer. If own is true, the answer
+// includes that of the replica itself. reservations is the number of reservations that each replica must
+// execute before it answers.
+func (s *simulation) gather(at *replica, own bool, branches []membership.Branch, p wire.Patience, reservations map[*replica]int, then func(*answer)) {
 	g := &gathering{
-		w: w, at: at, branches: branches, patience: p, started: w.clock.now, left: len(branches), then: then,
+		sim: s, at: at, branches: branches, patience: p, started: s.clock.now, unanswered: len(branches), then: then,
 		waiting: make([]bool, len(branches)),
 	}
 	for i := range branches {
 		g.waiting[i] = true
-		g.ask(i, seen)
+		g.query(i, reservations)
 	}
-	g.cutAt(p.Deadline)
+	g.finishAfter(p.Deadline)
 	if own {
-		at.when(seen[at], func() { at.answerOne(g.begin) })
+		at.afterReservations(reservations[at], func() { at.answerOwn(g.ownAnswered) })
 	} else {
-		g.begin(nil)
+		g.ownAnswered(nil)
 	}
 }
 
-// ask sends the query to a branch, which forwards it.
-func (g *gathering) ask(i int, seen map[*replica]int) {
+// query sends the query to the head of a branch, which forwards it to the rest of the branch.
+func (g *gathering) query(i int, reservations map[*replica]int) {
 	b := &g.branches[i]
-	child := g.w.byName[b.Member.Name]
+	head := g.sim.byName[b.Member.Name]
 	members := len(b.Members())
-	size := g.w.Costs.QuestionBytes + g.w.Costs.PodBytes + members*g.w.Costs.MemberBytes
+	size := g.sim.Costs.QueryBytes + g.sim.Costs.PodBytes + members*g.sim.Costs.MemberBytes
+	// Package wire also gives a branch a shorter deadline.
 	patience := g.patience
 	patience.Deadline -= patience.Deadline / 8
 	reply := func(a *answer) {
-		child.send(g.at, g.w.size(a), func() { g.look(func() { g.arrived(i, a) }) })
+		head.send(g.at, g.sim.size(a), func() { g.afterOwn(func() { g.branchAnswered(i, a) }) })
 	}
-	g.at.send(child, size, func() {
-		g.w.clock.after(g.w.delayOf(child), func() {
-			g.w.gather(child, true, b.Branches, patience, seen, reply)
+	g.at.send(head, size, func() {
+		g.sim.clock.after(g.sim.delayOf(head), func() {
+			g.sim.gather(head, true, b.Branches, patience, reservations, reply)
 		})
 	})
 }
 
-func (g *gathering) begin(own *answer) {
+// ownAnswered adds the replica's own answer, if there is one, and runs the functions that waited for it.
+func (g *gathering) ownAnswered(own *answer) {
 	if own != nil {
 		g.answers = append(g.answers, own)
 	}
@@ -104,13 +113,13 @@ func (g *gathering) begin(own *answer) {
 	for _, call := range early {
 		call()
 	}
-	if g.left == 0 {
+	if g.unanswered == 0 {
 		g.finish()
 	}
 }
 
-// look calls a function as soon as the replica can process answers of other replicas.
-func (g *gathering) look(call func()) {
+// afterOwn calls a function as soon as the replica has computed its own answer.
+func (g *gathering) afterOwn(call func()) {
 	if g.ownDone {
 		call()
 	} else {
@@ -118,58 +127,62 @@ func (g *gathering) look(call func()) {
 	}
 }
 
-func (g *gathering) arrived(i int, a *answer) {
-	if g.over || !g.waiting[i] {
+// branchAnswered adds the answer of a branch. When a quorum of branches has answered, the others get a
+// grace period.
+func (g *gathering) branchAnswered(i int, a *answer) {
+	if g.finished || !g.waiting[i] {
 		return
 	}
-	g.left--
+	g.unanswered--
 	g.waiting[i] = false
 	g.answers = append(g.answers, a)
-	elapsed := g.w.clock.now - g.started
-	if done := len(g.branches) - g.left; g.patience.Quorum < 100 && done*100 >= g.patience.Quorum*len(g.branches) {
-		g.cutAt(min(max(g.patience.Grace, elapsed), g.patience.Deadline-elapsed))
+	elapsed := g.sim.clock.now - g.started
+	done := len(g.branches) - g.unanswered
+	if g.patience.Quorum < 100 && done*100 >= g.patience.Quorum*len(g.branches) {
+		g.finishAfter(min(max(g.patience.Grace, elapsed), g.patience.Deadline-elapsed))
 	}
-	if g.left == 0 {
+	if g.unanswered == 0 {
 		g.finish()
 	}
 }
 
-func (g *gathering) cutAt(wait time.Duration) {
-	g.cut++
-	number := g.cut
-	g.w.clock.after(wait, func() {
-		g.look(func() {
-			if number == g.cut {
+// finishAfter starts a timer that ends the gathering. It replaces the previous timer.
+func (g *gathering) finishAfter(wait time.Duration) {
+	g.timer++
+	number := g.timer
+	g.sim.clock.after(wait, func() {
+		g.afterOwn(func() {
+			if number == g.timer {
 				g.finish()
 			}
 		})
 	})
 }
 
-// finish combines the answers; replicas without an answer are absent.
+// finish combines the answers. All replicas of a branch that has not answered are absent.
 func (g *gathering) finish() {
-	if g.over {
+	if g.finished {
 		return
 	}
-	g.over = true
+	g.finished = true
 	all := &answer{}
-	parts := 0
+	offers := 0
 	for _, a := range g.answers {
-		all.shards = append(all.shards, a.shards...)
+		all.answered = append(all.answered, a.answered...)
 		all.absent = append(all.absent, a.absent...)
-		parts += a.offers
+		offers += a.offers
 	}
 	for i, waiting := range g.waiting {
 		if waiting {
 			for _, member := range g.branches[i].Members() {
-				all.absent = append(all.absent, g.w.byName[member.Name])
+				all.absent = append(all.absent, g.sim.byName[member.Name])
 			}
 		}
 	}
-	all.offers = min(g.w.offers(), parts)
+	all.offers = min(g.sim.offers(), offers)
 	var cost time.Duration
 	if len(g.answers) > 1 {
-		cost = g.w.Costs.fold(g.w.Groups*len(g.answers), g.w.Groups*parts)
+		cost = g.sim.Costs.fold(g.sim.Groups*len(g.answers), g.sim.Groups*offers)
 	}
 	g.at.work(cost, func() { g.then(all) })
 }

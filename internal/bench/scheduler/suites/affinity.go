@@ -26,10 +26,10 @@ func Experiments() []experiment.Experiment {
 var scheduleAffinity = experiment.Experiment{
 	Name:  "schedule-affinity",
 	Short: "Schedule pods with anti-affinity into a full cluster with missing nodes",
-	Long: `Schedule --pods pods with anti-affinity into a cluster that has 34 pods per node, some of
-which are terminating on nodes that no longer exist. This situation slowed the schedulers of
-eBay down to one pod in seven minutes. Each scheduler runs in this process, without a
-cluster, and all pods are pending when it starts. Latencies are those of scheduling cycles.`,
+	Long: `Schedule --pods pods with anti-affinity into a cluster that has 34 pods per node. Some of these
+pods are terminating on nodes that no longer exist. In this situation the schedulers of eBay
+scheduled only one pod in seven minutes. Each scheduler runs in this process, without a real
+cluster. Latencies are those of scheduling cycles.`,
 	Example: `  k1m bench schedule-affinity
   k1m bench schedule-affinity --nodes 5000 --pods 1000 --schedulers dist-scheduler`,
 	New: func() experiment.Options {
@@ -47,9 +47,9 @@ type affinityOptions struct {
 
 // AddFlags binds the options to flags.
 func (o *affinityOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "contenders to measure, in this order")
-	fs.Var(&o.Nodes, "nodes", o.Nodes.Usage("nodes of the cluster"))
-	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to schedule"))
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "schedulers to measure, in this order")
+	fs.Var(&o.Nodes, "nodes", o.Nodes.Usage("number of nodes"))
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("number of pods to schedule"))
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -96,8 +96,8 @@ func (o *affinityOptions) Run(ctx context.Context, run *experiment.Run) error {
 		ms := func(micros int64) float64 { return float64(micros) / 1000 }
 		l := r.LatencyMicros
 		table.Add(name, r.Nodes, r.Existing, r.Pods, r.PodsPerSecond, r.Seconds, ms(l.P50), ms(l.P90), ms(l.P99), r.CPUMicrosPerPod, r.Unschedulable, r.Deviations)
-		for _, at := range []experiment.Point{{50, ms(l.P50)}, {90, ms(l.P90)}, {99, ms(l.P99)}, {99.9, ms(l.P999)}, {100, ms(l.Max)}} {
-			run.Result.Line(experiment.Series{Plot: "scheduling cycle by percentile", Name: name, X: "percentile", Unit: "ms", LogY: true}, at[0], at[1])
+		for _, point := range []experiment.Point{{50, ms(l.P50)}, {90, ms(l.P90)}, {99, ms(l.P99)}, {99.9, ms(l.P999)}, {100, ms(l.Max)}} {
+			run.Result.Line(experiment.Series{Plot: "scheduling cycle by percentile", Name: name, X: "percentile", Unit: "ms", LogY: true}, point[0], point[1])
 		}
 		figures[name] = []experiment.Figure{
 			{Name: "pods scheduled", Unit: "/s", Value: r.PodsPerSecond, MoreIsBetter: true},

@@ -24,10 +24,9 @@ import (
 var scheduleKinds = experiment.Experiment{
 	Name:  "schedule-kinds",
 	Short: "Measure schedulers in memory for several kinds of pods and node counts",
-	Long: `Run schedule-million for each kind of pods and each number of nodes, each in a process of its
-own, to show the CPU time per pod and how it grows with the number of nodes. kube-scheduler
-is measured only with the smallest number of nodes, because its cost per pod grows with
-that number.`,
+	Long: `Run schedule-million for each kind of pods and each number of nodes, each time in a new process.
+The result shows the CPU time per pod, and how it grows with the number of nodes. kube-scheduler is
+measured only with the smallest number of nodes, because its cost per pod grows with that number.`,
 	Example: `  k1m bench schedule-kinds
   k1m bench schedule-kinds --kinds plain,deployment --nodes 5000,50000,500000 --schedulers dist-scheduler`,
 	New: func() experiment.Options {
@@ -47,10 +46,10 @@ type kindsOptions struct {
 
 // AddFlags binds the options to flags.
 func (o *kindsOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "contenders to measure, in this order")
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "schedulers to measure, in this order")
 	fs.StringSliceVar(&o.Kinds, "kinds", o.Kinds, "kinds of pods: "+strings.Join(inmemory.Kinds, "|"))
-	fs.IntSliceVar(&o.Nodes, "nodes", o.Nodes, "nodes of the clusters")
-	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to schedule in each run"))
+	fs.IntSliceVar(&o.Nodes, "nodes", o.Nodes, "numbers of nodes to measure, ascending")
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("number of pods to schedule in each run"))
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -70,12 +69,12 @@ func (o *kindsOptions) Validate() error {
 		}
 	}
 	if !slices.IsSorted(o.Nodes) || len(slices.Compact(slices.Clone(o.Nodes))) < len(o.Nodes) {
-		return usage.Errorf("--nodes %v: give ascending numbers", o.Nodes)
+		return usage.Errorf("--nodes %v: choose ascending numbers", o.Nodes)
 	}
 	return validateSchedulers(o.Schedulers)
 }
 
-// run is the task of one process.
+// run returns the options of one run of schedule-million.
 func (o *kindsOptions) run(kind, scheduler string, nodes int) inmemory.Options {
 	run := inmemory.DefaultOptions()
 	run.PodKind, run.Scheduler, run.Nodes, run.Pods = kind, scheduler, nodes, max(o.Pods.N, 1)
@@ -83,7 +82,7 @@ func (o *kindsOptions) run(kind, scheduler string, nodes int) inmemory.Options {
 	return run
 }
 
-// runs returns the tasks in their order.
+// runs returns the options of all runs, in their order.
 func (o *kindsOptions) runs() (runs []inmemory.Options) {
 	for _, kind := range o.Kinds {
 		for i, nodes := range o.Nodes {
@@ -102,25 +101,27 @@ func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Schedulers in memory, without a cluster", inmemory.Columns...)
 	figures, runs := map[string][]experiment.Figure{}, o.runs()
 	task := run.Display.Task("runs", len(runs))
-	for i, one := range runs {
-		task.Say(fmt.Sprintf("%s, %s pods, %d nodes", one.Scheduler, one.PodKind, one.Nodes))
-		found, err := measureAlone(ctx, one)
+	for i, options := range runs {
+		title := fmt.Sprintf("%s, %s pods, %d nodes", options.Scheduler, options.PodKind, options.Nodes)
+		task.Say(title)
+		result, err := measureInNewProcess(ctx, options)
 		if ctx.Err() != nil {
 			task.Interrupt()
 			return ctx.Err()
 		}
 		if err != nil {
 			task.Fail("see the error")
-			return fmt.Errorf("%s, %s pods, %d nodes: %w", one.Scheduler, one.PodKind, one.Nodes, err)
+			return fmt.Errorf("%s: %w", title, err)
 		}
 		task.Set(i + 1)
-		inmemory.AddTo(table, found)
-		run.Result.Errors.AddMany(int64(found.Decided), nil)
+		inmemory.AddTo(table, result)
+		run.Result.Errors.AddMany(int64(result.Decided), nil)
 		run.Result.Line(experiment.Series{
-			Plot: "CPU per pod by nodes", Name: one.Scheduler + ", " + one.PodKind, X: "nodes", Unit: "µs", LogX: true, LogY: true,
-		}, float64(one.Nodes), found.CPUMicrosPerPod)
-		if one.Nodes == o.Nodes[0] {
-			figures[one.Scheduler] = append(figures[one.Scheduler], experiment.Figure{Name: one.PodKind + ": CPU per pod", Unit: "µs", Value: found.CPUMicrosPerPod})
+			Plot: "CPU per pod by nodes", Name: options.Scheduler + ", " + options.PodKind, X: "nodes", Unit: "µs", LogX: true, LogY: true,
+		}, float64(options.Nodes), result.CPUMicrosPerPod)
+		if options.Nodes == o.Nodes[0] {
+			figures[options.Scheduler] = append(figures[options.Scheduler],
+				experiment.Figure{Name: options.PodKind + ": CPU per pod", Unit: "µs", Value: result.CPUMicrosPerPod})
 		}
 	}
 	task.Done("done")
@@ -128,8 +129,9 @@ func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	return nil
 }
 
-// measureAlone measures in a new process of this program, so that the peak memory does not include other runs.
-func measureAlone(ctx context.Context, o inmemory.Options) (*inmemory.Result, error) {
+// measureInNewProcess runs schedule-million in a new process of this program, so that the peak memory does
+// not include other runs.
+func measureInNewProcess(ctx context.Context, o inmemory.Options) (*inmemory.Result, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -140,9 +142,9 @@ func measureAlone(ctx context.Context, o inmemory.Options) (*inmemory.Result, er
 	var output, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &stderr
 	failed := cmd.Run()
-	found := &inmemory.Result{}
-	if err := errors.Join(failed, json.Unmarshal(output.Bytes(), found)); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, lastOf(stderr.String()))
+	result := &inmemory.Result{}
+	if err := errors.Join(failed, json.Unmarshal(output.Bytes(), result)); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, lastPart(stderr.String()))
 	}
-	return found, nil
+	return result, nil
 }

@@ -25,13 +25,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// perfProgram is the test program in the source tree.
+// perfProgram is the Go package of the test program.
 const perfProgram = "./test/schedperf"
 
-// perfSizes are the labels of the workloads of scheduler_perf.
+// perfSizes are the labels that the workloads of scheduler_perf have for their sizes, and "all".
 var perfSizes = []string{"performance", "short", "integration-test", "all"}
 
-// perfDefault are the workloads of 5,000 nodes whose upstream thresholds are commonly cited.
+// perfDefault selects the workloads of 5,000 nodes whose upstream thresholds are commonly cited.
 const perfDefault = "^misc/SchedulingBasic/5000Nodes_10000Pods$" +
 	"|^affinity/SchedulingNodeAffinity/5000Nodes_10000Pods$" +
 	"|^affinity/SchedulingPodAffinity/5000Nodes_5000Pods$" +
@@ -40,19 +40,20 @@ const perfDefault = "^misc/SchedulingBasic/5000Nodes_10000Pods$" +
 	"|^topology_spreading/DefaultTopologySpreading/5000Nodes_10000Pods$" +
 	"|^default_preemption/PreemptionAsync/5000Nodes$"
 
-// perfSmall is a workload that is long enough for a measurement and takes less than a minute. It has
-// none of the size labels.
+// perfSmall selects a workload that is long enough for a measurement and takes less than a minute. It has no
+// size label.
 const perfSmall = "^affinity/SchedulingPodAffinity/500Nodes$"
 
 var schedulePerf = experiment.Experiment{
 	Name:  "schedule-perf",
-	Short: "Run scheduler_perf of Kubernetes with our index and with upstream's search",
-	Long: `Run workloads of scheduler_perf of Kubernetes, alternating between our index and upstream's
-node search in the same test binary, and show both next to the threshold that upstream
-requires on its CI machines. The test binary is built from the Kubernetes source, so the
-command must run in the source tree and needs Go. Workloads of the size "performance" take
-minutes; those of the size "short" often take less than a second, which is too short for a
-measurement.`,
+	Short: "Run scheduler_perf of Kubernetes with the index of dist-scheduler and with upstream's search",
+	Long: `Run workloads of scheduler_perf of Kubernetes. One test binary runs each workload with the index
+of dist-scheduler and with upstream's node search. The table shows both results, and the threshold
+that upstream requires on its CI machines.
+
+The test binary is built from the Kubernetes source, so the command needs Go and must run in the
+source tree. Workloads of the size "performance" take minutes. Those of the size "short" often take
+less than a second, which is too short for a measurement.`,
 	Example: `  k1m bench schedule-perf
   k1m bench schedule-perf --workloads 'SchedulingBasic/5000Nodes_10000Pods' --samples 3`,
 	Needs: needsSource,
@@ -64,7 +65,7 @@ measurement.`,
 	},
 }
 
-// needsSource returns an error without the source tree or a Go compiler.
+// needsSource returns an error if the current directory is not the source tree, or if Go is not installed.
 func needsSource() error {
 	if _, err := os.Stat(filepath.FromSlash(perfProgram)); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s does not exist; run the command in the source tree", perfProgram)
@@ -84,9 +85,9 @@ type perfOptions struct {
 
 // AddFlags binds the options to flags.
 func (o *perfOptions) AddFlags(flags *pflag.FlagSet) {
-	flags.Var(&o.Size, "size", "label of the workloads: performance|short|integration-test|all (default by --scale: performance, all below medium)")
-	flags.Var(&o.Workloads, "workloads", "regular expression for package/case/workload (default by --scale: seven workloads of 5,000 nodes, one of 500 below medium)")
-	flags.IntVar(&o.Samples, "samples", o.Samples, "runs of each workload with each search; the result is the median")
+	flags.Var(&o.Size, "size", "size label of the workloads: performance|short|integration-test|all (default by --scale: performance, or all below medium)")
+	flags.Var(&o.Workloads, "workloads", "regular expression for package/case/workload (default by --scale: seven workloads of 5,000 nodes, or one of 500 nodes below medium)")
+	flags.IntVar(&o.Samples, "samples", o.Samples, "number of runs of each workload with each search; the result is the median")
 	flags.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit of a run")
 }
 
@@ -106,7 +107,7 @@ func (o *perfOptions) Validate() error {
 	return nil
 }
 
-// perfResult is the part of the result of the test program that is used here.
+// perfResult is the part of the test program's result that the experiment reads.
 type perfResult struct {
 	Rows []struct {
 		Package      string  `json:"package"`
@@ -134,9 +135,9 @@ func (o *perfOptions) Run(ctx context.Context, run *experiment.Run) (err error) 
 	task := run.Display.Task("scheduler_perf", 0)
 	file := filepath.Join(folder, "result.json")
 	failed := o.measure(ctx, folder, file, task)
-	// The program writes its result after each workload, so there may be a partial result even if
-	// it failed.
-	if err := o.take(run.Result, file); err != nil && failed == nil {
+	// The program writes its result after each workload. If it failed, there may still be a partial
+	// result.
+	if err := o.addRows(run.Result, file); err != nil && failed == nil {
 		failed = err
 	}
 	if ctx.Err() != nil {
@@ -151,13 +152,12 @@ func (o *perfOptions) Run(ctx context.Context, run *experiment.Run) (err error) 
 	return nil
 }
 
-// measure builds the program and runs it. `go run` is not used, because it does not forward
-// signals.
+// measure builds the test program and runs it. It does not use `go run`, which does not forward signals.
 func (o *perfOptions) measure(ctx context.Context, folder, file string, task progress.Task) error {
 	program := filepath.Join(folder, "schedperf")
-	task.Say("building it")
+	task.Say("building")
 	if output, err := exec.CommandContext(ctx, "go", "build", "-o", program, perfProgram).CombinedOutput(); err != nil {
-		return fmt.Errorf("building %s: %w: %s", perfProgram, err, lastOf(string(output)))
+		return fmt.Errorf("building %s: %w: %s", perfProgram, err, lastPart(string(output)))
 	}
 	cmd := exec.CommandContext(ctx, program, "-size", o.Size.Text, "-run", o.Workloads.Text,
 		"-samples", strconv.Itoa(o.Samples), "-timeout", o.Timeout.String(), "-out", file)
@@ -172,9 +172,9 @@ func (o *perfOptions) measure(ctx context.Context, folder, file string, task pro
 	last := ""
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
 		task.Say(lines.Text())
-		last = lastOf(last + lines.Text() + "\n")
+		last = lastPart(last + lines.Text() + "\n")
 	}
-	// A line that is too long ends the scanner, but must not block the program.
+	// The scanner ends at a line that is too long. Read the rest, so that the program does not block.
 	_, _ = io.Copy(io.Discard, stderr)
 	if err := cmd.Wait(); err != nil {
 		return fmt.Errorf("scheduler_perf: %w: %s", err, last)
@@ -182,7 +182,8 @@ func (o *perfOptions) measure(ctx context.Context, folder, file string, task pro
 	return nil
 }
 
-func (o *perfOptions) take(r *experiment.Result, file string) error {
+// addRows reads the result of the test program, and appends a table and ratios.
+func (o *perfOptions) addRows(r *experiment.Result, file string) error {
 	table := r.Table("scheduler_perf, average pods per second", "workload", "upstream, pods/s", "ours, pods/s", "ours ÷ upstream",
 		"upstream's threshold, pods/s", "upstream's measurement, s", "our measurement, s", "failed")
 	data, err := os.ReadFile(file)
@@ -195,10 +196,10 @@ func (o *perfOptions) take(r *experiment.Result, file string) error {
 	}
 	for _, row := range found.Rows {
 		name, failed := path.Join(row.Package, row.Case, row.Size), ""
-		for _, one := range row.Runs {
+		for _, run := range row.Runs {
 			var err error
-			if one.Error != "" {
-				failed, err = one.Error, errors.New(one.Error)
+			if run.Error != "" {
+				failed, err = run.Error, errors.New(run.Error)
 			}
 			r.Errors.Add("workload", err)
 		}
@@ -210,8 +211,8 @@ func (o *perfOptions) take(r *experiment.Result, file string) error {
 	return nil
 }
 
-// lastOf returns the last line of the output of a program, which contains the error if it failed.
-func lastOf(text string) string {
-	const most = 400
-	return text[max(0, len(text)-most):]
+// lastPart returns the last 400 bytes of the output of a program, which contain the error if it failed.
+func lastPart(text string) string {
+	const maxBytes = 400
+	return text[max(0, len(text)-maxBytes):]
 }

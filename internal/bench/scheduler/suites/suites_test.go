@@ -14,8 +14,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// TestAffinitySuiteMeasuresBothSchedulers runs the suite with few nodes and pods.
-func TestAffinitySuiteMeasuresBothSchedulers(t *testing.T) {
+func TestAffinity(t *testing.T) {
 	o, flags := scheduleAffinity.New(), pflag.NewFlagSet("", pflag.ContinueOnError)
 	o.AddFlags(flags)
 	if err := flags.Parse([]string{"--nodes", "50", "--pods", "20"}); err != nil {
@@ -28,29 +27,29 @@ func TestAffinitySuiteMeasuresBothSchedulers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rows := r.Tables[0].Rows; len(rows) != 2 || rows[0][3] != 20 || len(r.Ratios) != 2 || r.Ratios[0].Ratio <= 0 {
-		t.Errorf("rows = %+v, ratios = %+v, want 2 rows, the first with 20 pods, and 2 positive ratios", rows, r.Ratios)
+		t.Errorf("the rows are %+v and the ratios %+v; want two rows of 20 pods and two ratios", rows, r.Ratios)
 	}
 }
 
 func TestPerfReadsPartialResults(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "result.json")
-	const results = `{"rows": [
+	const found = `{"rows": [
 		{"package": "misc", "case": "Basic", "workload": "500Nodes", "stockPodsPerSecond": 100, "oursPodsPerSecond": 250, "ratio": 2.5,
 			"threshold": 680, "stockSeconds": 9, "oursSeconds": 4, "runs": [{}, {}]},
 		{"package": "affinity", "case": "Slow", "workload": "5Nodes", "stockPodsPerSecond": 0, "oursPodsPerSecond": 9, "runs": [{"error": "timed out"}, {}]}]}`
-	if err := os.WriteFile(file, []byte(results), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(found), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := &experiment.Result{Errors: experiment.NewTally(1)}
-	if err := new(perfOptions).take(r, file); err != nil {
+	if err := new(perfOptions).addRows(r, file); err != nil {
 		t.Fatal(err)
 	}
 	if rows := r.Tables[0].Rows; len(rows) != 2 ||
 		fmt.Sprint(rows[0]) != "[misc/Basic/500Nodes 100 250 2.5 680 9 4 ]" || fmt.Sprint(rows[1]) != "[affinity/Slow/5Nodes 0 9 0 0 0 0 timed out]" {
-		t.Errorf("rows = %v, want one complete workload and one that timed out", rows)
+		t.Errorf("the table has the rows %v", rows)
 	}
 	if len(r.Ratios) != 1 || r.Ratios[0].Ratio != 2.5 || r.Errors.Rate() != 0.25 {
-		t.Errorf("ratios = %+v, error rate %g, want one ratio of 2.5 and error rate 0.25", r.Ratios, r.Errors.Rate())
+		t.Errorf("the ratios are %+v and the error rate %g; want one ratio of 2.5, and 0.25", r.Ratios, r.Errors.Rate())
 	}
 }
 
@@ -69,7 +68,7 @@ func TestKubeSchedulerRunsWithFewestNodesOnly(t *testing.T) {
 		"dist-scheduler unique 50 20", "kube-scheduler unique 50 20", "dist-scheduler unique 100 20",
 	}
 	if !slices.Equal(runs, want) {
-		t.Errorf("runs() = %q, want %q", runs, want)
+		t.Errorf("the runs are %q, want %q", runs, want)
 	}
 }
 
@@ -89,7 +88,7 @@ func TestInvalidKindsOptionsAreUsageErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("Validate() with %s = %v, want an error with %q", args, err, want)
+			t.Errorf("with %s, Validate returned %v, want an error with %q", args, err, want)
 		}
 	}
 }

@@ -27,25 +27,26 @@ const (
 	namespace = "life"
 	image     = "registry.example/app:1"
 	nextImage = "registry.example/app:2"
-	// Page size of lists: small, so that there are several pages.
+	// pageSize is small, so that a list has several pages.
 	pageSize = 10
-	poll     = 200 * time.Millisecond
+	// pollInterval is the interval at which await polls.
+	pollInterval = 200 * time.Millisecond
 )
 
-// life executes the operations on one cluster.
-type life struct {
+// runner executes the operations in a cluster.
+type runner struct {
 	options Options
 	client  kubernetes.Interface
 	dynamic dynamic.Interface
 }
 
-// chapter is a group of operations.
-type chapter struct {
-	name string
-	live func(context.Context) error
+// group is a group of operations.
+type group struct {
+	name    string
+	execute func(context.Context) error
 }
 
-func newLife(dir clusterdir.Dir, o Options) (*life, error) {
+func newRunner(dir clusterdir.Dir, o Options) (*runner, error) {
 	config, err := kube.Config(dir.Kubeconfig(pki.SuperAdmin.File))
 	if err != nil {
 		return nil, err
@@ -60,40 +61,41 @@ func newLife(dir clusterdir.Dir, o Options) (*life, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the API server: %w", err)
 	}
-	return &life{options: o, client: client, dynamic: custom}, nil
+	return &runner{options: o, client: client, dynamic: custom}, nil
 }
 
-func (l *life) chapters() []chapter {
-	return []chapter{
-		{"namespace", l.createNamespace},
-		{"ConfigMaps and Secrets", l.configure},
-		{"Service", l.createService},
-		{"Deployment: roll out", l.rollOut},
-		{"Deployment: scale", l.scale},
-		{"Deployment: change the image", l.changeImage},
-		{"Job", l.runJob},
-		{"custom resources", l.customResources},
-		{"server-side apply", l.apply},
-		{"pages, exact revisions", l.page},
-		{"watch from a revision", l.watch},
-		{"delete a collection", l.deleteCollection},
-		{"delete the namespace", l.deleteNamespace},
+// groups returns the groups of operations in the order of their execution.
+func (r *runner) groups() []group {
+	return []group{
+		{"namespace", r.createNamespace},
+		{"ConfigMaps and Secrets", r.configure},
+		{"Service", r.createService},
+		{"Deployment: roll out", r.rollOut},
+		{"Deployment: scale", r.scale},
+		{"Deployment: change the image", r.changeImage},
+		{"Job", r.runJob},
+		{"custom resources", r.customResources},
+		{"server-side apply", r.apply},
+		{"pages, exact revisions", r.page},
+		{"watch from a revision", r.watch},
+		{"delete a collection", r.deleteCollection},
+		{"delete the namespace", r.deleteNamespace},
 	}
 }
 
-// await polls until a condition holds.
+// await polls until done returns true or an error.
 func await(ctx context.Context, done func(context.Context) (bool, error)) error {
-	return wait.PollUntilContextCancel(ctx, poll, true, done)
+	return wait.PollUntilContextCancel(ctx, pollInterval, true, done)
 }
 
-func (l *life) createNamespace(ctx context.Context) error {
+func (r *runner) createNamespace(ctx context.Context) error {
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	if _, err := l.client.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil {
+	if _, err := r.client.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	// Pods need the service account that a controller creates.
+	// Pods need the service account, which a controller creates.
 	return await(ctx, func(ctx context.Context) (bool, error) {
-		_, err := l.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
+		_, err := r.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return false, nil
 		}
@@ -101,10 +103,11 @@ func (l *life) createNamespace(ctx context.Context) error {
 	})
 }
 
-// configure creates, updates and reads ConfigMaps and Secrets.
-func (l *life) configure(ctx context.Context) error {
-	maps, secrets := l.client.CoreV1().ConfigMaps(namespace), l.client.CoreV1().Secrets(namespace)
-	for i := range l.options.Objects {
+// configure creates ConfigMaps and Secrets, and updates or reads them. One update of each ConfigMap has a
+// conflict.
+func (r *runner) configure(ctx context.Context) error {
+	maps, secrets := r.client.CoreV1().ConfigMaps(namespace), r.client.CoreV1().Secrets(namespace)
+	for i := range r.options.Objects {
 		meta := metav1.ObjectMeta{Name: fmt.Sprintf("config-%03d", i), Labels: map[string]string{"app": "life"}}
 		configMap, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"n": "0"}}, metav1.CreateOptions{})
 		if err != nil {
@@ -130,11 +133,11 @@ func (l *life) configure(ctx context.Context) error {
 	return maps.Delete(ctx, "config-000", metav1.DeleteOptions{})
 }
 
-func (l *life) createService(ctx context.Context) error {
+func (r *runner) createService(ctx context.Context) error {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: corev1.ServiceSpec{
 		Selector: map[string]string{"app": "app"}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80)}},
 	}}
-	_, err := l.client.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{})
+	_, err := r.client.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{})
 	return err
 }
 
@@ -145,28 +148,28 @@ func podTemplate(app string) corev1.PodTemplateSpec {
 	}
 }
 
-func (l *life) rollOut(ctx context.Context) error {
-	replicas := int32(l.options.Replicas)
+func (r *runner) rollOut(ctx context.Context) error {
+	replicas := int32(r.options.Replicas)
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: appsv1.DeploymentSpec{
 		Replicas: &replicas, Template: podTemplate("app"),
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "app"}},
 	}}
-	if _, err := l.client.AppsV1().Deployments(namespace).Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
+	if _, err := r.client.AppsV1().Deployments(namespace).Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	return l.awaitRollout(ctx)
+	return r.awaitRollout(ctx)
 }
 
-func (l *life) scale(ctx context.Context) error {
-	return l.changeDeployment(ctx, func(d *appsv1.Deployment) { *d.Spec.Replicas += *d.Spec.Replicas / 2 })
+func (r *runner) scale(ctx context.Context) error {
+	return r.changeDeployment(ctx, func(d *appsv1.Deployment) { *d.Spec.Replicas += *d.Spec.Replicas / 2 })
 }
 
-func (l *life) changeImage(ctx context.Context) error {
-	return l.changeDeployment(ctx, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = nextImage })
+func (r *runner) changeImage(ctx context.Context) error {
+	return r.changeDeployment(ctx, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = nextImage })
 }
 
-func (l *life) changeDeployment(ctx context.Context, change func(*appsv1.Deployment)) error {
-	deployments := l.client.AppsV1().Deployments(namespace)
+func (r *runner) changeDeployment(ctx context.Context, change func(*appsv1.Deployment)) error {
+	deployments := r.client.AppsV1().Deployments(namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		deployment, err := deployments.Get(ctx, "app", metav1.GetOptions{})
 		if err != nil {
@@ -179,13 +182,13 @@ func (l *life) changeDeployment(ctx context.Context, change func(*appsv1.Deploym
 	if err != nil {
 		return err
 	}
-	return l.awaitRollout(ctx)
+	return r.awaitRollout(ctx)
 }
 
-// awaitRollout waits until all pods are of the new version and ready.
-func (l *life) awaitRollout(ctx context.Context) error {
+// awaitRollout waits until all pods of the Deployment have the current template and are available.
+func (r *runner) awaitRollout(ctx context.Context) error {
 	return await(ctx, func(ctx context.Context) (bool, error) {
-		d, err := l.client.AppsV1().Deployments(namespace).Get(ctx, "app", metav1.GetOptions{})
+		d, err := r.client.AppsV1().Deployments(namespace).Get(ctx, "app", metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
@@ -194,14 +197,14 @@ func (l *life) awaitRollout(ctx context.Context) error {
 	})
 }
 
-func (l *life) runJob(ctx context.Context) error {
+func (r *runner) runJob(ctx context.Context) error {
 	completions := int32(5)
 	template := podTemplate("job")
 	template.Spec.RestartPolicy = corev1.RestartPolicyNever
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "job"}, Spec: batchv1.JobSpec{
 		Completions: &completions, Parallelism: &completions, Template: template,
 	}}
-	jobs := l.client.BatchV1().Jobs(namespace)
+	jobs := r.client.BatchV1().Jobs(namespace)
 	if _, err := jobs.Create(ctx, job, metav1.CreateOptions{}); err != nil {
 		return err
 	}
@@ -211,25 +214,26 @@ func (l *life) runJob(ctx context.Context) error {
 	})
 }
 
-// apply applies the same ConfigMap as two field managers with conflicting values.
-func (l *life) apply(ctx context.Context) error {
-	maps := l.client.CoreV1().ConfigMaps(namespace)
+// apply applies a ConfigMap with server-side apply, as two field managers. The last request conflicts with
+// a field of the other manager.
+func (r *runner) apply(ctx context.Context) error {
+	maps := r.client.CoreV1().ConfigMaps(namespace)
 	for i, manager := range []string{"one", "two", "one"} {
 		declared := applycore.ConfigMap("applied", namespace).WithData(map[string]string{manager: fmt.Sprint(i)})
 		if _, err := maps.Apply(ctx, declared, metav1.ApplyOptions{FieldManager: manager}); err != nil {
 			return err
 		}
 	}
-	disagreed := applycore.ConfigMap("applied", namespace).WithData(map[string]string{"one": "other"})
-	if _, err := maps.Apply(ctx, disagreed, metav1.ApplyOptions{FieldManager: "two"}); !apierrors.IsConflict(err) {
+	conflicting := applycore.ConfigMap("applied", namespace).WithData(map[string]string{"one": "other"})
+	if _, err := maps.Apply(ctx, conflicting, metav1.ApplyOptions{FieldManager: "two"}); !apierrors.IsConflict(err) {
 		return fmt.Errorf("applying a field of another manager did not return a conflict: %w", err)
 	}
 	return nil
 }
 
-// page reads lists in pages, from the cache, and at an old revision.
-func (l *life) page(ctx context.Context) error {
-	maps := l.client.CoreV1().ConfigMaps(namespace)
+// page lists ConfigMaps in pages, and then with the other options that select a resource version.
+func (r *runner) page(ctx context.Context) error {
+	maps := r.client.CoreV1().ConfigMaps(namespace)
 	options, pages := metav1.ListOptions{Limit: pageSize}, 0
 	revision := ""
 	for {
@@ -242,8 +246,8 @@ func (l *life) page(ctx context.Context) error {
 			break
 		}
 	}
-	if pages < 2 && l.options.Objects > 2*pageSize {
-		return fmt.Errorf("%d objects were listed in %d pages", l.options.Objects, pages)
+	if pages < 2 && r.options.Objects > 2*pageSize {
+		return fmt.Errorf("the API server listed %d objects in %d pages of at most %d objects", r.options.Objects, pages, pageSize)
 	}
 	for _, options := range []metav1.ListOptions{
 		{ResourceVersion: "0"},
@@ -259,9 +263,10 @@ func (l *life) page(ctx context.Context) error {
 	return nil
 }
 
-// watch receives a change after the revision of a list.
-func (l *life) watch(ctx context.Context) error {
-	maps := l.client.CoreV1().ConfigMaps(namespace)
+// watch creates a ConfigMap, and receives it by a watch that starts at the resource version of an earlier
+// list.
+func (r *runner) watch(ctx context.Context) error {
+	maps := r.client.CoreV1().ConfigMaps(namespace)
 	list, err := maps.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -290,12 +295,12 @@ func (l *life) watch(ctx context.Context) error {
 	}
 }
 
-func (l *life) deleteCollection(ctx context.Context) error {
-	return l.client.CoreV1().Secrets(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=life"})
+func (r *runner) deleteCollection(ctx context.Context) error {
+	return r.client.CoreV1().Secrets(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=life"})
 }
 
-func (l *life) deleteNamespace(ctx context.Context) error {
-	namespaces := l.client.CoreV1().Namespaces()
+func (r *runner) deleteNamespace(ctx context.Context) error {
+	namespaces := r.client.CoreV1().Namespaces()
 	if err := namespaces.Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil {
 		return err
 	}
