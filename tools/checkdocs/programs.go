@@ -38,6 +38,8 @@ var (
 	helpFlag       = regexp.MustCompile(`--[a-z0-9][A-Za-z0-9-]*`)
 	helpSubcommand = regexp.MustCompile(`^  ([a-z][a-z0-9-]*)( +\S|$)`)
 	helpHeading    = regexp.MustCompile(`^\S.*:$`)
+	// usageWithSubcommand matches the usage of a command that has subcommands.
+	usageWithSubcommand = regexp.MustCompile(`(?m)^(Usage:)? .*(\[command\]|<COMMAND>|\[COMMAND\])$|^Commands\b.*:$`)
 	// otherHeading matches the headings of sections that do not list subcommands.
 	otherHeading = regexp.MustCompile(`^(Usage|Examples|Aliases|Arguments|Options|(Global )?Flags):$`)
 )
@@ -54,12 +56,13 @@ func (p *programs) helpFor(path []string) (*help, error) {
 		return nil, fmt.Errorf("running %s --help: %w; run make build first", key, err)
 	}
 	h := &help{flags: map[string]bool{"--help": true, "--version": true}, subcommands: map[string]bool{}}
+	hasSubcommands := usageWithSubcommand.Match(output)
 	listing := false
 	for line := range strings.Lines(string(output)) {
 		line = strings.TrimRight(line, "\n")
 		switch match := helpSubcommand.FindStringSubmatch(line); {
 		case helpHeading.MatchString(line):
-			listing = !otherHeading.MatchString(line)
+			listing = hasSubcommands && !otherHeading.MatchString(line)
 		case line == "" || !strings.HasPrefix(line, " "):
 			listing = listing && line == ""
 		case listing && match != nil:
