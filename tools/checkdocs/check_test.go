@@ -7,11 +7,12 @@ import (
 	"testing"
 )
 
-// program is a fake k1m. Its help lists one command, which has one flag.
+// program is a fake k1m. Its help lists one command, which has one flag. The help of that command has a
+// list that is not one of subcommands.
 const program = `#!/bin/sh
 case "$1" in
-up) echo "Flags:"; echo "      --nodes int   number of nodes" ;;
-*) echo "Available Commands:"; echo "  up   Bring up a cluster" ;;
+up) echo "The stores are:"; echo "  etcd   the store of Kubernetes"; echo "Flags:"; echo "      --nodes int   number of nodes" ;;
+*) echo "Usage:"; echo "  k1m [command]"; echo; echo "Available Commands:"; echo "  up   Bring up a cluster" ;;
 esac
 `
 
