@@ -61,11 +61,13 @@ type densityOptions struct {
 func (o *densityOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
 	fs.StringVar(&o.Workload, "workload", o.Workload, "pods|cni|heavy")
-	fs.BoolVar(&o.Namespaced, "namespaced-iterations", o.Namespaced, fmt.Sprintf("create a namespace for every %d iterations", iterationsPerNamespace))
+	fs.BoolVar(&o.Namespaced, "namespaced-iterations", o.Namespaced,
+		fmt.Sprintf("create a namespace for every %d iterations", iterationsPerNamespace))
 	fs.Var(&o.Step, "step", o.Step.Usage("number of pods per node in the first step, and its increase per step"))
 	fs.Var(&o.Most, "most", o.Most.Usage("largest number of pods per node to try"))
 	fs.Float64Var(&o.Rate, "rate", o.Rate, "number of pods to create per second")
-	fs.DurationVar(&o.Limit, "startup-limit", o.Limit, "maximum p99 startup latency of a run; a pod that takes longer counts as failed")
+	fs.DurationVar(&o.Limit, "startup-limit", o.Limit,
+		"maximum p99 startup latency of a run; a pod that takes longer counts as failed")
 }
 
 // Validate returns the first invalid option as a usage error.
