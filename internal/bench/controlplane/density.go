@@ -25,11 +25,10 @@ or pods do not start in time. Each run starts with an empty cluster. The number 
 iterations is then subtracted, and a second run confirms the remaining number. If that run fails,
 the number is reduced until a run succeeds.
 
-The workloads are those of kube-burner:
-  pods   single pods
-  cni    iterations with two Deployments of one pod each, with probes; one is behind a Service
-  heavy  the same with an application and its database
-All objects are in one namespace unless --namespaced-iterations is set.
+The workloads are those of kube-burner. The workload pods consists of single pods. An iteration of
+cni consists of two Deployments of one pod each, with probes, and a Service for one of them. heavy
+is the same with an application and its database. All objects are in one namespace unless
+--namespaced-iterations is set.
 
 Nodes are simulated: no probe runs, and no container needs memory. The result is therefore a limit
 of the control plane. One limit of containers is checked as well: the size of the environment,
