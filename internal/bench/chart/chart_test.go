@@ -51,7 +51,8 @@ func TestSVGIsWideEnoughForItsLegend(t *testing.T) {
 	}
 	short, long := width("kwok"), width("kube-controller-manager")
 	if long-short < 80 {
-		t.Errorf("the SVG is %.0f points wide with a long name and %.0f with a short name; want a difference of at least 80", long, short)
+		t.Errorf("the SVG is %.0f points wide with a long name and %.0f with a short name; want a difference of at least 80",
+			long, short)
 	}
 }
 

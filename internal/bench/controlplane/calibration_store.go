@@ -138,7 +138,8 @@ func (w *eventWatchers) close() {
 func (c *calibration) writes(ctx context.Context, client *clientv3.Client, what string, rate float64, w *eventWatchers) (experiment.Measured, int, error) {
 	answer, err := client.Get(ctx, calibrationKey)
 	if err != nil || len(answer.Kvs) == 0 {
-		return experiment.Measured{}, 0, fmt.Errorf("reading key %s from the store: response %v, error %w", calibrationKey, answer, err)
+		return experiment.Measured{}, 0, fmt.Errorf("reading key %s from the store: response %v, error %w",
+			calibrationKey, answer, err)
 	}
 	value, before := string(answer.Kvs[0].Value), 0
 	b := burst{what: what, count: c.Calls.N, rate: rate, call: func(ctx context.Context, _, _ int) error {

@@ -68,11 +68,13 @@ func defaultClusters(nodes experiment.Count) clusters {
 
 // AddFlags binds the options to flags.
 func (c *clusters) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&c.Stores, "stores", c.Stores, "stores to measure, in this order; ignored if --name selects a running cluster")
+	fs.StringSliceVar(&c.Stores, "stores", c.Stores,
+		"stores to measure, in this order; ignored if --name selects a running cluster")
 	fs.StringVar(&c.Scheduler, "scheduler", c.Scheduler, "kube-scheduler|dist-scheduler")
 	fs.Var(&c.Nodes, "nodes", c.Nodes.Usage("number of nodes"))
 	fs.BoolVar(&c.Keep, "keep", c.Keep, "do not remove the cluster of the last store")
-	fs.DurationVar(&c.Timeout, "timeout", c.Timeout, "time limit for the start of the cluster, and for waiting without progress")
+	fs.DurationVar(&c.Timeout, "timeout", c.Timeout,
+		"time limit for the start of the cluster, and for waiting without progress")
 }
 
 // Validate returns the first invalid option as a usage error.

@@ -25,11 +25,10 @@ or pods do not start in time. Each run starts with an empty cluster. The number 
 iterations is then subtracted, and a second run confirms the remaining number. If that run fails,
 the number is reduced until a run succeeds.
 
-The workloads are those of kube-burner:
-  pods   single pods
-  cni    iterations with two Deployments of one pod each, with probes; one is behind a Service
-  heavy  the same with an application and its database
-All objects are in one namespace unless --namespaced-iterations is set.
+The workloads are those of kube-burner. The workload pods consists of single pods. An iteration of
+cni consists of two Deployments of one pod each, with probes, and a Service for one of them. heavy
+is the same with an application and its database. All objects are in one namespace unless
+--namespaced-iterations is set.
 
 Nodes are simulated: no probe runs, and no container needs memory. The result is therefore a limit
 of the control plane. One limit of containers is checked as well: the size of the environment,
@@ -61,11 +60,13 @@ type densityOptions struct {
 func (o *densityOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
 	fs.StringVar(&o.Workload, "workload", o.Workload, "pods|cni|heavy")
-	fs.BoolVar(&o.Namespaced, "namespaced-iterations", o.Namespaced, fmt.Sprintf("create a namespace for every %d iterations", iterationsPerNamespace))
+	fs.BoolVar(&o.Namespaced, "namespaced-iterations", o.Namespaced,
+		fmt.Sprintf("create a namespace for every %d iterations", iterationsPerNamespace))
 	fs.Var(&o.Step, "step", o.Step.Usage("number of pods per node in the first step, and its increase per step"))
 	fs.Var(&o.Most, "most", o.Most.Usage("largest number of pods per node to try"))
 	fs.Float64Var(&o.Rate, "rate", o.Rate, "number of pods to create per second")
-	fs.DurationVar(&o.Limit, "startup-limit", o.Limit, "maximum p99 startup latency of a run; a pod that takes longer counts as failed")
+	fs.DurationVar(&o.Limit, "startup-limit", o.Limit,
+		"maximum p99 startup latency of a run; a pod that takes longer counts as failed")
 }
 
 // Validate returns the first invalid option as a usage error.

@@ -81,7 +81,8 @@ func (o *limitsOptions) Validate() error {
 		return usage.Errorf("--first %d: more than --nodes %d; choose fewer", o.First.N, o.Nodes.N)
 	}
 	if o.Hold.D > 0 && o.Hold.D < leaseInterval {
-		return usage.Errorf("--hold %s: choose at least %s, the interval at which nodes renew their Leases", o.Hold.D, leaseInterval)
+		return usage.Errorf("--hold %s: choose at least %s, the interval at which nodes renew their Leases",
+			o.Hold.D, leaseInterval)
 	}
 	return o.clusters.Validate()
 }

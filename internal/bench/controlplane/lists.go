@@ -37,7 +37,8 @@ type listsOptions struct {
 func (o *listsOptions) AddFlags(fs *pflag.FlagSet) {
 	o.underUpdates.AddFlags(fs)
 	fs.Var(&o.Lists, "lists", o.Lists.Usage("largest number of lists per minute"))
-	fs.BoolVar(&o.AnyVersion, "any-version", o.AnyVersion, "list with resourceVersion=0, which the API server may answer from its cache")
+	fs.BoolVar(&o.AnyVersion, "any-version", o.AnyVersion,
+		"list with resourceVersion=0, which the API server may answer from its cache")
 }
 
 // Run implements experiment.Options.

@@ -43,7 +43,8 @@ func (o *nodesAndPodsOptions) AddFlags(fs *pflag.FlagSet) {
 // Validate returns the first invalid option as a usage error.
 func (o *nodesAndPodsOptions) Validate() error {
 	if room := bulk.DefaultNodeShape().Pods; o.Pods.N > 0 && o.Nodes.N > 0 && o.Pods.N > o.Nodes.N*room {
-		return usage.Errorf("--pods %d: %d nodes have room for %d pods; use fewer pods or more nodes", o.Pods.N, o.Nodes.N, o.Nodes.N*room)
+		return usage.Errorf("--pods %d: %d nodes have room for %d pods; use fewer pods or more nodes",
+			o.Pods.N, o.Nodes.N, o.Nodes.N*room)
 	}
 	return o.clusters.Validate()
 }

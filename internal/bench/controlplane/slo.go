@@ -62,7 +62,8 @@ func (o *sloOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.Sample, "sample", o.Sample.Usage("number of pods whose startup is measured at each step"))
 	fs.Float64Var(&o.SampleRate, "sample-rate", o.SampleRate, "number of sample pods to create per second")
 	fs.Var(&o.Churn, "churn", o.Churn.Usage("how long to create and delete pods in the full cluster"))
-	fs.Float64Var(&o.ChurnRate, "churn-rate", o.ChurnRate, "number of pods to create and to delete per second during the churn")
+	fs.Float64Var(&o.ChurnRate, "churn-rate", o.ChurnRate,
+		"number of pods to create and to delete per second during the churn")
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -102,7 +103,7 @@ func (o *sloOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-// fillAndChurn fillPercentages the cluster, measures the startup of sample pods at each step, churns, and deletes
+// fillAndChurn fills the cluster, measures the startup of sample pods at each step, churns, and deletes
 // everything.
 func (o *sloOptions) fillAndChurn(ctx context.Context, t *storeRun, s *startups, table *experiment.Table) error {
 	nodes, err := t.nodes(ctx, o.Nodes.N)

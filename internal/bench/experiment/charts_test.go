@@ -32,7 +32,8 @@ func TestChartsOfUnusualSeries(t *testing.T) {
 				t.Fatalf("%s: the files are %v; want p-on-it.svg", name, files)
 			}
 			if !bytes.Contains(svg, []byte("<svg")) || !bytes.Contains(svg, []byte("now")) || bytes.Contains(svg, []byte("never")) {
-				t.Errorf("%s, logarithmic %v: the SVG lacks its marker or has the marker of another chart", name, logarithmic)
+				t.Errorf("%s, logarithmic %v: the SVG lacks its marker or has the marker of another chart",
+					name, logarithmic)
 			}
 		}
 	}

@@ -105,7 +105,8 @@ func TestRunWithoutMeasurementWritesNothing(t *testing.T) {
 		return errors.New("no cluster")
 	})
 	if _, stat := os.Stat(filepath.Join(out, "result.json")); result != nil || err == nil || !os.IsNotExist(stat) {
-		t.Errorf("the run returned %v, %v, and os.Stat of result.json %v; want an error, no result and no file", result, err, stat)
+		t.Errorf("the run returned %v, %v, and os.Stat of result.json %v; want an error, no result and no file",
+			result, err, stat)
 	}
 }
 
@@ -122,7 +123,8 @@ func TestRunFailsAboveMaxErrorRate(t *testing.T) {
 				},
 			}
 			if done := load.Run(ctx); done != 100-failures || load.Latencies.Count() != int64(done) {
-				t.Errorf("with %d failures, %d operations succeeded and %d latencies were recorded", failures, done, load.Latencies.Count())
+				t.Errorf("with %d failures, %d operations succeeded and %d latencies were recorded",
+					failures, done, load.Latencies.Count())
 			}
 			r.Result.Errors.Merge(load.Tally)
 			return nil
@@ -263,7 +265,8 @@ func TestLatenciesMerge(t *testing.T) {
 	}
 	a.Merge(b)
 	if got := a.Millis(25); math.Abs(got-50) > 1 || a.Count() != 200 || math.Abs(a.Millis(100)-600_000) > 600 {
-		t.Errorf("p25 is %v ms, want 50; the count is %d, want 200; the maximum is %v ms, want 600,000", got, a.Count(), a.Millis(100))
+		t.Errorf("p25 is %v ms, want 50; the count is %d, want 200; the maximum is %v ms, want 600,000",
+			got, a.Count(), a.Millis(100))
 	}
 }
 
@@ -290,7 +293,8 @@ func TestChoiceFollowsFromTheScale(t *testing.T) {
 		}
 		Scale{Factor: factor, Machine: 10}.setUnsetFlags(fs)
 		if given.Text != "mine" || scaled.Text != want {
-			t.Errorf("with factor %g the texts are %q and %q; want %q as given, and %q by the scale", factor, given.Text, scaled.Text, "mine", want)
+			t.Errorf("with factor %g the texts are %q and %q; want %q as given, and %q by the scale",
+				factor, given.Text, scaled.Text, "mine", want)
 		}
 	}
 }

@@ -40,9 +40,13 @@ func DefaultRequest() Request {
 
 // AddFlags binds the common options to flags.
 func (q *Request) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&q.Scale, "scale", q.Scale, "small|medium|large or a factor; counts and durations whose flags are not set follow from this scale, and counts also from the size of the machine")
-	fs.StringVar(&q.Out, "out", q.Out, "directory for result.json, index.html, table.md and the charts (default results/<UTC>_NAME)")
-	fs.Float64Var(&q.MaxErrorRate, "max-error-rate", q.MaxErrorRate, "fraction of failed operations above which the run fails, 0 to 1")
+	fs.StringVar(&q.Scale, "scale", q.Scale,
+		"small|medium|large or a factor; counts and durations whose flags are not set follow from this scale, and "+
+			"counts also from the size of the machine")
+	fs.StringVar(&q.Out, "out", q.Out,
+		"directory for result.json, index.html, table.md and the charts (default results/<UTC>_NAME)")
+	fs.Float64Var(&q.MaxErrorRate, "max-error-rate", q.MaxErrorRate,
+		"fraction of failed operations above which the run fails, 0 to 1")
 }
 
 // Validate returns the first invalid option as a usage error.

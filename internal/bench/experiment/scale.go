@@ -40,7 +40,8 @@ func NewScale(text string, m machine.Machine) (Scale, error) {
 	if !known {
 		var err error
 		if factor, err = strconv.ParseFloat(text, 64); err != nil || !(factor > 0 && factor <= maxFactor) {
-			return Scale{}, usage.Errorf("--scale %q: choose small, medium, large, or a factor between 0 and %d", text, maxFactor)
+			return Scale{}, usage.Errorf("--scale %q: choose small, medium, large, or a factor between 0 and %d",
+				text, maxFactor)
 		}
 	}
 	size := float64(m.Cores) / referenceCores

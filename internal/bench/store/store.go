@@ -70,16 +70,19 @@ func defaultStores(names ...string) stores {
 
 // AddFlags binds the options to flags.
 func (s *stores) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&s.Names, "stores", s.Names, "stores to measure, in this order: "+strings.Join(contenderNames(), ", "))
+	fs.StringSliceVar(&s.Names, "stores", s.Names,
+		"stores to measure, in this order: "+strings.Join(contenderNames(), ", "))
 	fs.Var(&s.Duration, "duration", s.Duration.Usage("duration of each measurement"))
-	fs.StringVar(&s.Disk, "disk", s.Disk, "directory for the data of the stores; the default is on tmpfs, so that no disk limits a store")
+	fs.StringVar(&s.Disk, "disk", s.Disk,
+		"directory for the data of the stores; the default is on tmpfs, so that no disk limits a store")
 }
 
 // Validate returns the first invalid option as a usage error.
 func (s *stores) Validate() error {
 	for i, name := range s.Names {
 		if !slices.Contains(contenderNames(), name) {
-			return usage.Errorf("--stores %q: no such store; choose one of %s", name, strings.Join(contenderNames(), ", "))
+			return usage.Errorf("--stores %q: no such store; choose one of %s",
+				name, strings.Join(contenderNames(), ", "))
 		}
 		if slices.Contains(s.Names[:i], name) {
 			return usage.Errorf("--stores: %s is given twice; list each once", name)

@@ -37,7 +37,8 @@ func TestReportOfFailedOperations(t *testing.T) {
 		}
 		r, err := client.Report(t.Context())
 		if err == nil || errors.Is(err, ErrOperations) != c.failedOperations || c.failedOperations != (r.Errors == 10) {
-			t.Errorf("for the load generator %q, Report returned %+v, %v; want ErrOperations: %v", c.script, r, err, c.failedOperations)
+			t.Errorf("for the load generator %q, Report returned %+v, %v; want ErrOperations: %v",
+				c.script, r, err, c.failedOperations)
 		}
 	}
 }

@@ -247,7 +247,8 @@ func (r *runner) page(ctx context.Context) error {
 		}
 	}
 	if pages < 2 && r.options.Objects > 2*pageSize {
-		return fmt.Errorf("the API server listed %d objects in %d pages of at most %d objects", r.options.Objects, pages, pageSize)
+		return fmt.Errorf("the API server listed %d objects in %d pages of at most %d objects",
+			r.options.Objects, pages, pageSize)
 	}
 	for _, options := range []metav1.ListOptions{
 		{ResourceVersion: "0"},

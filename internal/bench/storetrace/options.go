@@ -47,11 +47,14 @@ func DefaultOptions() Options {
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "number of simulated nodes")
 	fs.IntVar(&o.Replicas, "replicas", o.Replicas, "number of pods of the Deployment, before it is scaled up by half")
-	fs.IntVar(&o.Objects, "objects", o.Objects, "number of objects of each kind: ConfigMaps, Secrets and custom resources")
+	fs.IntVar(&o.Objects, "objects", o.Objects,
+		"number of objects of each kind: ConfigMaps, Secrets and custom resources")
 	fs.StringVar(&o.Store, "store", o.Store, "store of the cluster: mem_etcd|etcd")
-	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the start of the cluster, and for each group of operations")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout,
+		"time limit for the start of the cluster, and for each group of operations")
 	fs.StringVar(&o.Out, "out", o.Out, "directory for report.html and summary.json")
-	fs.StringVar(&o.TraceFile, "trace-file", o.TraceFile, "file for the trace (default: the trace is removed at the end)")
+	fs.StringVar(&o.TraceFile, "trace-file", o.TraceFile,
+		"file for the trace (default: the trace is removed at the end)")
 }
 
 // Validate returns the first invalid option as a usage error.

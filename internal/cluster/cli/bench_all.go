@@ -54,7 +54,8 @@ func (o *allOptions) addFlags(fs *pflag.FlagSet) {
 	fs.Lookup("out").Usage = "directory for the results, with a subdirectory for each experiment (default results/<UTC>_all)"
 	fs.StringSliceVar(&o.only, "only", nil, "experiments to run (default all)")
 	fs.StringVar(&o.compare, "compare", "", "file with stored ratios to compare with")
-	fs.StringVar(&o.record, "record", "", "file to which the ratios of this run are written; ratios of other experiments in this file are kept")
+	fs.StringVar(&o.record, "record",
+		"", "file to which the ratios of this run are written; ratios of other experiments in this file are kept")
 	fs.Float64Var(&o.band, "band", o.band, "allowed regression of a ratio, as a fraction of the stored ratio")
 }
 
@@ -212,5 +213,6 @@ func (a *allResults) err() error {
 	if worse == 0 && len(a.Failed) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d ratios are worse than the stored ratios, and %d experiments failed; see the output above", worse, len(a.Failed))
+	return fmt.Errorf("%d ratios are worse than the stored ratios, and %d experiments failed; see the output above",
+		worse, len(a.Failed))
 }

@@ -82,7 +82,8 @@ func (b benchmark) withOutFlag(version string) benchmark {
 	addFlags(own)
 	b.addFlags = func(fs *pflag.FlagSet) {
 		fs.AddFlagSet(own)
-		fs.StringVar(&request.Out, "out", "", "directory for result.json, index.html, table.md and the plots (default none)")
+		fs.StringVar(&request.Out, "out",
+			"", "directory for result.json, index.html, table.md and the plots (default none)")
 	}
 	b.run = func(r benchRun) (benchResult, error) {
 		if request.Out == "" {

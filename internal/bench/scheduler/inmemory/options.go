@@ -82,8 +82,12 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.PodKind, "pod-kind", o.PodKind, "kind of pods: "+strings.Join(Kinds, "|"))
 	fs.StringVar(&o.Scheduler, "scheduler", o.Scheduler, "dist-scheduler|kube-scheduler")
 	fs.IntVar(&o.Zones, "zones", o.Zones, "number of zones; nodes are distributed evenly")
-	fs.IntVar(&o.Existing, "existing", o.Existing, "number of pods that exist before the run with --pod-kind vanished-nodes (default 34 per node, at most 170000)")
-	fs.StringVar(&o.Check, "check", o.Check, "number of decisions to compare with a reference that scores every node: a count, or a fraction such as 0.1 or 1.0 (default: at most 100, fewer if there are more than 10000 nodes and pods, none for kube-scheduler, which scores a sample of the nodes)")
+	fs.IntVar(&o.Existing, "existing", o.Existing,
+		"number of pods that exist before the run with --pod-kind vanished-nodes (default 34 per node, at most 170000)")
+	fs.StringVar(&o.Check, "check", o.Check,
+		"number of decisions to compare with a reference that scores every node: a count, or a fraction such as 0.1 "+
+			"or 1.0 (default: at most 100, fewer if there are more than 10000 nodes and pods, none for kube-scheduler, "+
+			"which scores a sample of the nodes)")
 	fs.Int64Var(&o.Seed, "seed", o.Seed, "seed for the order of pods and the choice of decisions to check")
 	fs.StringVar(&o.CPUProfile, "cpu-profile", o.CPUProfile, "output file for a CPU profile of the measurement")
 	fs.StringVar(&o.HeapProfile, "heap-profile", o.HeapProfile, "output file for a heap profile at the end")

@@ -91,7 +91,8 @@ func (r *Result) Err() error {
 	case r.OversubscribedNodes > 0:
 		return fmt.Errorf("%d nodes are overcommitted; reproduce with --seed %d", r.OversubscribedNodes, r.Seed)
 	case r.Errors > 0:
-		return fmt.Errorf("%d scheduling attempts failed with an internal error (%s); reproduce with --seed %d", r.Errors, r.FirstError, r.Seed)
+		return fmt.Errorf("%d scheduling attempts failed with an internal error (%s); reproduce with --seed %d",
+			r.Errors, r.FirstError, r.Seed)
 	}
 	return nil
 }

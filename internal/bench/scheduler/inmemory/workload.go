@@ -128,8 +128,8 @@ func (w *workload) fillFrom(templates []template, choose func(number int) int) {
 	w.fill = func(pod *v1.Pod, number int) { templates[choose(number)].apply(pod) }
 }
 
-// setUnique gives each pod different requests. Each pod is then a pod class, for which the scheduler cannot
-// reuse results.
+// setUnique gives each pod different requests. Each pod is then in a pod class of its own, and the scheduler
+// cannot reuse results.
 func (w *workload) setUnique() {
 	base := newTemplate("50m", "64Mi")
 	const sizes = 100

@@ -20,21 +20,21 @@ type binds struct {
 
 	mu        sync.Mutex
 	firstSeen map[string]time.Time
-	running   map[string]runningPod   // pods that have a node
+	boundPods map[string]boundPod     // pods that have a node
 	counted   int                     // measured pods that have a node
 	last      time.Time               // when counted increased last
 	latency   *hdrhistogram.Histogram // in microseconds
 }
 
-// runningPod is the node of a pod, and what the pod uses there.
-type runningPod struct {
+// boundPod is the node of a pod, and what the pod uses there.
+type boundPod struct {
 	node     string
 	requests corev1.ResourceList
 }
 
 func newBinds(prefix string, now func() time.Time) *binds {
 	return &binds{
-		prefix: prefix, now: now, firstSeen: map[string]time.Time{}, running: map[string]runningPod{},
+		prefix: prefix, now: now, firstSeen: map[string]time.Time{}, boundPods: map[string]boundPod{},
 		latency: hdrhistogram.New(1, int64(time.Hour/time.Microsecond), 3),
 	}
 }
@@ -56,7 +56,7 @@ func (b *binds) overcommitted(nodes []corev1.Node) int {
 		free[nodes[i].Name] = nodes[i].Status.Allocatable.DeepCopy()
 	}
 	overcommitted := map[string]bool{}
-	for _, pod := range b.running {
+	for _, pod := range b.boundPods {
 		ofNode := free[pod.node]
 		if ofNode == nil {
 			overcommitted[pod.node] = true
@@ -86,8 +86,8 @@ func (b *binds) put(object any) {
 	if pod.Spec.NodeName == "" {
 		return
 	}
-	_, hadNode := b.running[pod.Name]
-	b.running[pod.Name] = runningPod{pod.Spec.NodeName, requestsOf(pod)}
+	_, hadNode := b.boundPods[pod.Name]
+	b.boundPods[pod.Name] = boundPod{pod.Spec.NodeName, requestsOf(pod)}
 	if hadNode || !strings.HasPrefix(pod.Name, b.prefix) {
 		return
 	}
@@ -118,7 +118,7 @@ func (b *binds) Delete(object any) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if pod, ok := object.(*corev1.Pod); ok {
-		delete(b.running, pod.Name)
+		delete(b.boundPods, pod.Name)
 	}
 	return nil
 }

@@ -46,13 +46,17 @@ func DefaultIntakeOptions() IntakeOptions {
 // AddFlags binds the options to flags.
 func (o *IntakeOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.Intakes, "intakes", o.Intakes, "intakes to measure, in this order: watch, webhook")
-	fs.IntSliceVar(&o.Rates, "rates", o.Rates, "rates of pod creation in pods per second, ascending; higher rates are omitted when the API server accepts less than 90 % of a rate")
+	fs.IntSliceVar(&o.Rates, "rates", o.Rates,
+		"rates of pod creation in pods per second, ascending; higher rates are omitted when the API server accepts "+
+			"less than 90 % of a rate")
 	fs.DurationVar(&o.Duration, "duration", o.Duration, "how long to create pods at each rate")
 	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "number of nodes")
 	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "number of zones; nodes are distributed evenly")
 	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "store of the cluster: mem_etcd|etcd")
-	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod that is the template of all pods (default: a Pod with one small container)")
-	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the start of the cluster, and for waiting without a further bound pod")
+	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template,
+		"file with a Pod that is the template of all pods (default: a Pod with one small container)")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout,
+		"time limit for the start of the cluster, and for waiting without a further bound pod")
 	fs.BoolVar(&o.Keep, "keep", o.Keep, "do not remove the cluster of the last intake")
 }
 

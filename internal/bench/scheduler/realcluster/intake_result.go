@@ -94,7 +94,8 @@ func (r *IntakeResult) Err() error {
 	if len(violations) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s; repeat the run with --keep and read the log of the scheduler", strings.Join(violations, ", "))
+	return fmt.Errorf("%s; repeat the run with --keep and read the log of the scheduler",
+		strings.Join(violations, ", "))
 }
 
 // Print writes the result as text.

@@ -144,7 +144,8 @@ func TestRateIsSummarized(t *testing.T) {
 	after.apiServers.CPU = 30 * time.Millisecond
 	got := summarizeRate(2, m, s, before, after)
 	if got.Created != 3 || got.Seen != 3 || got.Bound != 2 || got.ByWebhook != 1 || got.APIServerCPUMicrosPerPod != 10_000 {
-		t.Errorf("the result is %+v; want 3 pods created and seen, 2 bound, 1 by webhook, and 10,000 µs of CPU per pod", got)
+		t.Errorf("the result is %+v; want 3 pods created and seen, 2 bound, 1 by webhook, and 10,000 µs of CPU per pod",
+			got)
 	}
 	near := func(have, want float64) bool { return have > want*0.99 && have < want*1.01 }
 	if !near(got.SeenMillis.P50, 10) || !near(got.SeenMillis.Max, 10) || !near(got.BoundMillis.P99, 50) || !near(got.CreateMillis.P50, 20) || !near(got.CreatedPerSecond, 3/2.02) {

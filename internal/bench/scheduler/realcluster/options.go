@@ -58,17 +58,25 @@ func DefaultOptions() Options {
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "schedulers to measure, in this order")
 	fs.IntSliceVar(&o.Replicas, "scheduler-replicas", o.Replicas, "numbers of dist-scheduler replicas to measure")
-	fs.IntVar(&o.Relays, "scheduler-relays", o.Relays, "number of additional replicas that own no nodes, if there are two or more replicas")
-	fs.StringArrayVar(&o.Cluster.SchedulerArgs, "scheduler-arg", o.Cluster.SchedulerArgs, "additional scheduler flag, key=value; repeatable")
-	fs.StringArrayVar(&o.Cluster.SchedulerEnv, "scheduler-env", o.Cluster.SchedulerEnv, "environment variable of the schedulers, KEY=VALUE; repeatable")
-	fs.StringArrayVar(&o.Cluster.CPUs, "cpus", o.Cluster.CPUs, "CPUs of a process or of all processes of a program, NAME=LIST, such as scheduler=0; repeatable (default: all CPUs)")
+	fs.IntVar(&o.Relays, "scheduler-relays", o.Relays,
+		"number of additional replicas that own no nodes, if there are two or more replicas")
+	fs.StringArrayVar(&o.Cluster.SchedulerArgs, "scheduler-arg", o.Cluster.SchedulerArgs,
+		"additional scheduler flag, key=value; repeatable")
+	fs.StringArrayVar(&o.Cluster.SchedulerEnv, "scheduler-env", o.Cluster.SchedulerEnv,
+		"environment variable of the schedulers, KEY=VALUE; repeatable")
+	fs.StringArrayVar(&o.Cluster.CPUs, "cpus", o.Cluster.CPUs,
+		"CPUs of a process or of all processes of a program, NAME=LIST, such as scheduler=0; repeatable (default: "+
+			"all CPUs)")
 	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "number of nodes")
 	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "number of zones; nodes are distributed evenly")
 	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "store of the cluster: mem_etcd|etcd")
 	fs.IntVar(&o.Pods, "pods", o.Pods, "number of pods for each scheduler")
-	fs.IntVar(&o.Samples, "samples", o.Samples, "number of measurements of each scheduler; the result is the one with the median CPU time")
-	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod that is the template of all pods (default: a Pod with one small container)")
-	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the start of the cluster, and for waiting without a further bound pod")
+	fs.IntVar(&o.Samples, "samples", o.Samples,
+		"number of measurements of each scheduler; the result is the one with the median CPU time")
+	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template,
+		"file with a Pod that is the template of all pods (default: a Pod with one small container)")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout,
+		"time limit for the start of the cluster, and for waiting without a further bound pod")
 	fs.BoolVar(&o.Keep, "keep", o.Keep, "do not remove the cluster of the last scheduler")
 }
 
@@ -77,10 +85,12 @@ func (o *Options) Validate() error {
 	seen := map[string]bool{}
 	for _, name := range o.Schedulers {
 		if name != clusterdir.SchedulerDist && name != clusterdir.SchedulerKube {
-			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
+			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both",
+				name)
 		}
 		if seen[name] {
-			return usage.Errorf("--schedulers %s: %s is given twice; list each once", strings.Join(o.Schedulers, ","), name)
+			return usage.Errorf("--schedulers %s: %s is given twice; list each once",
+				strings.Join(o.Schedulers, ","), name)
 		}
 		seen[name] = true
 	}

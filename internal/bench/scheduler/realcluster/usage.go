@@ -41,7 +41,8 @@ func (u usageOf) read() (used, error) {
 		}
 		usage, err := c.Process.Usage()
 		if err != nil {
-			return used{}, fmt.Errorf("reading the resource usage of %s: %w; see `k1m logs %s --name %s`", c.Name, err, c.Name, u.config.Name)
+			return used{}, fmt.Errorf("reading the resource usage of %s: %w; see `k1m logs %s --name %s`",
+				c.Name, err, c.Name, u.config.Name)
 		}
 		role(&all).CPU += usage.CPU
 		role(&all).Resident += usage.Resident

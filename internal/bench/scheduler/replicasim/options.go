@@ -85,27 +85,41 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	c := &o.Case
 	fs.IntSliceVar(&o.Replicas, "replicas", o.Replicas, "numbers of replicas that own nodes")
 	fs.IntSliceVar(&o.Fanouts, "fanout", o.Fanouts, "numbers of replicas that one replica queries directly")
-	fs.Float64SliceVar(&o.Stragglers, "stragglers", o.Stragglers, "fractions of the replicas that answer some queries late")
-	fs.Float64Var(&c.StragglerChance, "straggler-chance", c.StragglerChance, "probability that a straggler delays a query")
+	fs.Float64SliceVar(&o.Stragglers, "stragglers", o.Stragglers,
+		"fractions of the replicas that answer some queries late")
+	fs.Float64Var(&c.StragglerChance, "straggler-chance", c.StragglerChance,
+		"probability that a straggler delays a query")
 	fs.DurationVar(&c.StragglerDelay, "straggler-delay", c.StragglerDelay, "time by which a straggler delays a query")
 	fs.IntVar(&c.Relays, "relays", c.Relays, "number of additional replicas that own no nodes")
 	fs.IntVar(&c.Nodes, "nodes", c.Nodes, "number of nodes")
 	fs.IntVar(&c.Pods, "pods", c.Pods, "number of pods to schedule, all pending at the start")
-	fs.IntVar(&c.Classes, "classes", c.Classes, "number of pod classes; the class of each pod is chosen at random, so with many classes few consecutive pods have the same class")
+	fs.IntVar(&c.Classes, "classes", c.Classes,
+		"number of pod classes; the class of each pod is chosen at random, so with many classes few consecutive "+
+			"pods have the same class")
 	fs.IntVar(&c.Groups, "groups", c.Groups, "number of node groups of each class")
-	fs.IntVar(&c.FixedOffers, "offers", c.FixedOffers, "number of offers that a query requests per node group, and maximum number of pods that are placed from one answer; 0 adapts the number, as dist-scheduler does")
+	fs.IntVar(&c.FixedOffers, "offers", c.FixedOffers,
+		"number of offers that a query requests per node group, and maximum number of pods that are placed from one "+
+			"answer; 0 adapts the number, as dist-scheduler does")
 	fs.IntVar(&c.Cores, "cores", c.Cores, "number of cores of each replica")
 	fs.DurationVar(&c.Network.Latency, "latency", c.Network.Latency, "latency of a message")
 	fs.DurationVar(&c.Network.Jitter, "jitter", c.Network.Jitter, "mean of a random time that is added to the latency")
-	fs.Float64Var(&c.Network.BytesPerSecond, "bandwidth", c.Network.BytesPerSecond, "bytes per second of each replica in each direction; 0 is unlimited")
+	fs.Float64Var(&c.Network.BytesPerSecond, "bandwidth", c.Network.BytesPerSecond,
+		"bytes per second of each replica in each direction; 0 is unlimited")
 	fs.DurationVar(&c.APILatency, "api-latency", c.APILatency, "latency of the API request that binds a pod")
-	fs.DurationVar(&c.Patience.Deadline, "deadline", c.Patience.Deadline, "time limit of a round, as with --replica-deadline of dist-scheduler")
-	fs.IntVar(&c.Patience.Quorum, "quorum", c.Patience.Quorum, "percentage of answers after which a grace period starts, as with --replica-quorum of dist-scheduler; use 100 to simulate pods that depend on all other pods")
-	fs.DurationVar(&c.Patience.Grace, "grace", c.Patience.Grace, "grace period for late answers, as with --replica-grace of dist-scheduler")
+	fs.DurationVar(&c.Patience.Deadline, "deadline", c.Patience.Deadline,
+		"time limit of a round, as with --replica-deadline of dist-scheduler")
+	fs.IntVar(&c.Patience.Quorum, "quorum", c.Patience.Quorum,
+		"percentage of answers after which a grace period starts, as with --replica-quorum of dist-scheduler; use "+
+			"100 to simulate pods that depend on all other pods")
+	fs.DurationVar(&c.Patience.Grace, "grace", c.Patience.Grace,
+		"grace period for late answers, as with --replica-grace of dist-scheduler")
 	fs.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the random numbers")
-	fs.StringVar(&o.CostsFile, "costs", o.CostsFile, "file with costs that --calibrate printed (default: the costs stored in the program)")
-	fs.BoolVar(&o.Calibrate, "calibrate", o.Calibrate, "measure the costs on this machine and print them as JSON, without a simulation")
-	fs.BoolVar(&o.Check, "check", o.Check, "measure the costs on this machine and compare simulated rounds with real rounds on loopback")
+	fs.StringVar(&o.CostsFile, "costs", o.CostsFile,
+		"file with costs that --calibrate printed (default: the costs stored in the program)")
+	fs.BoolVar(&o.Calibrate, "calibrate", o.Calibrate,
+		"measure the costs on this machine and print them as JSON, without a simulation")
+	fs.BoolVar(&o.Check, "check", o.Check,
+		"measure the costs on this machine and compare simulated rounds with real rounds on loopback")
 }
 
 // Validate returns the first invalid option as a usage error.

@@ -123,7 +123,8 @@ func TestEachPodIsBoundOnce(t *testing.T) {
 					}
 					for _, r := range s.all {
 						if r.reservationsSent != r.reservationsExecuted || len(r.waitingQueries) > 0 {
-							t.Errorf("%s was sent %d reservations and executed %d", r.member.Name, r.reservationsSent, r.reservationsExecuted)
+							t.Errorf("%s was sent %d reservations and executed %d",
+								r.member.Name, r.reservationsSent, r.reservationsExecuted)
 						}
 					}
 				}

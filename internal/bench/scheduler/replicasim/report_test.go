@@ -15,6 +15,7 @@ func TestCostsAreReportedByTheirJSONNames(t *testing.T) {
 	}
 	if found["messageNanos"] != float64(costs.Message) || found["fold.groupNanos"] != float64(costs.Fold.Group) ||
 		found["transportNanosPerByte"] != costs.TransportNanosPerByte {
-		t.Errorf("the report contains %v; want the values of messageNanos, fold.groupNanos and transportNanosPerByte", found)
+		t.Errorf("the report contains %v; want the values of messageNanos, fold.groupNanos and transportNanosPerByte",
+			found)
 	}
 }

@@ -70,7 +70,8 @@ func Simulate(c Case) (Outcome, error) {
 	s.run()
 	for pod, binds := range s.bound {
 		if binds != 1 {
-			return Outcome{}, fmt.Errorf("simulating %d replicas: pod %d was bound %d times within %v", c.Replicas, pod, binds, s.ended)
+			return Outcome{}, fmt.Errorf("simulating %d replicas: pod %d was bound %d times within %v",
+				c.Replicas, pod, binds, s.ended)
 		}
 	}
 	return s.outcome(), nil

@@ -61,7 +61,8 @@ func (o *affinityOptions) Validate() error {
 func validateSchedulers(names []string) error {
 	for i, name := range names {
 		if name != clusterdir.SchedulerDist && name != clusterdir.SchedulerKube {
-			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
+			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both",
+				name)
 		}
 		if slices.Contains(names[:i], name) {
 			return usage.Errorf("--schedulers %s: %s is given twice; list each once", strings.Join(names, ","), name)

@@ -85,9 +85,14 @@ type perfOptions struct {
 
 // AddFlags binds the options to flags.
 func (o *perfOptions) AddFlags(flags *pflag.FlagSet) {
-	flags.Var(&o.Size, "size", "size label of the workloads: performance|short|integration-test|all (default by --scale: performance, or all below medium)")
-	flags.Var(&o.Workloads, "workloads", "regular expression for package/case/workload (default by --scale: seven workloads of 5,000 nodes, or one of 500 nodes below medium)")
-	flags.IntVar(&o.Samples, "samples", o.Samples, "number of runs of each workload with each search; the result is the median")
+	flags.Var(&o.Size, "size",
+		"size label of the workloads: performance|short|integration-test|all (default by --scale: performance, or "+
+			"all below medium)")
+	flags.Var(&o.Workloads, "workloads",
+		"regular expression for package/case/workload (default by --scale: seven workloads of 5,000 nodes, or one "+
+			"of 500 nodes below medium)")
+	flags.IntVar(&o.Samples, "samples", o.Samples,
+		"number of runs of each workload with each search; the result is the median")
 	flags.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit of a run")
 }
 
