@@ -112,7 +112,7 @@ where
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .handshake(io)
         .await?;
-    // An error of the connection is reported by its operations, which fail.
+    // Ignore the error here: if the connection fails, every call on it fails and returns an error.
     tokio::task::spawn_local(async move { connection.await.ok() });
     Ok(Connection { send, base_url: base_url.into() })
 }

@@ -24,7 +24,9 @@ impl FromStr for KeyGroup {
 
     /// Parses `PREFIX=COUNTxBYTES` or `PREFIX=COUNTxMIN-MAX`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let error = || "must be PREFIX=COUNTxBYTES or PREFIX=COUNTxMIN-MAX".to_owned();
+        let error = || {
+            "must be PREFIX=COUNTxBYTES or PREFIX=COUNTxMIN-MAX, with a nonempty PREFIX, COUNT above 0 and MIN not above MAX".to_owned()
+        };
         let (prefix, amount) = text.rsplit_once('=').ok_or_else(error)?;
         let (count, sizes) = amount.split_once('x').ok_or_else(error)?;
         let (min, max) = sizes.split_once('-').unwrap_or((sizes, sizes));

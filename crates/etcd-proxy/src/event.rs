@@ -1,5 +1,5 @@
-//! Events: the observations of a tap. The recorder queues them, and the trace writer writes a
-//! record for each.
+//! Events: what the [`Tap`](crate::tap::Tap) of a client connection has observed. The recorder
+//! queues events, and the trace writer writes a record for each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,8 @@ pub enum Event {
         method: Arc<str>,
         message: Message,
     },
-    /// A gRPC stream has ended.
+    /// A gRPC stream has ended at `time`. `latency` is the time since the proxy received the
+    /// request headers.
     End { time: Instant, latency: Duration, conn: u64, stream: u32, outcome: Outcome },
 }
 
@@ -40,10 +41,11 @@ pub struct Call {
     pub stream: u32,
     /// The gRPC method: the HTTP/2 path.
     pub method: Arc<str>,
-    /// The first request message, with the total size of all request messages.
+    /// The first request message. Its `size` is the total size of all request messages.
     pub request: Message,
-    /// The first response message, with the total size of all response messages.
+    /// The first response message. Its `size` is the total size of all response messages.
     pub response: Message,
-    /// The status, or the side that aborted the call.
+    /// The gRPC status. If the server sent none: whether the client or the server reset the stream,
+    /// or the connection was closed.
     pub outcome: Outcome,
 }

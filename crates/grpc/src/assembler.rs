@@ -47,8 +47,9 @@ struct PartialMessage {
 
 impl Assembler {
     /// Adds the next bytes of the stream, and passes every message that they complete to
-    /// `deliver`. If `queued` is set, complete messages wait for a reader and count
-    /// against the budget until they are dropped.
+    /// `deliver`. Incomplete messages
+    /// count against the budget. If `queued` is set, complete messages also count against it
+    /// until they are dropped. The caller sets `queued` if messages may wait for the handler.
     pub(crate) fn push(
         &mut self,
         mut data: Bytes,
@@ -82,8 +83,8 @@ impl Assembler {
         Ok(())
     }
 
-    /// Handles a complete prefix. `data` are the bytes after it. Delivers the message if
-    /// `data` contains all of it. Returns the bytes that it has not used.
+    /// Starts the message whose prefix has arrived. `data` is the data after the prefix. Delivers
+    /// the message if `data` contains all of the message. Returns the unused rest of `data`.
     fn start_message(
         &mut self,
         mut data: Bytes,
@@ -111,8 +112,7 @@ impl Assembler {
             }
             let bytes = match data.len() == len {
                 true => std::mem::take(&mut data),
-                // The message is copied, so that it does not keep the bytes around it in
-                // memory.
+                // Copy the message. A slice of `data` would keep the whole buffer in memory.
                 false => {
                     let bytes = Bytes::copy_from_slice(&data[..len]);
                     data.advance(len);
@@ -136,7 +136,7 @@ impl Assembler {
 /// The limits on received messages.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageLimits {
-    /// The largest message in bytes.
+    /// Maximum size of a message in bytes, without the prefix.
     pub(crate) message_bytes: usize,
     pub(crate) budget: Arc<Budget>,
 }

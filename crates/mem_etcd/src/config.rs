@@ -423,7 +423,7 @@ mod tests {
             (&["--wal-mode-prefix", "/a=quick"], "has no mode \"quick\""),
             (&["--wal-mode-prefix", "=none"], "an empty prefix matches every key"),
             (&["--wal-mode-prefix", "/a=none,/b=none,/a=fsync"], "the prefix /a is given twice"),
-            (&["--wal-mode", "none", "--wal-mode-prefix", "/a=fsync"], "wal mode none has no log"),
+            (&["--wal-mode", "none", "--wal-mode-prefix", "/a=fsync"], "WAL mode none has no log"),
             (&["--wal-flush-interval", "soon"], "is not a duration"),
             (&["--wal-flush-interval", "0s"], "at least 1ms"),
             (&["--max-txn-ops", "0"], "at least 1"),

@@ -1,4 +1,5 @@
-//! The ordered index of keys, each with its readable records.
+//! The ordered index of keys, each with its records. Unreadable records stay until garbage
+//! collection removes them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as MapEntry;
@@ -7,12 +8,13 @@ use etcdpb::{Key, Record};
 
 use crate::span::Span;
 
-/// The records of one key, oldest first.
+/// All records of one key in the index. A record is one version of the key: a value or a
+/// tombstone.
 #[derive(Debug)]
 pub(crate) struct Entry {
     latest: Record,
-    /// Older records than the latest. After a compaction most keys have none; this field
-    /// is then a null pointer.
+    /// The records older than `latest`, oldest first. After a compaction most keys have none.
+    /// The `Box` limits this field to the size of one pointer.
     #[allow(clippy::box_collection)]
     older: Option<Box<Vec<Record>>>,
 }
@@ -67,8 +69,8 @@ impl Entry {
             return true;
         }
         let Some(older) = self.older.as_deref_mut() else { return true };
-        // A reader at `revision` sees the newest record at or before it. If that is a
-        // tombstone, it is removed as well: without it, the reader also finds no key.
+        // A reader at `revision` sees the newest record at or before it. Keep this
+        // record, unless it is a tombstone: the reader finds no key with or without a tombstone.
         let visible = older.partition_point(|record| record.mod_revision() <= revision);
         let keep_from = match visible {
             0 => 0,
@@ -85,13 +87,14 @@ impl Entry {
     }
 }
 
-/// The records of a key before a new record.
+/// The state of a key before [`Index::push`] added a record.
 #[derive(Default)]
 pub(crate) struct Replaced {
-    /// The newest record before, if the key existed.
+    /// The newest record before the push; `None` if there was none or it was a tombstone.
     pub(crate) live: Option<Record>,
-    /// The record at the revision before the new one, if the key existed then. It differs
-    /// from `live` if one revision changes the key twice.
+    /// The newest record at the revision before that of the new record, if the key existed at
+    /// that revision. It differs from `live` if an earlier change at the revision of the new
+    /// record also changed the key.
     pub(crate) previous: Option<Record>,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the rejection of commands because of the quota and of alarms.
+//! Tests that the store rejects commands that exceed its quota or that a raised alarm forbids.
 
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest};
 use mvcc::{Alarm, AlarmKind, Command, Effects, Error, Quota, Reply, Store};

@@ -1,4 +1,4 @@
-//! Arbitrary bytes, decoded as effects.
+//! Tests the decoder of effects with arbitrary bytes.
 
 use mvcc::{Effect, RevisionOrder};
 use proptest::prelude::*;

@@ -13,7 +13,8 @@ use crate::{OpenError, PipelineOptions};
 
 /// A recovered store with its files.
 pub(crate) struct RecoveredStore {
-    /// The recovered store after the changes of `resumption`, which are not yet logged.
+    /// The recovered store. The changes that `resumption` describes are applied to it, but
+    /// they are not in the log yet.
     pub(crate) store: Store,
     pub(crate) resumption: Resumption,
     pub(crate) log: Log,
@@ -38,15 +39,16 @@ pub(crate) fn recover(
         tracing::warn!(
             file = %write.file.display(),
             offset = write.offset,
-            "truncated an unfinished write at the end of the log"
+            "truncated the log before an unfinished write"
         );
     }
     // After a failed write or fsync, the kernel may have dropped buffered data although
-    // the machine has kept running. Without a boot ID, the data counts as lost.
+    // the machine has kept running. Pass an empty boot ID, so that `resume` treats the
+    // data as lost, as after a reboot.
     let boot_id = if recovered.failed_before { &[][..] } else { &options.boot_id };
     let (store, resumption) = builder.resume(boot_id);
     tracing::info!(
-        snapshot = covered,
+        covered_record = covered,
         records = recovered.records,
         bytes = recovered.payload_bytes,
         revision = store.revision(),
@@ -56,7 +58,7 @@ pub(crate) fn recover(
     if let Some(revision) = resumption.restart_revision {
         tracing::warn!(
             revision,
-            "recent writes may be lost, continuing at a higher revision that is marked as compacted"
+            "recent writes may be lost; the store continues at this higher revision, and all earlier revisions are compacted"
         );
     }
     Ok(RecoveredStore { store, resumption, log, snapshots })
@@ -71,7 +73,7 @@ pub(crate) fn files_bytes(dir: &DataDir, snapshots: &Snapshots) -> Result<u64, f
     Ok(segments.iter().chain(&snapshots.newest()?).map(|path| bytes(path)).sum())
 }
 
-/// Returns the medium of the log of `dir`.
+/// Opens the log directory of `dir`. Creates it if it is missing.
 pub(crate) fn medium(dir: &DataDir) -> Result<OsMedium, files::Error> {
     let path = dir.log_dir();
     OsMedium::new(path.clone()).map_err(|cause| files::Error::Io { action: "open", path, cause })

@@ -23,16 +23,18 @@ pub struct RecoveredLog {
 
 /// The end of a recovered log, where appending continues.
 pub(crate) struct LogEnd {
-    /// Sequence of the next record.
+    /// Sequence number of the next record.
     pub(crate) next: u64,
     /// The segment to which the next record is appended; `None` if one must be created.
     pub(crate) tail: Option<Segment>,
-    /// First sequence of the segment that `HEAD` names; 0 if it names none.
+    /// Sequence number of the first record in the segment that the file `HEAD` names; 0 if `HEAD`
+    /// names no segment.
     pub(crate) head: u64,
 }
 
-/// Passes the payload of each record after `covered` to `visit`, in order, and truncates
-/// an unfinished write at the end. Reports an error of `visit` as damage at that record.
+/// Passes the payload of each record after the record `covered` to `visit`, in order.
+/// `covered` is the last record that the snapshot covers. Truncates the log before an
+/// unfinished write. If `visit` fails for a record, returns [`Error::Corrupt`] for it.
 pub(crate) fn recover(
     medium: &dyn Medium,
     covered: u64,
@@ -74,8 +76,8 @@ pub(crate) fn recover(
     Ok((recovered, LogEnd { next, tail: tail.map(|scanned| scanned.segment), head }))
 }
 
-/// Makes `HEAD` name the segment whose first sequence is `first`. Call it before the
-/// segment that `HEAD` names now is removed.
+/// Makes `HEAD` name the segment whose first record has the sequence number `first`; 0
+/// means no segment. Call this before you remove the segment that `HEAD` currently names.
 fn set_head(medium: &dyn Medium, first: u64) -> Result<u64, Error> {
     head::write(medium, first).map_err(Error::io("write HEAD in", medium.path()))?;
     Ok(first)

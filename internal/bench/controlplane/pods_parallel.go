@@ -16,8 +16,9 @@ var podsParallel = experiment.Experiment{
 	Name:  "pods-parallel",
 	Short: "Create and delete an increasing number of pods concurrently",
 	Long: `Create pods concurrently, wait until they run, delete them concurrently, and wait until they
-are gone: with 10, 100, … up to --parallel pods, --repeat times each. All calls of a step are sent
-at the same time. The client measures latencies and errors.`,
+	are gone. Do this with 10, 100, … and finally --parallel pods, and --repeat times with each number.
+	All create requests of one repetition are sent at the same time, and later all its delete requests.
+	The client measures latencies and errors.`,
 	Example: `  k1m bench pods-parallel
   k1m bench pods-parallel --parallel 5000 --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -53,7 +54,7 @@ func (o *podsParallelOptions) Validate() error {
 
 // Run implements experiment.Options.
 func (o *podsParallelOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Concurrent calls", "store", "call", "parallel", "calls",
+	table := run.Result.Table("Concurrent calls", "store", "verb", "concurrent calls", "total calls",
 		"p50, ms", "p75, ms", "p90, ms", "p95, ms", "p99, ms", "errors, %")
 	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepare(ctx); err != nil {

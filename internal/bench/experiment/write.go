@@ -142,11 +142,11 @@ func (r *Result) ratioTable() []*Table {
 	if len(r.Ratios) == 0 {
 		return nil
 	}
-	t := &Table{Title: "Ratios in this run", Columns: Columns("figure", "unit", "ours", "value", "peer", "peer's value", "ours ÷ peer", "better")}
+	t := &Table{Title: "Ratios in this run", Columns: Columns("figure", "unit", "measured", "its value", "compared with", "its value", "ratio of values", "better if")}
 	for _, ratio := range r.Ratios {
-		better := "less"
+		better := "lower"
 		if ratio.MoreIsBetter {
-			better = "more"
+			better = "higher"
 		}
 		t.Add(ratio.Name, ratio.Unit, ratio.Ours, ratio.OursValue, ratio.Peer, ratio.PeerValue, ratio.Ratio, better)
 	}

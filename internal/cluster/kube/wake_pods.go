@@ -16,9 +16,9 @@ import (
 
 const (
 	wakeInterval = 2 * time.Second
-	// wakeQuietRounds is the number of consecutive rounds without a changed pod after which WakePods
-	// returns. It spans more than ten seconds, because kwok retries acquiring a Lease only after ten
-	// seconds, and can skip pods again then.
+	// wakeQuietRounds is the number of consecutive rounds in which WakePods changes no pod and after
+	// which it returns. These rounds take 20 seconds. They must take more than ten seconds, because
+	// kwok retries acquiring a Lease after ten seconds and can then skip pods again.
 	wakeQuietRounds = 10
 	// wakeMaxRounds is the maximum number of rounds. Without it, a pod that is Pending for another
 	// reason would keep WakePods running.
@@ -31,15 +31,15 @@ const (
 	wakeAnnotation = "k1m/woken"
 )
 
-// WakePods changes an annotation of each pod that kwok skipped after its start, so that kwok processes
-// the pod.
+// WakePods changes an annotation of each pod that kwok skipped after kwok was started, so that kwok
+// processes the pod.
 //
 // kwok 0.8.0 has a race (controllers/controller.go: Held and podsOnNodeSyncWorker). It skips a pod unless
 // the Lease in its cache shows that it holds the Lease of the pod's node. After acquiring a Lease, kwok
 // lists the pods of the node once. If its cache receives the Lease only after that list, these pods stay
 // Pending forever. kwok processes a pod again when the pod changes.
 //
-// annotation is the annotation of simulated nodes.
+// annotation is the key of the annotation that every node simulated by kwok has.
 func WakePods(ctx context.Context, config *rest.Config, annotation string) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -73,7 +73,7 @@ func wakePods(ctx context.Context, client kubernetes.Interface, annotation strin
 			touch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"%d"}}}`, wakeAnnotation, round)
 			_, err := client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, touch, metav1.PatchOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("waking a pod: %w", err)
+				return fmt.Errorf("changing an annotation of a pod that kwok skipped: %w", err)
 			}
 		}
 		previous = current

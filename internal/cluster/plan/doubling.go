@@ -14,12 +14,12 @@ var changes = []struct {
 	description string
 	apply       func(*Cluster, *Machines) bool // returns false if the change has no effect
 }{
-	{"exclude Leases from the watch cache: --lease-cache=false, kube-apiserver --watch-cache-sizes=leases.coordination.k8s.io#0", func(c *Cluster, _ *Machines) bool {
+	{"exclude Leases from the watch cache: k1m plan --lease-cache=false; in the cluster, kube-apiserver --watch-cache-sizes=leases.coordination.k8s.io#0", func(c *Cluster, _ *Machines) bool {
 		cached := c.LeasesCached
 		c.LeasesCached = false
 		return cached
 	}},
-	{"exclude Leases from the store's log: --lease-log=false, mem_etcd --wal-mode-prefix=/registry/leases/=none", func(c *Cluster, _ *Machines) bool {
+	{"exclude Leases from the store's log: k1m plan --lease-log=false; in the cluster, mem_etcd --wal-mode-prefix=/registry/leases/=none", func(c *Cluster, _ *Machines) bool {
 		logged := c.LeasesLogged
 		c.LeasesLogged = false
 		return logged
@@ -30,7 +30,7 @@ var changes = []struct {
 	{"double the write rate of the store's disk: --disk", func(_ *Cluster, m *Machines) bool { m.DiskMBps *= 2; return true }},
 	{"double the cores of each API server: --apiserver-cores", func(_ *Cluster, m *Machines) bool { m.APIServerCores *= 2; return true }},
 	{"double the memory of each API server: --apiserver-memory", func(_ *Cluster, m *Machines) bool { m.APIServerGiB *= 2; return true }},
-	{"double the number of API servers: --max-apiservers", func(_ *Cluster, m *Machines) bool { m.APIServers *= 2; return true }},
+	{"double the maximum number of API servers: --max-apiservers", func(_ *Cluster, m *Machines) bool { m.APIServers *= 2; return true }},
 	{"double the network bandwidth: --network", func(_ *Cluster, m *Machines) bool { m.NetworkGbit *= 2; return true }},
 	{"double the lifetime of pods: --pod-life", func(c *Cluster, _ *Machines) bool { c.PodLife *= 2; return true }},
 	{"halve the rate at which the cluster is filled: --fill", func(c *Cluster, _ *Machines) bool { c.Fill /= 2; return c.Fill > 0 }},
@@ -67,8 +67,8 @@ func doublingSteps(c Cluster, m Machines, costs Costs) []Step {
 }
 
 // closerToGoal reports whether the limits a are closer to the goal than the limits b. It compares the
-// tightest limits and, if these are equal, the geometric means of all limits. Nodes above the goal do not
-// count.
+// tightest limits and, if these are equal, the geometric means of all limits. A limit above the
+// goal counts as the goal.
 func closerToGoal(a, b []Limit, goal int) bool {
 	measure := func(limits []Limit) (tightest int, sumOfLogarithms float64) {
 		for _, l := range limits {

@@ -15,7 +15,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
-// maxLogBytes is the size from which a log is rotated when its component starts.
+// When a component starts and its log is larger than maxLogBytes, the log is rotated.
 const maxLogBytes = 64 << 20
 
 // child runs the process of one component. When Serve returns, suture calls it again.

@@ -25,8 +25,8 @@ func podOn(node, name string) *v1.Pod {
 }
 
 // TestPendingChangesAreVisibleBetweenCycles checks that GetNode and Dump include pending changes
-// while no scheduling cycle runs. Upstream's tests wait after the last cycle until the cache is
-// empty.
+// while no scheduling cycle runs. This is necessary because upstream's tests wait, after the last
+// cycle, until the cache is empty.
 func TestPendingChangesAreVisibleBetweenCycles(t *testing.T) {
 	logger := klog.Background()
 	cache, snapshot := emptyCache(t)

@@ -113,7 +113,8 @@ proptest! {
         let (damaged, rewritten) = (folder.path().join("damaged"), folder.path().join("rewritten"));
         std::fs::write(&damaged, &content).unwrap();
         let records = readable_records(&damaged);
-        // The reader returns a default head if the file ends within the head.
+        // If the file ends within the head record, the reader returns a default head with
+        // version 0. Skip this case: a reader would reject a file with version 0.
         if records.is_empty() || !matches!(&records[0], Record::Head(head) if head.version == 1) {
             return Ok(());
         }

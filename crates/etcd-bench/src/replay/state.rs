@@ -17,12 +17,13 @@ pub struct ReplayState {
     pub revisions: RefCell<Revisions>,
     /// The results so far.
     pub tally: RefCell<Tally>,
-    /// By hash of the key: the sequence number of the key's last call, and the signal of the end
-    /// of this call.
+    /// Maps the hash of a key to the newest started call of the key: its sequence number, and the
+    /// channel on which it signals its end.
     last_calls: RefCell<HashMap<u64, (u64, oneshot::Receiver<()>)>>,
     /// Permits for calls in progress.
     pub in_flight: Arc<Semaphore>,
-    /// The recorded end and the sequence number of each call in progress.
+    /// For each call in progress: the time at which it ended in the trace, in nanoseconds since the
+    /// start of the trace, and its sequence number.
     pub recorded_ends: RefCell<BTreeSet<(u64, u64)>>,
     /// Notifies the dispatcher when a call has ended.
     pub call_ended: Notify,
@@ -36,7 +37,8 @@ pub struct Turn {
     key: u64,
     /// The sequence number of the call.
     sequence: u64,
-    /// The signal of the end of the previous call; `None` if it has ended.
+    /// The channel on which the previous call of the key signals its end. `None` if no previous
+    /// call is in progress.
     pub previous: Option<oneshot::Receiver<()>>,
     /// Sends the signal of the end of this call.
     done: oneshot::Sender<()>,
@@ -56,7 +58,7 @@ impl ReplayState {
         }
     }
 
-    /// Waits until the started calls whose recorded end is before `time` have ended.
+    /// Waits for every started call that ended before `time` in the trace.
     pub async fn wait_for_calls_before(&self, time: u64) {
         while self.recorded_ends.borrow().first().is_some_and(|(end, _)| *end < time) {
             self.call_ended.notified().await;

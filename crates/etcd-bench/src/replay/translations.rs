@@ -7,8 +7,8 @@ use trace::{Request, Response};
 
 use super::revisions::Revisions;
 
-/// Adds the revisions and the lease ID of a recorded and a replayed response to the
-/// translations.
+/// Adds translations to `revisions`: from each revision and lease ID of the recorded response
+/// to that of the replayed response. Removes the translation of a revoked lease.
 pub fn add_translations(
     revisions: &mut Revisions,
     request: &Request,
@@ -33,8 +33,8 @@ pub fn add_translations(
     }
 }
 
-/// The keys whose current mod revisions are known from a response, with these revisions; 0 for a
-/// key that does not exist.
+/// Returns each key whose current mod revision follows from the request and its response, with
+/// this mod revision. The revision is 0 if the key does not exist.
 fn mod_revisions<'a>(request: &'a Request, response: &Response) -> Vec<(&'a [u8], i64)> {
     match request {
         Request::Put(put) => vec![(&put.key.0, response.revision)],

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestTreeContainsEachReplicaOnce checks that a tree contains each replica once, that no replica
-// has more branches than the fanout, and that relays are inner nodes.
+// TestTreeContainsEachReplicaOnce checks that a tree contains as many different replicas as exist, that
+// no replica has more branches than the fanout, and that a relay is an inner node in at least one of 20
+// trees.
 func TestTreeContainsEachReplicaOnce(t *testing.T) {
 	for _, size := range []int{0, 1, 2, 10, 11, 57, 256} {
 		for _, fanout := range []int{1, 3, 10, 30} {

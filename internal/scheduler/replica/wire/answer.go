@@ -12,13 +12,14 @@ type Answer struct {
 	// summary and the leader queries again with these keys.
 	Missing TermKeys
 	Summary index.Summary
-	// Values and ImageSets are the strings that the numbers in the summary stand for. Values[0] is
-	// [NoValue] and Values[1] is the empty string. An image set has one byte for each image of the
-	// pod.
+	// Values are the topology values, and ImageSets the sets of present images, to which the summary
+	// refers by number. Values[0] is [NoValue] and Values[1] is the empty string. An image set is a
+	// string with one byte for each element of Images: 1 if the nodes have the image, otherwise 0.
 	Values, ImageSets []string
 	// Names are the names of the offered nodes, indexed by [index.Offer.Node].
 	Names []string
-	// Images are the images of the pod, in the order of its containers.
+	// Images are the images of the pod's init containers, containers and image volumes, in this
+	// order, once for each use.
 	Images []Image
 	// Refusals are the reasons for which nodes do not fit, except spread and inter-pod affinity.
 	Refusals []Refusal
@@ -26,7 +27,7 @@ type Answer struct {
 	// are in the API's protobuf encoding.
 	Node []byte   `cbor:",omitempty"`
 	Pods [][]byte `cbor:",omitempty"`
-	// InUse is true if another pod uses a claim of the queried pod.
+	// InUse is true if another pod uses a PersistentVolumeClaim of the pod in the query.
 	InUse bool `cbor:",omitempty"`
 	// Candidates has the best node of each replica for preemption. Ineligible is the reason for
 	// which the pod must not preempt; "" if it may.
@@ -34,9 +35,11 @@ type Answer struct {
 	Ineligible string      `cbor:",omitempty"`
 	// ReferencedLabels are the pod labels to which selectors of other pods refer.
 	ReferencedLabels []string
-	// Errors has one message for each replica that failed to answer.
+	// Errors has one message for each replica that could not answer and for each failed call to a
+	// replica.
 	Errors []string
-	// Absent are the names of replicas that failed to answer or did not answer in time.
+	// Absent are the names of the replicas whose answers are not included: the replica, or one that
+	// should have forwarded the query to it, failed or did not answer in time.
 	Absent []string
 }
 
@@ -44,7 +47,7 @@ type Answer struct {
 type Candidate struct {
 	Node string
 	// Victims are the pods to evict, in the API's protobuf encoding. Violations is the
-	// number of PodDisruptionBudgets that their eviction violates.
+	// number of victims whose eviction violates at least one PodDisruptionBudget.
 	Victims    [][]byte
 	Violations int64
 }

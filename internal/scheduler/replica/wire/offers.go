@@ -2,8 +2,9 @@ package wire
 
 import "github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 
-// With a larger answer, the leader places more pods of a batch of identical pods, so it sends fewer
-// queries. But a larger answer costs CPU in every replica. The useful size depends on the pod class, so
+// The leader uses one answer for several pods of a batch of identical pods. A larger answer is
+// sufficient for more pods, so the leader sends fewer queries. But a larger answer costs CPU in every
+// replica. The useful size depends on the pod class, so
 // the size of each answer depends on how much of the previous answer for the class was used.
 const (
 	// LeastOffers and MostOffers bound the number of nodes offered from each group.
@@ -19,7 +20,8 @@ const (
 // AnswerSize is the size of answer that the leader requests for a pod class.
 type AnswerSize struct {
 	// Offers is the maximal number of nodes offered from each group. Steps is the maximal number of
-	// further pods for which the state of each offer is predicted.
+	// predictions for each offer: whether the node still fits, and its static score, after one, two,
+	// … more pods of the class were placed on it.
 	Offers, Steps int
 }
 

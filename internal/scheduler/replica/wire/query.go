@@ -11,17 +11,19 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// Query is the content of a query: which nodes are best for pods of a class.
+// Query asks which nodes are best for pods of a class. [Request] is the message that contains it.
 type Query struct {
 	// Pod is one pod of the class, in the API's protobuf encoding. Profile is the name of
 	// its scheduler profile.
 	Pod     []byte
 	Profile string
-	// TermKeys are the topology keys, from affinity terms of existing pods, by which pods are
-	// counted in addition to the keys in the pod's own terms.
+	// TermKeys are the topology keys for which each replica counts pods, in addition to the keys of
+	// the pod's own required terms. They come from the pod's own preferred terms, and from affinity
+	// terms of existing pods that match the pod.
 	TermKeys TermKeys
 	// Offers is the maximal number of nodes offered from each group. Steps is the maximal
-	// number of further pods for which the state of each offer is predicted.
+	// number of predictions for each offer: whether the node still fits, and its static score, after
+	// one, two, … more pods of the class were placed on it.
 	Offers, Steps int
 	// Node restricts the query to one node; "" means all nodes.
 	Node string
@@ -31,23 +33,25 @@ type Query struct {
 	// the index does not support. Exclude are the names of nodes that are known not to fit.
 	NodeByNode bool     `cbor:",omitempty"`
 	Exclude    []string `cbor:",omitempty"`
-	// InUse is true if the leader knows from a previous answer that another pod uses a claim of
-	// this pod.
+	// InUse is true if the leader knows from a previous answer that another pod uses a
+	// PersistentVolumeClaim of this pod.
 	InUse bool `cbor:",omitempty"`
 	// IncludeNode requests the node object and its pods. It requires Node.
 	IncludeNode bool `cbor:",omitempty"`
 	// Preempt requests the best node on which the pod would fit if other pods were evicted.
-	// Counters are the counters summed over all replicas. Values are the strings that the numbers
-	// in the counters stand for.
+	// Counters are required with Preempt: the counts by topology value, which the leader merged
+	// from the answers of all replicas to a previous query. Values are the topology values
+	// to which the numbers [index.ValueCount.Value] in Counters refer.
 	Preempt  bool                   `cbor:",omitempty"`
 	Counters []index.CounterSummary `cbor:",omitempty"`
 	Values   []string               `cbor:",omitempty"`
 }
 
-// TermKeys are topology keys to which affinity terms of existing pods refer.
+// TermKeys are topology keys of affinity terms that affect the placement of a pod.
 type TermKeys struct {
-	// Forbid are the keys of required anti-affinity terms. Prefer are the keys of preferred
-	// terms. Both are sorted.
+	// Forbid are the keys of required anti-affinity terms of existing pods. Prefer are the keys of
+	// terms that affect only the score: preferred terms of the pod and of existing pods, and, if
+	// hardPodAffinityWeight is not 0, required affinity terms of existing pods. Both are sorted.
 	Forbid, Prefer []string
 }
 
@@ -76,26 +80,29 @@ func (k TermKeys) Empty() bool { return len(k.Forbid)+len(k.Prefer) == 0 }
 // forwards it.
 type Request struct {
 	Query *Query
-	// Term and Number identify the leader's assignment. A replica that is not ready for
-	// this assignment does not answer.
+	// Term and Number identify the leader's [Assignment]. A replica that has not loaded all nodes
+	// and pods of this assignment answers with an error and lists itself in [Answer.Absent].
 	Term, Number int64
 	// From is the name of the leader.
 	From     string
 	Branches []membership.Branch `cbor:",omitempty"`
 	Patience Patience
 
-	// Reservations has, by name of the replica, the number of reservations of the leader that the
-	// replica must have received on the current connection before it answers.
+	// Reservations maps the name of a replica to a number of reservations. Before this replica
+	// answers, it must have received that many reservations from the leader on the current
+	// connection.
 	Reservations map[string]uint64 `cbor:",omitempty"`
 }
 
 // Patience limits the time for which a replica waits for answers.
 type Patience struct {
-	// Deadline is the time after which a replica no longer waits for missing answers.
+	// Deadline is the duration for which a replica waits for missing answers after it has started to
+	// send the query to its branches.
 	Deadline time.Duration
-	// Quorum is a percentage of branches. After so many have answered, the remaining branches get
-	// Grace, or as much time as has passed so far if that is longer. With 100, all branches get the
-	// time until the deadline.
+	// Quorum is a percentage of branches. After at least this percentage has answered, the replica
+	// waits for the others for the duration Grace, or for as long as it has already waited if that
+	// is longer, but never beyond Deadline. Each further answer restarts this wait.
+	// With 100, the replica waits for all branches until Deadline has passed.
 	Quorum int
 	// Grace is the minimal additional time after the quorum has answered.
 	Grace time.Duration
