@@ -155,8 +155,8 @@ func (c *churn) delete(ctx context.Context, g group) {
 	}
 }
 
-// probe creates groups of some kinds. It returns the time from since until all pods of these groups are
-// bound.
+// probe creates groups of some kinds and waits until all their pods are bound. It returns how long after the
+// time since this was the case.
 func (c *churn) probe(t *testing.T, since time.Time, limit time.Duration) time.Duration {
 	t.Helper()
 	var probes []group

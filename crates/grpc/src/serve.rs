@@ -2,8 +2,8 @@
 //!
 //! One task serves a connection: it reads, starts handlers, polls them, and writes. A
 //! handler that completes within two polls needs no wake-up. The first poll starts it.
-//! The second poll follows when the handlers of all other requests of the same socket
-//! read have been started.
+//! The second poll follows after the task has started the handlers of all requests
+//! that arrived in the same read from the socket.
 
 use std::future::Future;
 use std::io::{self, IoSlice};

@@ -224,8 +224,8 @@ impl Journal {
     }
 
     /// Notes that lease renewals are acknowledged without being logged, because the disk
-    /// is full. The first call appends an effect that renews all leases to the spare room
-    /// of the log. After a crash, leases may therefore expire late, but not early.
+    /// is full. The first call writes into the spare room of the log: an effect that renews
+    /// all leases. After a crash, leases may therefore expire late, but not early.
     pub(crate) fn set_renewals_unlogged(&mut self, at_ms: i64) {
         if !std::mem::replace(&mut self.renewals_unlogged, true) {
             encode(&[Effect::AllLeasesRenewed { at_ms }], &mut self.payload);
@@ -243,8 +243,9 @@ impl Journal {
     }
 
     /// Does the work that waits until the store is idle. Logs store time if it is due. If
-    /// all records are durable and no later record proves it, appends an empty record as
-    /// proof.
+    /// the newest record is durable but no later record says so, appends an empty record,
+    /// which says so. Recovery can then distinguish damage to the newest record from an
+    /// unfinished write.
     pub(crate) fn on_idle(&mut self, position: StorePosition) -> Result<(), Error> {
         self.log_opening()?;
         if position.has_leases && position.clock_ms - self.clock_ms >= CLOCK_IDLE_MS {

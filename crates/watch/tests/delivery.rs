@@ -46,8 +46,8 @@ impl HistoryReader for History {
 enum Step {
     /// Publishes a batch: for each revision, the keys that it changes.
     Publish(Vec<Vec<u8>>),
-    /// Creates a watch that starts `back` revisions before the newest one; 0 for the next
-    /// one.
+    /// Creates a watch that starts `back` revisions before the newest revision. The value 0
+    /// is special: the watch starts at the next revision.
     Create {
         key: u8,
         end: Option<u8>,
@@ -92,7 +92,8 @@ struct Received {
 
 struct Client {
     stream: WatchStream,
-    /// The watches without a response, with the published revision at the request.
+    /// The watches whose creation has not been answered, each with the revision that was
+    /// published when it was requested.
     requested: Vec<(Watch, i64)>,
     watches: HashMap<i64, Received>,
     /// The published revision.
@@ -232,7 +233,8 @@ fn run(steps: &[Step], queue_events: usize) {
             }
         }
     }
-    // A call that returns nothing may only have reached its limit of history reads.
+    // A call returns nothing also if it has reached its limit of history reads. Therefore the
+    // loop ends only after 100 such calls.
     let mut empty_calls = 0;
     while empty_calls < 100 {
         match client.stream.next_delivery(&history) {

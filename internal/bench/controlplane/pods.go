@@ -50,8 +50,8 @@ func (t *storeRun) deletePods(ctx context.Context, prefix string, count, workers
 	return load, t.finishLoad(ctx, load, load.Run(ctx), task)
 }
 
-// finishLoad adds the operations of a load to those that the result counts, and ends its task on the
-// display.
+// finishLoad adds the numbers of operations and errors of a load to Result.Errors, and ends the task of the
+// load on the display.
 func (t *storeRun) finishLoad(ctx context.Context, load experiment.Load, done int, task progress.Task) error {
 	t.Result.Errors.Merge(load.Tally)
 	if ctx.Err() != nil {

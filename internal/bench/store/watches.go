@@ -22,7 +22,8 @@ var storeWatch = experiment.Experiment{
 	Long: `Put keys at --rate while 1, 4, 16, … up to --watchers watchers watch the whole key space. Each
 measurement uses a new store. A probe measures the latency: it puts a key of its own every 20 ms
 during the load, and measures the time from the put until its own watch receives the event. The
-result shows whether every watcher received every event in time.`,
+result shows whether every watcher received every event. The wait for missing events ends when no
+watcher has received an event for 10 s.`,
 	Example: `  k1m bench store-watch
   k1m bench store-watch --rate 5000 --watchers 1000`,
 	New: func() experiment.Options {

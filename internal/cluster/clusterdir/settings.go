@@ -31,7 +31,8 @@ const (
 	WALBuffered = "buffered"
 	WALFsync    = "fsync"
 
-	// Values of Settings.TraceValues: the trace contains no values, only their sizes, or the values.
+	// Values of Settings.TraceValues: the trace contains neither values nor their sizes (none), only the
+	// sizes (sizes), or the sizes and the values (full).
 	TraceNone  = "none"
 	TraceSizes = "sizes"
 	TraceFull  = "full"

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Fold merges summaries of several indexes into the summary that one index with all nodes
-// would return. It keeps at most offers nodes of each group, the best ones. All summaries
-// must use the same numbers for values and image sets.
+// Fold merges summaries of several indexes into the summary that one index with all nodes would
+// return. Of each group, it keeps only the best nodes as offers; their number is limited by the
+// parameter offers. All summaries must use the same numbers for topology values and image sets.
 func Fold(parts []Summary, offers int) Summary {
 	if len(parts) == 1 {
 		return parts[0]

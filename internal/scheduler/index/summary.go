@@ -18,7 +18,7 @@ type GroupSummary struct {
 	Raw      []int64
 	ImageSet int32
 	Topology Topology
-	// Host has the counts of the counters with HostKey; nil means that all are zero.
+	// Host has the counts of the counters whose topology key is the hostname ([HostKey]); nil means that all are zero.
 	Host []int64
 	// Extra has the numbers that nominated pods add to the counters; nil means that all are zero.
 	Extra []int64
@@ -64,8 +64,9 @@ type CounterSummary struct {
 	_      struct{} `cbor:",toarray"`
 	Values []ValueCount
 	Total  int64
-	// For HostKey, Hosts is the number of eligible nodes with a hostname label, and Histogram has
-	// the number of nodes with each count. Histogram omits nodes on which all counters are 0.
+	// Hosts and Histogram are set for a counter with [HostKey]. Hosts is the number of nodes that have a
+	// hostname label and on which the counter counts pods ([Topology.Eligible]). Histogram has, for each
+	// count, the number of nodes with that count. It omits nodes on which all counters of the class are 0.
 	Hosts     int
 	Histogram []HostCount
 }
@@ -78,7 +79,7 @@ type ValueCount struct {
 	Nodes int32
 }
 
-// HostCount is the number of nodes with a count.
+// HostCount is the number of nodes on which a counter has the value Count.
 type HostCount struct {
 	_     struct{} `cbor:",toarray"`
 	Count int64
@@ -89,20 +90,21 @@ type HostCount struct {
 // it.
 type Stepper interface {
 	// Steps predicts the verdicts on a node in a state with one, two, … more pods of the class. It
-	// returns at most most steps, and fewer if further ones cannot be predicted.
+	// returns up to that many steps as most says, and fewer if further ones cannot be predicted.
 	Steps(node NodeID, state *State, most int) ([]Step, error)
 }
 
-// PerNodeJudge is a [Judge] for which the topology of a node can differ from that of its shape. The class
-// must be stale after each query.
+// PerNodeJudge is a [Judge] for which the topology of a node can differ from that of its shape.
+// [Judge.Stale] must return true after each query, so that the next query makes a new class.
 type PerNodeJudge interface {
 	// TopologyAt returns the topology of a node. It returns false if the topology is that of the
 	// node's shape.
 	TopologyAt(node NodeID) (Topology, bool)
 }
 
-// Summarize returns the summary of all nodes and takes nominated pods into account. It offers at most
-// offers nodes of each group, with at most steps steps for each.
+// Summarize returns the summary of all nodes and takes nominated pods into account. The
+// parameter offers limits the number of offered nodes of each group, and steps the number of steps of each
+// offered node.
 func (c *Class) Summarize(nominated []Nominated, offers, steps int) (Summary, error) {
 	defer c.surround(nominated)()
 	s := c.Counts()
@@ -237,7 +239,7 @@ func (c *Class) offerOf(node NodeID, steps int) (offer Offer, err error) {
 	return offer, err
 }
 
-// some returns at most most nodes of a bucket, starting at a random position.
+// some returns nodes of a bucket, starting at a random position. The parameter most limits their number.
 func (c *Class) some(b *bucket, most int) []NodeID {
 	if most == 1 {
 		return []NodeID{c.nodeAt(b, rand.IntN(b.count))}
@@ -282,8 +284,8 @@ func (c *Class) WithNominated(nominated []Nominated, f func()) {
 	f()
 }
 
-// RefusalOf returns the number of the reason for which plugins that read only one node reject a node. It
-// returns false if they accept it.
+// RefusalOf returns why plugins that read only one node reject a node, as the ID of a reason
+// ([Verdict.Refusal]). It returns false if they accept it.
 func (c *Class) RefusalOf(node NodeID) (int32, bool) {
 	e := &c.entries[c.x.nodes[node].state]
 	return e.refusal, e.known && e.bucket == 0

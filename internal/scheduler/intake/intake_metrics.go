@@ -19,7 +19,8 @@ const (
 	dropForeign = "foreign"
 	// dropExists: the watch has already shown the pod, or another pod has its name.
 	dropExists = "exists"
-	// dropNamespace: another pod of the namespace was not stored.
+	// dropNamespace: another pod of the namespace was recently not stored, so the intake ignores the webhook's
+	// pods of this namespace for some time.
 	dropNamespace = "namespace"
 	// dropNotLeading: this scheduler does not lead.
 	dropNotLeading = "not_leading"

@@ -51,7 +51,7 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 	return nil
 }
 
-var errNotReady = errors.New("this replica has not loaded all nodes and pods of the query's assignment")
+var errNotReady = errors.New("this replica does not follow the query's assignment of hash slots, or has not loaded all nodes and pods that belong to it")
 
 // Answer answers a query of the leader. If this replica has not loaded all nodes and pods of the query's
 // assignment, the answer lists this replica as absent.

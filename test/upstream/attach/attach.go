@@ -29,8 +29,8 @@ func Hook() func(*kubescheduler.Scheduler, []config.KubeSchedulerProfile) error 
 	if os.Getenv(Switch) == "0" {
 		return nil
 	}
-	// attach.Prepare sets this feature gate explicitly. Tests that emulate older versions would then
-	// fail, so only the default is changed here.
+	// Hook does not call attach.Prepare, because Prepare sets this feature gate explicitly, and tests that
+	// emulate older versions fail with an explicit value. Hook changes only the default.
 	if err := utilfeature.DefaultMutableFeatureGate.OverrideDefault(features.OpportunisticBatching, false); err != nil {
 		panic(err)
 	}

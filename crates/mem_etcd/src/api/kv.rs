@@ -26,8 +26,8 @@ const MIN_PIECE_BYTES: usize = 128 << 10;
 /// Number of the field `kvs` in `RangeResponse`.
 const KVS_FIELD: u32 = 2;
 
-/// Shortest and longest interval between two checks of a physical compaction whether the
-/// memory has been freed.
+/// Shortest and longest interval between two checks whether the memory of the compacted
+/// history has been freed. A physical compaction waits for that.
 const MIN_COLLECTED_POLL: Duration = Duration::from_millis(1);
 const MAX_COLLECTED_POLL: Duration = Duration::from_millis(100);
 
@@ -153,7 +153,7 @@ fn encode_range(mut response: RangeResponse) -> Encoded {
     }
     let len = response.encoded_len();
     let mut pairs = std::mem::take(&mut response.kvs).into_iter();
-    // The other fields follow the pairs, because protobuf allows any order of fields.
+    // The other fields are sent after the pairs. Protobuf allows any order of fields.
     let mut last = Some(Bytes::from(response.encode_to_vec()));
     let pieces = std::iter::from_fn(move || {
         let mut piece = BytesMut::new();

@@ -93,7 +93,7 @@ pub fn downgrade_in_process() -> Status {
     Status::failed_precondition("etcdserver: cluster has a downgrade job in progress")
 }
 
-/// The action does not exist in this version of the API.
+/// The action of a Downgrade request is unknown.
 pub fn unknown_method() -> Status {
     Status::unknown("etcdserver: unknown method")
 }

@@ -27,7 +27,7 @@ type IntakeOptions struct {
 	// Cluster contains the nodes, zones and store of the cluster.
 	Cluster clusterdir.Settings
 	Shape   bulk.PodShape
-	// Timeout limits the time until the cluster is ready, and the time without a further bound pod.
+	// Timeout limits the time until the cluster is ready, and the time in which no further pod becomes bound.
 	Timeout time.Duration
 	Keep    bool
 }
@@ -45,7 +45,7 @@ func DefaultIntakeOptions() IntakeOptions {
 
 // AddFlags binds the options to flags.
 func (o *IntakeOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Intakes, "intakes", o.Intakes, "intakes to measure, in this order: watch, webhook")
+	fs.StringSliceVar(&o.Intakes, "intakes", o.Intakes, "intakes to measure (watch, webhook), in the given order")
 	fs.IntSliceVar(&o.Rates, "rates", o.Rates,
 		"rates of pod creation in pods per second, ascending; higher rates are omitted when the API server accepts "+
 			"less than 90 % of a rate")
@@ -56,7 +56,7 @@ func (o *IntakeOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template,
 		"file with a Pod that is the template of all pods (default: a Pod with one small container)")
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout,
-		"time limit for the start of the cluster, and for waiting without a further bound pod")
+		"time limit for the start of the cluster, and for the time in which no further pod becomes bound")
 	fs.BoolVar(&o.Keep, "keep", o.Keep, "do not remove the cluster of the last intake")
 }
 
