@@ -158,7 +158,7 @@ func (w *workspace) noReservationsRemain(t *testing.T, cluster string) {
 	eventually(t, time.Minute, "no reservation remains", func() error {
 		for _, name := range schedulersOf {
 			holds := w.metrics(t, cluster, name, "scheduler_replica_objects")
-			early := w.metrics(t, cluster, name, "scheduler_intake_")["unconfirmed_pods"]
+			early := w.metrics(t, cluster, name, "scheduler_intake_")["early_pods"]
 			if reserved, assumed := holds[`{kind="reservations"}`], holds[`{kind="assumed"}`]; reserved+assumed+early > 0 {
 				return fmt.Errorf("%s has %v reserved, %v assumed, %v early", name, reserved, assumed, early)
 			}

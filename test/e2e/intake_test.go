@@ -74,7 +74,7 @@ func rejectedPodsReserveNothing(t *testing.T, w *workspace, l *load) {
 	eventually(t, 20*time.Second, "rejected pods are discarded", func() error {
 		metrics := w.intakeMetrics(t, "intake")
 		expired := metrics[`expired_pods_total{reason="absent"}`] + metrics[`expired_pods_total{reason="timeout"}`]
-		if expired < 1 || metrics["unconfirmed_pods"] > 0 {
+		if expired < 1 || metrics["early_pods"] > 0 {
 			return fmt.Errorf("the intake metrics are %v", metrics)
 		}
 		return nil

@@ -42,7 +42,8 @@ impl FillKeys {
         self.returned_bytes.get()
     }
 
-    /// Returns the put of the next key. Short keys are padded to `key_size` bytes.
+    /// Returns the put of the next key. Keys have at least `key_size` bytes: the number
+    /// in the key is padded with zeros, always to at least 7 digits.
     ///
     /// # Panics
     /// Panics if there are no more keys.

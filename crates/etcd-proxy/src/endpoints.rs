@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{PrivateKeyDer, ServerName};
 use sockets::Io;
-use sockets::Listen;
+use sockets::SocketUrl;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
@@ -29,7 +29,7 @@ pub enum Protocol {
 
 /// The endpoints, and the TLS configuration for connections to them.
 pub struct Endpoints {
-    list: Vec<Listen>,
+    list: Vec<SocketUrl>,
     /// The index of the endpoint to which the last connection was opened.
     last: AtomicUsize,
     tls: Option<Tls>,
@@ -76,9 +76,9 @@ impl Endpoints {
         Err(failure.expect("there is at least one endpoint"))
     }
 
-    async fn connect_to(&self, endpoint: &Listen, protocol: Protocol) -> Result<Box<dyn Io>> {
+    async fn connect_to(&self, endpoint: &SocketUrl, protocol: Protocol) -> Result<Box<dyn Io>> {
         let (io, host): (Box<dyn Io>, _) = match endpoint {
-            Listen::Tcp { address, .. } => {
+            SocketUrl::Tcp { address, .. } => {
                 let tcp = TcpStream::connect(address).await?;
                 tcp.set_nodelay(true)?;
                 if tcp.peer_addr()?.ip().to_canonical().is_loopback() {
@@ -86,7 +86,9 @@ impl Endpoints {
                 }
                 (Box::new(tcp), address.rsplit_once(':').map_or(&**address, |(host, _)| host))
             }
-            Listen::Unix { path, .. } => (Box::new(UnixStream::connect(path).await?), "localhost"),
+            SocketUrl::Unix { path, .. } => {
+                (Box::new(UnixStream::connect(path).await?), "localhost")
+            }
         };
         if !endpoint.uses_tls() {
             return Ok(io);

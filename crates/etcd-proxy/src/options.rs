@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use output::Output;
-use sockets::{Listen, TlsFiles};
+use sockets::{SocketUrl, TlsFiles};
 use trace::{Compression, Values};
 
 const EXAMPLES: &str = "Examples:
@@ -42,7 +42,7 @@ pub struct Serve {
         value_name = "URLS",
         value_delimiter = ','
     )]
-    pub listen: Vec<Listen>,
+    pub listen: Vec<SocketUrl>,
 
     /// URLs of the etcd endpoints, comma-separated. If an endpoint cannot be reached, the next
     /// one is tried.
@@ -52,12 +52,12 @@ pub struct Serve {
         value_name = "URLS",
         value_delimiter = ','
     )]
-    pub endpoints: Vec<Listen>,
+    pub endpoints: Vec<SocketUrl>,
 
     /// URLs for the proxy's own /health, /readyz, /livez, /metrics and /version, comma-separated,
     /// http and unix only. At the URLs of --listen, these paths are forwarded.
     #[arg(long, value_name = "URLS", value_delimiter = ',')]
-    pub listen_metrics_urls: Vec<Listen>,
+    pub listen_metrics_urls: Vec<SocketUrl>,
 
     /// Record a trace to this file. An existing file is kept: for trace.jsonl.zst the next free
     /// name of trace-2.jsonl.zst, trace-3.jsonl.zst, … is used.

@@ -47,9 +47,9 @@ struct PartialMessage {
 
 impl Assembler {
     /// Adds the next bytes of the stream, and passes every message that they complete to
-    /// `deliver`. Incomplete messages
-    /// count against the budget. If `queued` is set, complete messages also count against it
-    /// until they are dropped. The caller sets `queued` if messages may wait for the handler.
+    /// `deliver`. Incomplete messages count against the budget. If `queued` is set, complete
+    /// messages also count against it until they are dropped. The caller sets `queued` if
+    /// messages may wait for the handler.
     pub(crate) fn push(
         &mut self,
         mut data: Bytes,

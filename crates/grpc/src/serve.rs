@@ -48,10 +48,10 @@ pub async fn serve<S: Service>(
     let now = Instant::now();
     let mut connection = GrpcConnection::new(config, now);
     let closing = connection.receive(head, &routes.methods, now).is_err();
-    let alarm = Box::pin(tokio::time::sleep_until(or_far_future(connection.alarm(), now).into()));
+    let timer = Box::pin(tokio::time::sleep_until(or_far_future(connection.alarm(), now).into()));
     let calls = Calls::new(routes.clone());
     let stopped = Some(stop.cancelled_owned());
-    Driver { io, connection, calls, routes, alarm, stopped: stopped.map(Box::pin), closing }.await
+    Driver { io, connection, calls, routes, timer, stopped: stopped.map(Box::pin), closing }.await
 }
 
 /// Returns the time of the alarm; a time in a year if there is none.
@@ -66,7 +66,7 @@ struct Driver<I, S> {
     calls: Calls<S>,
     routes: Arc<Routes<S>>,
     /// Expires at the next alarm of the connection, or at the end of [`CLOSE_TIMEOUT`].
-    alarm: Pin<Box<tokio::time::Sleep>>,
+    timer: Pin<Box<tokio::time::Sleep>>,
     /// Resolves when the server stops; `None` after that has been handled.
     stopped: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// Whether the connection closes as soon as the output is written. Nothing is read
@@ -153,7 +153,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
             self.start_closing();
         }
         match Pin::new(&mut self.io).poll_shutdown(cx) {
-            Poll::Pending => self.alarm.as_mut().poll(cx).map(|()| Ok(())),
+            Poll::Pending => self.timer.as_mut().poll(cx).map(|()| Ok(())),
             Poll::Ready(_) => Poll::Ready(Ok(())),
         }
     }
@@ -164,7 +164,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         self.closing = true;
         self.calls.drop_all();
         let deadline = tokio::time::Instant::now() + CLOSE_TIMEOUT;
-        self.alarm.as_mut().reset(deadline);
+        self.timer.as_mut().reset(deadline);
     }
 
     /// Starts and polls handlers until none makes progress. Returns whether any made
@@ -223,7 +223,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         if self.closing && self.connection.output().is_empty() && flushed.is_ready() {
             return Poll::Ready(Ok(()));
         }
-        while self.alarm.as_mut().poll(cx).is_ready() {
+        while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if self.closing || !self.connection.on_alarm(now) {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
@@ -231,7 +231,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
             if !self.connection.output().is_empty() {
                 cx.waker().wake_by_ref();
             }
-            self.alarm.as_mut().reset(or_far_future(self.connection.alarm(), now).into());
+            self.timer.as_mut().reset(or_far_future(self.connection.alarm(), now).into());
         }
         Poll::Pending
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, ValueEnum};
-use sockets::{Listen, TlsFiles};
+use sockets::{SocketUrl, TlsFiles};
 use url::Url;
 
 use crate::wal_mode::{self, PrefixMode, WalMode};
@@ -91,7 +91,7 @@ pub struct Config {
         value_name = "URLS",
         value_delimiter = ','
     )]
-    pub listen_client_urls: Vec<Listen>,
+    pub listen_client_urls: Vec<SocketUrl>,
 
     /// Client URLs that MemberList returns for this member [default:
     /// --listen-client-urls]
@@ -100,7 +100,7 @@ pub struct Config {
 
     /// Additional URLs to listen on for metrics and health checks; without TLS.
     #[arg(long, env = "ETCD_LISTEN_METRICS_URLS", value_name = "URLS", value_delimiter = ',')]
-    pub listen_metrics_urls: Vec<Listen>,
+    pub listen_metrics_urls: Vec<SocketUrl>,
 
     #[command(flatten)]
     pub tls: TlsFiles,
@@ -313,7 +313,7 @@ impl Config {
         // As in etcd, the trailing slash that parsing adds is removed.
         let text = |url: &Url| url.as_str().trim_end_matches('/').to_owned();
         match &self.advertise_client_urls[..] {
-            [] => self.listen_client_urls.iter().map(Listen::to_string).collect(),
+            [] => self.listen_client_urls.iter().map(SocketUrl::to_string).collect(),
             urls => urls.iter().map(text).collect(),
         }
     }
@@ -390,10 +390,10 @@ mod tests {
         assert_eq!(modes[2], (b"/c=d".to_vec(), pipeline::WalMode::Buffered));
         let last = read(&["--name", "a", "--name=b"]).unwrap();
         assert_eq!(last.name, "b", "the last value applies, as in Go");
-        let tcp = Listen::Tcp { address: "127.0.0.1:1".into(), tls: false };
+        let tcp = SocketUrl::Tcp { address: "127.0.0.1:1".into(), tls: false };
         assert_eq!(
             config.listen_client_urls,
-            [tcp, Listen::Unix { path: "/s".into(), tls: false }]
+            [tcp, SocketUrl::Unix { path: "/s".into(), tls: false }]
         );
         assert_eq!(config.advertised_client_urls(), ["http://127.0.0.1:1", "unix:///s"]);
     }

@@ -1,8 +1,8 @@
 //! Flags of etcd 3.7 that mem_etcd rejects, each with the reason and the remedy. The
 //! messages help to migrate an etcd command line.
 
-/// Returns why the flag `name` (without dashes) is rejected; `None` if this is no flag of
-/// etcd that mem_etcd rejects.
+/// Returns why the flag `name` (without dashes) is rejected; `None` if the flag is not in
+/// the list of rejected flags (mem_etcd accepts it, or etcd has no such flag).
 pub fn rejection_reason(name: &str) -> Option<&'static str> {
     let name = name.strip_prefix("experimental-").unwrap_or(name);
     let reason = match name {
@@ -74,7 +74,7 @@ mod tests {
     use super::rejection_reason;
 
     #[test]
-    fn only_flags_of_etcd_have_a_reason() {
+    fn only_rejected_flags_have_a_reason() {
         for name in [
             "initial-cluster-state",
             "peer-cert-file",

@@ -29,10 +29,12 @@ pub struct Served {
 pub async fn serve(
     listener: Listener,
     served: Served,
-    permits: Arc<Semaphore>,
+    connection_permits: Arc<Semaphore>,
     stop: CancellationToken,
 ) {
-    listener.serve(move |io, stop| serve_connection(io, served.clone(), stop), permits, stop).await;
+    listener
+        .serve(move |io, stop| serve_connection(io, served.clone(), stop), connection_permits, stop)
+        .await;
 }
 
 async fn serve_connection(

@@ -10,7 +10,8 @@ use crate::effect::{Effect, Effects};
 use crate::error::Error;
 use crate::store::Store;
 
-/// Estimated size of a record in bytes, in addition to its key and value.
+/// Estimated bytes that the store needs for a key-value pair, in addition to the key and
+/// the value.
 const KEY_OVERHEAD_BYTES: usize = 256;
 /// Estimated size of a lease in bytes.
 const LEASE_OVERHEAD_BYTES: usize = 64;
@@ -26,7 +27,7 @@ impl Store {
         self.quota = quota;
     }
 
-    /// Raises or clears an alarm. Returns whether it was not in this state before.
+    /// Raises or clears an alarm. Returns whether this changed its state.
     pub(crate) fn set_alarm(&mut self, alarm: Alarm, raised: bool, effects: &mut Effects) -> bool {
         let changed = self.alarms.set(alarm, raised);
         if changed {
@@ -38,7 +39,8 @@ impl Store {
     /// Fails if an alarm or the quota forbids `command`. A command that exceeds the quota
     /// raises a NOSPACE alarm, which stays raised until a client clears it.
     pub(crate) fn admit(&mut self, command: &Command, effects: &mut Effects) -> Result<(), Error> {
-        // As in etcd, raised alarms do not affect lease renewals.
+        // As in etcd, alarms do not block lease renewals. Alarm commands must pass, so
+        // that a client can clear an alarm.
         if matches!(command, Command::Alarm { .. } | Command::LeaseRenew { .. }) {
             return Ok(());
         }

@@ -46,7 +46,8 @@ impl Store {
             true => self.index.get(&request.key).map_or(0, |e| e.latest().value().len()),
             false => 0,
         };
-        // The factor 2 allows for a deletion of the key by a later operation of the same
+        // Counted twice, for the put and for a deletion of the key by a later operation
+        // of the same transaction: delete_bytes counts only keys that exist before the
         // command.
         2 * (EFFECT_OVERHEAD_BYTES + request.key.len()) + request.value.len().max(copied)
     }

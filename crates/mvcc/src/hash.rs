@@ -4,8 +4,8 @@
 //! It is a CRC-32C over the bucket name `key` and then over each change in the form in
 //! which etcd stores it (revision, sub-revision, encoded pair), in the order of the
 //! changes. Of the changes at or before the compacted revision, it includes only the
-//! pairs that still exist at the hashed revision. Two stores with the same history have
-//! the same hash.
+//! pairs that are still current at the requested revision (the last one that the hash
+//! includes). Two stores with the same history have the same hash.
 //!
 //! The sub-revision is the position of a change within its revision. This store loses it
 //! when the revision is compacted. The hash then assumes the sub-revision 0, and includes
@@ -27,8 +27,8 @@ const BUCKET: &[u8] = b"key";
 /// The mark of a deletion in etcd's encoded revisions.
 const TOMBSTONE: u8 = b't';
 
-/// A hash in progress. The store may change between steps, but must not collect history
-/// from [`HashCursor::oldest_needed_revision`] on.
+/// A hash in progress. The store may change between steps, but garbage collection must
+/// not remove history from [`HashCursor::oldest_needed_revision`] on.
 pub struct HashCursor {
     stage: Stage,
     /// The span of all keys.
@@ -134,7 +134,7 @@ impl HashCursor {
         gathered.iter().for_each(|change| self.hash_change(change.sub_revision, &change.record));
     }
 
-    /// Returns the hash and the compacted revision, from which on the history is hashed.
+    /// Returns the hash, and the compacted revision with which the hashed history starts.
     pub fn finish(self) -> (u32, i64) {
         debug_assert!(matches!(self.stage, Stage::Done) && self.gathered.is_empty());
         (self.crc, self.compacted)

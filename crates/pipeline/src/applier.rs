@@ -57,7 +57,7 @@ pub(crate) struct Applier {
     disk: Option<Disk>,
     /// An empty batch, kept for its capacity.
     batch: Vec<Submission>,
-    /// See [`Applier::is_collecting`].
+    /// See [`Applier::has_garbage`].
     collecting: bool,
 }
 
@@ -179,8 +179,9 @@ impl Applier {
         })
     }
 
-    /// Steps 2 to 5: applies the round, logs its effects, publishes the revision to
-    /// readers and the events to watchers. Returns the replies.
+    /// Steps 2 to 5 (see the crate): applies the round (2), logs its effects (3), and publishes the
+    /// revision to readers and the events to watchers (4). Returns the replies, which the
+    /// caller sends.
     fn commit(&mut self, round: &[Submission]) -> Replies {
         let mut effects = Effects::new();
         let (replies, events, revision) = self.apply(round, &mut effects);
@@ -234,7 +235,7 @@ impl Applier {
             }
         };
         snapshot_trigger.log_grew(&self.shared, bytes, journal);
-        journal.shrink(BATCH_BYTES);
+        journal.shrink_buffer(BATCH_BYTES);
         Ok(())
     }
 
@@ -253,17 +254,17 @@ impl Applier {
     }
 
     /// Returns the replies to a round that is not applied because reserving space has
-    /// failed. If the only reason is missing space, lease renewals succeed: a full disk
-    /// must not expire leases.
+    /// failed. If the only reason is that the log cannot grow (for example, the disk is
+    /// full), lease renewals succeed, so that leases do not expire.
     fn reject(&mut self, round: &[Submission], error: &Error) -> Replies {
         let renews = |s: &Submission| matches!(s.command, Command::LeaseRenew { .. });
-        let only_space_missing = matches!(error, Error::NoSpace | Error::CannotGrow(_));
-        if only_space_missing && round.iter().any(renews) {
+        let log_cannot_grow = matches!(error, Error::NoSpace | Error::CannotGrow(_));
+        if log_cannot_grow && round.iter().any(renews) {
             let clock_ms = self.shared.clock.time_ms(Instant::now());
             self.disk.iter_mut().for_each(|disk| disk.journal.set_renewals_unlogged(clock_ms));
         }
         let revision = self.shared.published.load(Ordering::Acquire);
-        let reply = |s: &Submission| match only_space_missing && renews(s) {
+        let reply = |s: &Submission| match log_cannot_grow && renews(s) {
             true => Ok(Reply::Done { revision }),
             false => Err(error.clone()),
         };
@@ -278,12 +279,13 @@ impl Applier {
         self.collecting = self.shared.store.write().collect(oldest_needed, max_events);
     }
 
-    /// Whether garbage is left that the dedicated thread should collect without waiting.
-    pub(crate) fn is_collecting(&self) -> bool {
+    /// Whether garbage is left that the pipeline's thread should collect without waiting.
+    pub(crate) fn has_garbage(&self) -> bool {
         self.collecting
     }
 
-    /// Writes to the log what waits until the store is idle: see [`Journal::on_idle`].
+    /// Writes the log records that were postponed until the store is idle: see
+    /// [`Journal::on_idle`].
     pub(crate) fn on_idle(&mut self) {
         let position = self.position();
         let Some(disk) = &mut self.disk else { return };

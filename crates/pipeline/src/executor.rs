@@ -77,9 +77,9 @@ impl Executor {
             fence(Ordering::SeqCst);
             let Some(mut guard) = self.applier.try_lock() else { return };
             let Some(applier) = guard.as_mut() else { return self.drop_queue() };
-            let was_collecting = applier.is_collecting();
+            let was_collecting = applier.has_garbage();
             applier.apply_next_batch();
-            let starts_collecting = applier.is_collecting() && !was_collecting;
+            let starts_collecting = applier.has_garbage() && !was_collecting;
             drop(guard);
             if starts_collecting {
                 self.wake();
@@ -120,7 +120,7 @@ impl Executor {
                 }
                 applier.on_idle();
             }
-            let collecting = applier.is_collecting();
+            let collecting = applier.has_garbage();
             drop(guard);
             fence(Ordering::SeqCst);
             timeout = match () {

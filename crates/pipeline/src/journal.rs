@@ -218,7 +218,7 @@ impl Journal {
     }
 
     /// Frees the memory that a large batch used beyond `bytes` bytes.
-    pub(crate) fn shrink(&mut self, bytes: usize) {
+    pub(crate) fn shrink_buffer(&mut self, bytes: usize) {
         self.payload.clear();
         self.payload.shrink_to(bytes);
     }

@@ -125,8 +125,8 @@ impl Import {
     }
 }
 
-/// Verifies the hash at the end of `file`, whose other content has `bytes` bytes. Then
-/// returns to the start of the file.
+/// Verifies the hash at the end of `file`. `bytes` is the size of the file without the
+/// hash. Then seeks back to the start of the file.
 fn check_hash(
     file: &mut BufReader<File>,
     path: &Path,

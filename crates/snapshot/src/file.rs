@@ -11,8 +11,9 @@ use crate::direct_writer::DirectWriter;
 
 /// First bytes of every snapshot.
 pub(crate) const MAGIC: Magic = *b"K1MSNP";
-/// Start value of the checksums. It can be 0, because a snapshot is read from its start
-/// and never searched for records.
+/// Salt (start value) of the checksums. The log needs a random salt because recovery
+/// searches its bytes for records. A snapshot is only read from its start, so 0 is
+/// enough.
 pub(crate) const NO_SALT: u32 = 0;
 
 /// Writes one snapshot. If it is dropped before [`SnapshotWriter::finish`], the
@@ -31,8 +32,9 @@ pub struct SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    /// Starts a snapshot of the store after record `covered`. It is written to `path`,
-    /// and renamed to `final_path` when it is complete.
+    /// Starts a snapshot. `covered` is the number of the last log record that it
+    /// includes. The snapshot is written to `path`, and renamed to `final_path` when it
+    /// is complete.
     pub(crate) fn create(path: PathBuf, final_path: PathBuf, covered: u64) -> Result<Self, Error> {
         let file = DirectWriter::create(&path).map_err(Error::io("create", &path))?;
         let mut writer =
@@ -93,7 +95,8 @@ impl SnapshotReader {
         &self.path
     }
 
-    /// Reads the header. Returns the covered record.
+    /// Reads the header. Returns the number of the last log record that the snapshot
+    /// includes.
     pub(crate) fn read_header(&mut self) -> Result<u64, Error> {
         let mut header = [0; HEADER_BYTES];
         self.read(&mut header)?;

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::io::Io;
-use crate::listen::Listen;
+use crate::socket_url::SocketUrl;
 use crate::tls::Acceptor;
 
 /// A client that has not completed its TLS handshake within this time is disconnected.
@@ -61,12 +61,12 @@ enum Socket {
 
 /// Listens on every address that `listen` resolves to, with `tls` if its URL requires
 /// TLS.
-pub async fn bind(listen: &Listen, tls: Option<&Acceptor>) -> anyhow::Result<Vec<Listener>> {
+pub async fn bind(listen: &SocketUrl, tls: Option<&Acceptor>) -> anyhow::Result<Vec<Listener>> {
     let tls = tls.filter(|_| listen.uses_tls()).cloned();
     let name = listen.to_string();
     let sockets = match listen {
-        Listen::Tcp { address, .. } => bind_tcp(address).await,
-        Listen::Unix { path, .. } => bind_unix(path).map(|socket| vec![socket]),
+        SocketUrl::Tcp { address, .. } => bind_tcp(address).await,
+        SocketUrl::Unix { path, .. } => bind_unix(path).map(|socket| vec![socket]),
     };
     let sockets = sockets.with_context(|| format!("listen on {listen}"))?;
     let listener = |socket| Listener { name: name.clone(), socket, tls: tls.clone() };

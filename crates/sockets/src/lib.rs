@@ -1,7 +1,7 @@
 //! Listening sockets of a server: listen URLs, accepting, TLS, and detection of the HTTP
 //! version.
 //!
-//! [`bind`] turns a [`Listen`] URL into [`Listener`]s. [`Listener::serve`] accepts
+//! [`bind`] turns a [`SocketUrl`] into [`Listener`]s. [`Listener::serve`] accepts
 //! connections, does the TLS handshake, and calls a function of the server for each
 //! connection. [`detect_http_version`] reads the first bytes of a connection to find out
 //! whether the client uses HTTP/2 or HTTP/1.1.
@@ -19,13 +19,13 @@
 mod accept;
 mod http_version;
 mod io;
-mod listen;
+mod socket_url;
 mod tls;
 
 pub use accept::{Listener, bind, connection_permits, disable_pacing};
 pub use http_version::{Detected, Replayed, detect_http_version};
 pub use io::Io;
-pub use listen::Listen;
+pub use socket_url::SocketUrl;
 pub use tls::{
     Acceptor, TlsFiles, TlsVersion, read_ca_certificates, read_certificates, tls_acceptor,
 };

@@ -24,7 +24,7 @@ use tokio_rustls::rustls::{
 };
 use tokio_rustls::server::TlsStream;
 
-use crate::listen::Listen;
+use crate::socket_url::SocketUrl;
 
 /// Flags for TLS on the client listeners.
 #[derive(Args, Clone, Debug)]
@@ -78,7 +78,7 @@ pub enum TlsVersion {
 
 impl TlsFiles {
     /// Checks that the flags are consistent with each other and with the listeners.
-    pub fn validate(&self, listens: &[Listen]) -> Result<(), String> {
+    pub fn validate(&self, listens: &[SocketUrl]) -> Result<(), String> {
         if self.cert_file.is_some() != self.key_file.is_some() {
             return Err("--cert-file and --key-file must be set together".into());
         }

@@ -21,19 +21,19 @@ var density = experiment.Experiment{
 	Short: "Find the largest number of pods per node that starts within the objective",
 	Long: `Find the largest number of pods per node. The experiment starts --step pods per node, then
 twice and three times as many, and so on, until pods miss the startup objective, operations fail,
-or pods do not start in time. Each run starts with an empty cluster. The number of failed
-iterations is then subtracted, and a second run confirms the remaining number. If that run fails,
-the number is reduced until a run succeeds.
+or pods do not start in time. Each run starts with an empty cluster. The number of failed pods per
+node is then subtracted from the number of pods per node of the last run, and another run confirms
+the result. If that run fails, the number is reduced until a run succeeds.
 
-The workloads are those of kube-burner. The workload pods consists of single pods. An iteration of
-cni consists of two Deployments of one pod each, with probes, and a Service for one of them. heavy
-is the same with an application and its database. All objects are in one namespace unless
+The workloads are those of kube-burner. The workload "pods" creates single pods. An iteration of
+cni consists of two Deployments of one pod each, with probes, and a Service for one of them. "heavy"
+has the same objects as "cni", but its two Deployments are an application and its database. All objects are in one namespace unless
 --namespaced-iterations is set.
 
 Nodes are simulated: no probe runs, and no container needs memory. The result is therefore a limit
-of the control plane. One limit of containers is checked as well: the size of the environment,
-which contains every Service of the namespace. kubelet's own code builds the environment, and the
-experiment starts a program with it.`,
+of the control plane. One limit of containers is checked as well: the total size of their environment variables, because
+kubelet adds variables for every Service of the namespace. The experiment builds these variables
+with kubelet's own code and starts a program with them.`,
 	Example: `  k1m bench density
   k1m bench density --workload heavy --step 250 --most 2500 --nodes 4
   k1m bench density --workload cni --namespaced-iterations`,
@@ -118,14 +118,14 @@ func (o *densityOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-// search increases the density until a run exceeds a limit. It then confirms the largest density that is
-// probably within the limits by another run.
+// search increases the density until a run exceeds a limit. It then estimates the largest density that
+// stays within the limits, and confirms it with another run.
 func (o *densityOptions) search(ctx context.Context, t *storeRun, tables densityTables) error {
 	var failedRun outcome
 	passed := 0
 	for density := o.Step.N; ; density += o.Step.N {
 		density = min(density, o.Most.N)
-		result, err := o.density(ctx, t, density, tables.runs)
+		result, err := o.runOnce(ctx, t, density, tables.runs)
 		if err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ func (o *densityOptions) search(ctx context.Context, t *storeRun, tables density
 		candidate = passed // no pod failed
 	}
 	for candidate > 0 {
-		result, err := o.density(ctx, t, candidate, tables.runs)
+		result, err := o.runOnce(ctx, t, candidate, tables.runs)
 		if err != nil {
 			return err
 		}
@@ -165,8 +165,8 @@ type outcome struct {
 	exceeded   string // the exceeded limits, or "" if none was exceeded
 }
 
-// density runs the workload once with this number of pods per node, and then removes the workload.
-func (o *densityOptions) density(ctx context.Context, t *storeRun, density int, table *experiment.Table) (outcome, error) {
+// runOnce runs the workload once with this number of pods per node, and then removes the workload.
+func (o *densityOptions) runOnce(ctx context.Context, t *storeRun, density int, table *experiment.Table) (outcome, error) {
 	w := workloads[o.Workload]
 	iterations := max(density*o.Nodes.N/w.pods, 1)
 	pods := iterations * w.pods

@@ -13,8 +13,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// DefaultBand is the fraction by which a ratio may be worse than the stored ratio.
-const DefaultBand = 0.5
+// DefaultTolerance is the fraction by which a ratio may be worse than the stored ratio.
+const DefaultTolerance = 0.5
 
 // checkedUnits are the units of CPU time and memory. Only ratios of figures with these units can fail a
 // run.
@@ -53,12 +53,12 @@ type Change struct {
 	Experiment string  `json:"experiment"`
 	Ratio      Ratio   `json:"ratio"`
 	Stored     float64 `json:"stored"`
-	// Times is the factor by which the ratio is worse than the stored ratio. A factor below 1 means that
+	// Factor is the factor by which the ratio is worse than the stored ratio. A factor below 1 means that
 	// it is better.
-	Times float64 `json:"times"`
+	Factor float64 `json:"factor"`
 	// Checked is true for ratios of CPU time and memory. Ratios of rates and latencies are only shown,
 	// because other load on the machine changes them too much during a short run.
-	Checked bool `json:"held"`
+	Checked bool `json:"checked"`
 	// Worse is true if the ratio is checked, and is worse than the stored ratio by more than the band.
 	// The run then fails.
 	Worse bool `json:"worse"`
@@ -75,13 +75,13 @@ func (b Baseline) Changes(experiment string, ratios []Ratio, band float64) (chan
 			continue
 		}
 		stored := b[experiment][i].Ratio
-		times := now.Ratio / stored
+		factor := now.Ratio / stored
 		if now.MoreIsBetter {
-			times = 1 / times
+			factor = 1 / factor
 		}
 		checked := slices.Contains(checkedUnits, now.Unit)
 		changes = append(changes, Change{
-			Experiment: experiment, Ratio: now, Stored: stored, Times: times, Checked: checked, Worse: checked && times > 1+band,
+			Experiment: experiment, Ratio: now, Stored: stored, Factor: factor, Checked: checked, Worse: checked && factor > 1+band,
 		})
 	}
 	return changes
@@ -95,7 +95,7 @@ func PrintChanges(w io.Writer, changes []Change) {
 		verdict := "ok"
 		switch {
 		case c.Worse:
-			verdict = fmt.Sprintf("WORSE by %.0f %%", 100*(c.Times-1))
+			verdict = fmt.Sprintf("WORSE by %.0f %%", 100*(c.Factor-1))
 		case !c.Checked:
 			verdict = "not checked"
 		}

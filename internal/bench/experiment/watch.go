@@ -13,8 +13,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
-// Watch starts a sampler of a running cluster, without an experiment. The caller must call Stop.
-func Watch(dir clusterdir.Dir, config clusterdir.Config) (*Sampler, error) {
+// StartSampler starts a sampler of a running cluster, without an experiment. The caller must call Stop.
+func StartSampler(dir clusterdir.Dir, config clusterdir.Config) (*Sampler, error) {
 	credentials, err := kube.Config(dir.Kubeconfig(pki.SuperAdmin.File))
 	if err != nil {
 		return nil, err

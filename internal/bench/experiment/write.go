@@ -40,7 +40,7 @@ func (r *Result) writeViews(dir string) error {
 	return writeAll(dir, files)
 }
 
-// writeAll writes files, which are given by name, to a directory.
+// writeAll writes files to a directory. files maps a file name to its content.
 func writeAll(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("%w; choose another --out", err)

@@ -90,7 +90,7 @@ func (o *clientsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	return o.each(ctx, run, func(ctx context.Context, b *bench, c contender) ([]experiment.Figure, error) {
 		var last storeserver.Report
 		for _, clients := range powersOfFour(1, o.Clients.N) {
-			args := append(o.args(o), "--clients", strconv.Itoa(clients), "--connections", connectionsOf(clients), "--duration", o.Duration.D.String())
+			args := append(o.args(o), "--clients", strconv.Itoa(clients), "--connections", connectionCount(clients), "--duration", o.Duration.D.String())
 			r, err := b.runOnNewServer(ctx, c, fmt.Sprintf("%d clients", clients), args...)
 			if err != nil {
 				return nil, err

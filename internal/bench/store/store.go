@@ -191,6 +191,6 @@ func powersOfFour(first, last int) (all []int) {
 	return append(all, last)
 }
 
-// connectionsOf returns the number of connections for a number of clients: one for each 100 clients, at
+// connectionCount returns the number of connections for a number of clients: one for each 100 clients, at
 // least 1 and at most 64.
-func connectionsOf(clients int) string { return strconv.Itoa(max(1, min(clients/100, 64))) }
+func connectionCount(clients int) string { return strconv.Itoa(max(1, min(clients/100, 64))) }

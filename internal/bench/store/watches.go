@@ -91,7 +91,7 @@ func (o *watchOptions) step(ctx context.Context, b *bench, c contender, watchers
 			probed := make(chan error, 1)
 			go func() { probed <- probe(probing, server.URL, latencies) }()
 			report, _, err = b.lab.Run(ctx, server, "watch", "--watchers", strconv.Itoa(watchers),
-				"--watch-connections", connectionsOf(watchers*10), "--clients", "10", "--rate", strconv.Itoa(o.Rate),
+				"--watch-connections", connectionCount(watchers*10), "--clients", "10", "--rate", strconv.Itoa(o.Rate),
 				"--duration", o.Duration.D.String(), "--key-space-size", "1000", "--val-size", "1024")
 			stop()
 			return errors.Join(err, <-probed)

@@ -29,7 +29,7 @@ type allOptions struct {
 }
 
 func newBenchAll(version string) benchmark {
-	o := &allOptions{request: experiment.DefaultRequest(), band: experiment.DefaultBand}
+	o := &allOptions{request: experiment.DefaultRequest(), band: experiment.DefaultTolerance}
 	o.request.Scale = "small"
 	return benchmark{
 		use:   "all",

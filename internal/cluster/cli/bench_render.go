@@ -14,8 +14,8 @@ func newBenchRender() *cobra.Command {
 		Use:   "render DIR...",
 		Short: "Rewrite the page, table and charts of stored results",
 		Long: `Rewrite index.html, table.md and the SVG files in each directory from its result.json, without
-measuring again. Use this command after a change of the code that draws charts or pages. It does not
-change result.json or other files.`,
+measuring again. Use this command after a change of the code that draws charts or pages. It changes no
+other files.`,
 		Example: `  k1m bench render results/2026-11-20T101500Z_limits
   k1m bench render experiments/limits experiments/slo`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),

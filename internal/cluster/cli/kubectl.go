@@ -55,6 +55,7 @@ everything after "--", are passed to kubectl.`,
 			}
 			env := slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "KUBECONFIG=") })
 			env = append(env, "KUBECONFIG="+dir.Kubeconfig(pki.Admin.File))
+			// Exec returns only if it fails.
 			return fmt.Errorf("running kubectl: %w", syscall.Exec(kubectl, append([]string{"kubectl"}, args...), env))
 		},
 	}

@@ -24,7 +24,7 @@ const (
 	topSamples = 3
 	// topTimeout is long, because a sample takes longer than its interval on a busy machine.
 	topTimeout = 20 * time.Second
-	// pageWidth and pageHeight are the size of a page outside a terminal, in characters.
+	// pageWidth and pageHeight are the size, in characters, of a page that is printed once.
 	pageWidth, pageHeight = 124, 100
 )
 
@@ -66,7 +66,7 @@ and exits.`,
 		if err := lifecycle.RequireRunning(dir); err != nil {
 			return err
 		}
-		sampler, err := experiment.Watch(dir, config)
+		sampler, err := experiment.StartSampler(dir, config)
 		if err != nil {
 			return err
 		}
@@ -93,6 +93,7 @@ func awaitSamples(ctx context.Context, sampler *experiment.Sampler) error {
 	defer cancel()
 	for {
 		for _, series := range sampler.Recent(topSamples) {
+			// A rate needs two samples, so n samples result in n-1 points.
 			if series.Plot == experiment.CPUPlot && len(series.Points) >= topSamples-1 {
 				return nil
 			}

@@ -13,7 +13,7 @@ import (
 const dataVersion = 1
 
 // DataFormat is the content of format.json in a data directory. k1m refuses to use the directory for
-// another store, and an incompatible k1m refuses to use it at all.
+// another store, or if it does not support this version of the layout.
 type DataFormat struct {
 	Version int    `json:"version"`
 	Store   string `json:"store"`

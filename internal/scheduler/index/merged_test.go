@@ -112,7 +112,7 @@ func TestMergedSummariesEqualWholeIndex(t *testing.T) {
 			batch := 0
 			for ; ; batch++ {
 				class = whole.class(key)
-				undo := class.surround(nominated)
+				undo := class.includeNominated(nominated)
 				want, fitting := bestNodes(class)
 				undo()
 				pick, outcome := merged.Choose()

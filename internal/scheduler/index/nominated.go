@@ -12,9 +12,9 @@ type Nominated struct {
 	Extra []Amount
 }
 
-// surround makes the nodes with nominated pods special until undo is called. A barred node gets no bucket,
+// includeNominated makes the nodes with nominated pods special until undo is called. A barred node gets no bucket,
 // so queries do not choose it.
-func (c *Class) surround(nominated []Nominated) (undo func()) {
+func (c *Class) includeNominated(nominated []Nominated) (undo func()) {
 	if len(nominated) == 0 {
 		return func() {}
 	}

@@ -48,7 +48,7 @@ type Choice struct {
 // If sample is above 0, it chooses the best node of a random sample of that many fitting nodes; scores are
 // still normalized over all fitting nodes.
 func (c *Class) Choose(nominated []Nominated, sample int) (Choice, bool) {
-	defer c.surround(nominated)()
+	defer c.includeNominated(nominated)()
 	r := &c.scratch
 	fitting := c.candidates(r)
 	if fitting == 0 {
@@ -308,7 +308,7 @@ func (v *view) addSpread(r *ranking) {
 	scored := 0
 	for i := range r.candidates {
 		candidate := &r.candidates[i]
-		candidate.ignored = v.spec.AllKeys && !v.hasSoftKeys(candidate.group)
+		candidate.ignored = v.spec.RequireAllKeys && !v.hasSoftKeys(candidate.group)
 		if !candidate.ignored {
 			scored += candidate.group.count
 		}

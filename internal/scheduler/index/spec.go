@@ -16,16 +16,16 @@ type Spec struct {
 	// ScheduleAnyway.
 	Hard []HardSpread
 	Soft []SoftSpread
-	// AllKeys is true if a node that lacks any of the topology keys of Soft gets no score for Soft.
-	AllKeys bool
+	// RequireAllKeys is true if a node gets a score for Soft only if it has all topology keys of Soft.
+	RequireAllKeys bool
 	// SpreadWeight and AffinityWeight are the weights of the scores of Soft and Prefer.
 	SpreadWeight, AffinityWeight int64
 
 	// Forbid are the counters of required anti-affinity: they must be zero for the node's topology
 	// values. A node without the topology key satisfies them.
 	Forbid []int
-	// ForbidIfAny is true if nominated pods count for Forbid only while some running pod in the
-	// cluster counts for it. kube-scheduler's plugin has this exception.
+	// ForbidIfAny: if true, nominated pods are ignored for Forbid while no running pod in the cluster
+	// counts for Forbid. kube-scheduler's InterPodAffinity does the same.
 	ForbidIfAny bool
 	// Require are the counters of required affinity: they must be above zero for the node's topology
 	// values. If all of them are zero in the whole cluster and SelfMatch is true, the pod is the
@@ -79,8 +79,9 @@ type Judge interface {
 	Topology(shape ShapeID) Topology
 	// Amounts returns the amounts that a running pod of a kind adds to the counters.
 	Amounts(kind KindID) []Amount
-	// Stale reports whether the Spec is outdated, for example because pods exist for which the class
-	// lacks counters. Then the class must be replaced by one with a new Spec.
+	// Stale reports whether the Spec is outdated, for example because there are now pods whose affinity
+	// terms need a counter that the class does not have. Then the class must be replaced by one with a
+	// new Spec.
 	Stale() bool
 	// ImageScore returns the current weighted score of an image set (see [Verdict.ImageSet]).
 	ImageScore(imageSet int32) int64
@@ -97,13 +98,14 @@ type Verdict struct {
 	// ImageSet is the number of the node's image set: which of the pod's images the node has (see
 	// [Judge.ImageScore]).
 	ImageSet int32
-	// Refusal is the number of the reason for which the node does not fit. The judge chooses it.
+	// Refusal is an ID of the reason why the node does not fit. The implementation of Judge assigns the
+	// IDs.
 	Refusal int32
 }
 
 // Topology has the topology values of a node and the counters that count its pods.
 type Topology struct {
-	// Values are the numbers of the node's label values for [Spec.Keys]; 0 for a missing label.
+	// Values are the IDs of the node's label values for [Spec.Keys]; 0 for a missing label.
 	Values []int32
 	// Host is true if the node has a hostname label (see [HostKey]).
 	Host bool

@@ -90,8 +90,8 @@ type HostCount struct {
 // it.
 type Stepper interface {
 	// Steps predicts the verdicts on a node in a state with one, two, … more pods of the class. It
-	// returns up to that many steps as most says, and fewer if further ones cannot be predicted.
-	Steps(node NodeID, state *State, most int) ([]Step, error)
+	// returns at most limit steps, and fewer if further ones cannot be predicted.
+	Steps(node NodeID, state *State, limit int) ([]Step, error)
 }
 
 // PerNodeJudge is a [Judge] for which the topology of a node can differ from that of its shape.
@@ -106,7 +106,7 @@ type PerNodeJudge interface {
 // parameter offers limits the number of offered nodes of each group, and steps the number of steps of each
 // offered node.
 func (c *Class) Summarize(nominated []Nominated, offers, steps int) (Summary, error) {
-	defer c.surround(nominated)()
+	defer c.includeNominated(nominated)()
 	s := c.Counts()
 	for _, g := range c.list {
 		if g.count == 0 {
@@ -138,7 +138,7 @@ func (c *Class) Summarize(nominated []Nominated, offers, steps int) (Summary, er
 // SummarizeOnly returns a summary whose groups contain only one node, if the node fits. The counters are
 // those of all nodes.
 func (c *Class) SummarizeOnly(node NodeID, nominated []Nominated, steps int) (Summary, error) {
-	defer c.surround(nominated)()
+	defer c.includeNominated(nominated)()
 	s := c.Counts()
 	b := c.bucketAt(node)
 	if b == nil {
@@ -155,7 +155,7 @@ func (c *Class) SummarizeOnly(node NodeID, nominated []Nominated, steps int) (Su
 // instead of using the verdict on its state. The summary offers one of the best nodes of each group. The
 // counters are those of all nodes.
 func (c *Class) SummarizeEach(nodes []NodeID, nominated []Nominated, verdict func(NodeID) (Verdict, error)) (Summary, error) {
-	defer c.surround(nominated)()
+	defer c.includeNominated(nominated)()
 	s := c.Counts()
 	numbers := map[string]int{}
 	for _, node := range nodes {
@@ -280,7 +280,7 @@ func (c *Class) NodeCounts(node NodeID) NodeCounts {
 
 // WithNominated calls f while the class takes nominated pods into account.
 func (c *Class) WithNominated(nominated []Nominated, f func()) {
-	defer c.surround(nominated)()
+	defer c.includeNominated(nominated)()
 	f()
 }
 

@@ -172,7 +172,7 @@ func (in *Intake) Take(pod *v1.Pod) {
 	pod.ResourceVersion = ""
 	in.trim(pod)
 	if reason := in.take(pod); reason != "" {
-		Drop(reason)
+		CountDropped(reason)
 	}
 }
 

@@ -19,8 +19,8 @@ const (
 	dropForeign = "foreign"
 	// dropExists: the watch has already shown the pod, or another pod has its name.
 	dropExists = "exists"
-	// dropNamespace: another pod of the namespace was recently not stored, so the intake ignores the webhook's
-	// pods of this namespace for some time.
+	// dropNamespace: the webhook recently delivered a pod of this namespace that was then not stored. The
+	// intake therefore ignores pods of this namespace from the webhook for some time.
 	dropNamespace = "namespace"
 	// dropNotLeading: this scheduler does not lead.
 	dropNotLeading = "not_leading"
@@ -43,8 +43,8 @@ var (
 		Help:           "Number of pods that were added to the scheduling queue, by the source that delivered them first: webhook or watch",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"source"})
-	seenAfter = metrics.NewHistogramVec(&metrics.HistogramOpts{
-		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_seen_duration_seconds",
+	queuedAfter = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_queued_duration_seconds",
 		Help:           "Time from the creation of a pod until it was added to the scheduling queue, by source; creation timestamps are whole seconds, so a single value is up to a second too long",
 		Buckets:        metrics.ExponentialBuckets(0.125, 2, 12),
 		StabilityLevel: metrics.ALPHA,
@@ -62,7 +62,7 @@ var (
 	}, []string{"reason"})
 	confirmations = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_confirmations_total",
-		Help:           "Number of pods from the webhook that were confirmed as stored, by source: watch, or get (a request to the API server)",
+		Help:           "Number of pods from the webhook that were confirmed as stored; label by: watch, or get (a request to the API server)",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"by"})
 	expired = metrics.NewCounterVec(&metrics.CounterOpts{
@@ -76,29 +76,29 @@ var (
 		StabilityLevel: metrics.ALPHA,
 	})
 	earlyPods = metrics.NewGauge(&metrics.GaugeOpts{
-		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_unconfirmed_pods",
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_early_pods",
 		Help:           "Number of pods from the webhook that the intake tracks, because the watch has not shown them",
 		StabilityLevel: metrics.ALPHA,
 	})
 )
 
 var registerMetrics = sync.OnceFunc(func() {
-	legacyregistry.MustRegister(taken, seenAfter, leadTime, dropped, confirmations, expired, returned, earlyPods)
+	legacyregistry.MustRegister(taken, queuedAfter, leadTime, dropped, confirmations, expired, returned, earlyPods)
 })
 
-// Drop counts a pod that is left to the watch. reason is a label value of the metric.
-func Drop(reason string) { dropped.WithLabelValues(reason).Inc() }
+// CountDropped counts a pod that is left to the watch. reason is a label value of the metric.
+func CountDropped(reason string) { dropped.WithLabelValues(reason).Inc() }
 
-// SeenMessage is the message that is logged with `--vmodule=intake_metrics=4` for each pod that is added to
+// QueuedMessage is the message that is logged with `--vmodule=intake_metrics=4` for each pod that is added to
 // the scheduling queue. Benchmarks parse it.
-const SeenMessage = "Pod taken in"
+const QueuedMessage = "Pod added to the scheduling queue"
 
 // recordTaken updates the metrics for a pod that is added to the queue. It does not measure the time for
 // pods that were created before the scheduler was started.
 func (in *Intake) recordTaken(pod *v1.Pod, source string, now time.Time) {
 	taken.WithLabelValues(source).Inc()
 	if created := pod.CreationTimestamp.Time; created.After(in.started) {
-		seenAfter.WithLabelValues(source).Observe(now.Sub(created).Seconds())
+		queuedAfter.WithLabelValues(source).Observe(now.Sub(created).Seconds())
 	}
-	klog.V(4).InfoS(SeenMessage, "pod", klog.KObj(pod), "source", source, "unixMicros", now.UnixMicro())
+	klog.V(4).InfoS(QueuedMessage, "pod", klog.KObj(pod), "source", source, "unixMicros", now.UnixMicro())
 }

@@ -191,15 +191,15 @@ func (cl *Class) arithmeticVerdict(id index.NodeID, used *index.State) (index.Ve
 	return verdict, true, nil
 }
 
-// Steps predicts the verdicts on a node with one, two, … more pods of the class, at most most. If plugins
-// have to run, it returns only one step.
-func (cl *Class) Steps(id index.NodeID, used *index.State, most int) ([]index.Step, error) {
+// Steps predicts the verdicts on a node with one, two, … more pods of the class, for at most limit pods.
+// If plugins have to run, it returns only one step.
+func (cl *Class) Steps(id index.NodeID, used *index.State, limit int) ([]index.Step, error) {
 	if !cl.simple {
 		return cl.pluginStep(id)
 	}
-	steps := make([]index.Step, 0, most)
+	steps := make([]index.Step, 0, limit)
 	after := *used
-	for len(steps) < most {
+	for len(steps) < limit {
 		after = cl.request.addTo(after)
 		verdict, fits, err := cl.arithmeticVerdict(id, &after)
 		if err != nil {

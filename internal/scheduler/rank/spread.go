@@ -68,7 +68,7 @@ func (cl *Class) specifySpread() error {
 	if len(given) == 0 && fallback != nil {
 		given = cl.profile.spread.defaults
 	}
-	cl.Spec.AllKeys = len(pod.Spec.TopologySpreadConstraints) > 0 || !cl.profile.spread.systemDefaulting
+	cl.Spec.RequireAllKeys = len(pod.Spec.TopologySpreadConstraints) > 0 || !cl.profile.spread.systemDefaulting
 	for _, action := range []v1.UnsatisfiableConstraintAction{v1.DoNotSchedule, v1.ScheduleAnyway} {
 		var keys []string
 		for i := range given {
@@ -76,7 +76,7 @@ func (cl *Class) specifySpread() error {
 				keys = append(keys, given[i].TopologyKey)
 			}
 		}
-		if action == v1.ScheduleAnyway && !cl.Spec.AllKeys {
+		if action == v1.ScheduleAnyway && !cl.Spec.RequireAllKeys {
 			keys = nil
 		}
 		for i := range given {

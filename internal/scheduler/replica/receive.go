@@ -14,7 +14,7 @@ func (r *Replica) Connected(from string) { r.holder.Connected(from) }
 func (r *Replica) Receive(from string, b *wire.Batch) error {
 	for _, a := range b.Assignments {
 		r.member.Adopt(a)
-		r.member.CorrectTerm(from, a)
+		r.member.SendNewerAssignment(from, a)
 	}
 	for i := range b.Refreshing {
 		r.holder.BeginList(from, b.Refreshing[i].ID)

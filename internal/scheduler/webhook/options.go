@@ -18,7 +18,8 @@ const (
 	ModeWatch = "watch"
 	// ModeWebhook receives pods from the webhook and from the watch.
 	ModeWebhook = "webhook"
-	// modeBoth is rejected with an explanation.
+	// modeBoth is not a valid mode. Its error message tells users to choose webhook, which includes the
+	// watch.
 	modeBoth = "both"
 )
 
@@ -95,6 +96,7 @@ func (o *Options) address() string { return net.JoinHostPort(o.BindAddress, strc
 // interface if the bind address is unspecified.
 func (o *Options) advertised() (string, error) {
 	ip := net.ParseIP(o.BindAddress)
+	// ResolveBindAddress would replace a loopback address.
 	if ip.IsLoopback() {
 		return ip.String(), nil
 	}

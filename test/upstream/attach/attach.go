@@ -60,7 +60,7 @@ func attachTo(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerPro
 		<-sched.StopEverything
 		// fullScans is read first, so that the difference cannot be negative.
 		scans := fullScans.Load()
-		report("decided so far: by-index=%d by-search=%d%s", decisions.Load()-scans, scans, fallbackReasons())
+		report("decided so far: by-index=%d by-full-scan=%d%s", decisions.Load()-scans, scans, fallbackReasons())
 	}()
 	return nil
 }

@@ -109,7 +109,7 @@ fn shape_table(summary: &Summary, title: &str, contains: impl Fn(Class) -> bool)
         "shape",
         "class",
         "count",
-        "not succeeded",
+        "comparison false",
         "failed",
         "request bytes",
         "response bytes",

@@ -73,14 +73,11 @@ static CODE: LazyLock<Code> = LazyLock::new(|| {
 });
 
 impl Code {
-    /// The byte whose code starts `window`, and the length of the code in bits.
+    /// The byte whose code starts `window`, and the length of the code in bits. Codes of any
+    /// length are found.
     fn first(&self, window: u32) -> Option<(u8, u32)> {
-        let (byte, length) = self.table[(window >> (32 - TABLE_BITS)) as usize];
-        if length > 0 {
-            return Some((byte, length.into()));
-        }
         let ends = |length: &u32| u64::from(window) < self.lengths[*length as usize].end;
-        let length = (TABLE_BITS + 1..=MAX_CODE_BITS).find(ends)?;
+        let length = (MIN_CODE_BITS..=MAX_CODE_BITS).find(ends)?;
         let at = i64::from(window >> (32 - length)) + self.lengths[length as usize].offset;
         Some((self.bytes[at as usize], length))
     }

@@ -12,9 +12,9 @@ use pipeline::SavedSnapshot;
 /// Create a data directory from a snapshot that `etcdctl snapshot save` took of mem_etcd
 /// or of etcd. Users, roles and members of etcd are not restored.
 ///
-/// The restore undoes the changes that were made after the snapshot. The restore therefore
-/// raises the revision and marks all older revisions as compacted, which forces clients
-/// that saw these changes to list all objects again. The cluster and the member get new IDs.
+/// A restore undoes the changes that were made after the snapshot. Clients that saw these
+/// changes must list all objects again. To force them, the restore raises the revision and
+/// marks all older revisions as compacted. The cluster and the member get new IDs.
 #[derive(Args, Debug)]
 pub struct Restore {
     /// Path of the snapshot file.

@@ -24,7 +24,7 @@ type arrival struct {
 // Patterns of log lines of the scheduler for a pod that it receives or has bound.
 var (
 	// With a webhook, package intake logs new pods.
-	seenLine = regexp.MustCompile(`"` + regexp.QuoteMeta(intake.SeenMessage) + `" pod="([^"]+)" source="([a-z]+)" unixMicros=([0-9]+)`)
+	seenLine = regexp.MustCompile(`"` + regexp.QuoteMeta(intake.QueuedMessage) + `" pod="([^"]+)" source="([a-z]+)" unixMicros=([0-9]+)`)
 	// Without a webhook, upstream's event handler logs new pods.
 	watchedLine = regexp.MustCompile(`^I([0-9]{4} [0-9:]{8}\.[0-9]{6}) .*"Add event for unscheduled pod" pod="([^"]+)"`)
 	// Upstream's scheduling cycle logs binds.

@@ -69,7 +69,7 @@ func TestLogReader(t *testing.T) {
 		}
 	}
 	takenInLine := func(pod, source string, micros int) string {
-		return fmt.Sprintf("I1122 10:00:00.000001 7 intake_metrics.go:9] \"Pod taken in\" pod=%q source=%q unixMicros=%d\n", pod, source, micros)
+		return fmt.Sprintf("I1122 10:00:00.000001 7 intake_metrics.go:9] \"Pod added to the scheduling queue\" pod=%q source=%q unixMicros=%d\n", pod, source, micros)
 	}
 	write(takenInLine("bench/at-5-000000", "watch", 1))
 	s, err := openLog(path, "bench", "at-5-")
@@ -106,7 +106,7 @@ func TestPatternsMatchKlog(t *testing.T) {
 	var out strings.Builder
 	klog.LogToStderr(false)
 	klog.SetOutput(&out)
-	klog.InfoS("Pod taken in", "pod", klog.KRef("bench", "at-5-000001"), "source", "watch", "unixMicros", time.Now().UnixMicro())
+	klog.InfoS("Pod added to the scheduling queue", "pod", klog.KRef("bench", "at-5-000001"), "source", "watch", "unixMicros", time.Now().UnixMicro())
 	klog.InfoS("Successfully bound pod to node", "pod", klog.KRef("bench", "at-5-000001"), "node", "n")
 	klog.Flush()
 	klog.LogToStderr(true)

@@ -8,7 +8,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -137,18 +136,12 @@ func (h *Holder) EndList(from string, id int64, slots []int, version string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lists.End(from, id, slots, h.pods, func(pod *v1.Pod) {
-		if isNewer(pod.ResourceVersion, version) {
+		if refresh.IsNewer(pod.ResourceVersion, version) {
 			h.reserveBound(pod)
 		} else {
 			h.remove(pod.UID)
 		}
 	})
-}
-
-// isNewer returns whether resource version a is later than b. It returns false if they cannot be compared.
-func isNewer(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	return err == nil && order > 0
 }
 
 // SetPod stores the current version of a pod on one of the holder's nodes. If the pod is new, it replaces
@@ -157,7 +150,7 @@ func (h *Holder) SetPod(pod *v1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	known, ok := h.pods[pod.UID]
-	if ok && isNewer(known.Pod.ResourceVersion, pod.ResourceVersion) {
+	if ok && refresh.IsNewer(known.Pod.ResourceVersion, pod.ResourceVersion) {
 		// Two replicas watched the pod one after the other, and the second has an older version.
 		pod = known.Pod
 	}

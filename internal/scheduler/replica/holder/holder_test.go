@@ -38,6 +38,11 @@ func (h *Holder) reserve(t *testing.T, pod *v1.Pod, ready, granted bool) (refuse
 	return h.Reserve(t.Context(), "leader", 1, ready, &r)
 }
 
+// allSlots returns the numbers of all hash slots.
+func allSlots() []int {
+	return refresh.AllSlots().Of(make(membership.Table, membership.SlotCount), "")
+}
+
 func (h *Holder) checkCounts(t *testing.T, pods, reservations int) {
 	t.Helper()
 	if got := h.Counts(); got.Pods != pods || got.Reservations != reservations {
@@ -49,12 +54,11 @@ func (h *Holder) checkCounts(t *testing.T, pods, reservations int) {
 // kept at the end of the list, and that a pod that was not sent is removed, also if lists overlap.
 func TestOverlappingListsKeepSentPods(t *testing.T) {
 	h := newTestHolder(t)
-	allSlots := refresh.AllSlots().Of(make(membership.Table, membership.SlotCount), "")
 	h.SetPod(podOnNode("deleted", "1"))
 	h.BeginList("a", 1)
 	h.SetPod(podOnNode("sent", "1"))
 	h.BeginList("a", 2)
-	h.EndList("a", 1, allSlots, "")
+	h.EndList("a", 1, allSlots(), "")
 	h.checkCounts(t, 1, 0)
 	// The second list does not contain the pod, but it does not cover the pod's slot either.
 	h.EndList("a", 2, []int{(membership.SlotOf("sent") + 1) % membership.SlotCount}, "")
@@ -62,7 +66,7 @@ func TestOverlappingListsKeepSentPods(t *testing.T) {
 	// The end of a list that was not started on this connection has no effect.
 	h.BeginList("a", 3)
 	h.Connected("a")
-	h.EndList("a", 3, allSlots, "")
+	h.EndList("a", 3, allSlots(), "")
 	h.checkCounts(t, 1, 0)
 }
 
@@ -71,12 +75,11 @@ func TestOverlappingListsKeepSentPods(t *testing.T) {
 // watcher received the bind.
 func TestListOlderThanBindKeepsCapacity(t *testing.T) {
 	h := newTestHolder(t)
-	allSlots := refresh.AllSlots().Of(make(membership.Table, membership.SlotCount), "")
 	bound := podOnNode("pod", "3")
 	bound.ResourceVersion = "20"
 	h.SetPod(bound)
 	h.BeginList("b", 1)
-	h.EndList("b", 1, allSlots, "15")
+	h.EndList("b", 1, allSlots(), "15")
 	h.checkCounts(t, 0, 1)
 	if refused := h.reserve(t, podOnNode("large", "2"), true, false); refused == "" {
 		t.Error("Reserve() of 2 CPUs next to a bound pod with 3 of 4 CPUs succeeded, want it refused")
@@ -95,11 +98,11 @@ func TestListOlderThanBindKeepsCapacity(t *testing.T) {
 	older.ResourceVersion = "18"
 	h.SetPod(older)
 	h.BeginList("b", 2)
-	h.EndList("b", 2, allSlots, "19")
+	h.EndList("b", 2, allSlots(), "19")
 	h.checkCounts(t, 0, 1)
 	h.SetPod(bound)
 	h.BeginList("b", 3)
-	h.EndList("b", 3, allSlots, "25")
+	h.EndList("b", 3, allSlots(), "25")
 	h.checkCounts(t, 0, 0)
 }
 
@@ -111,7 +114,7 @@ func TestDeletedPodOfOlderListIsRemoved(t *testing.T) {
 	bound.ResourceVersion = "20"
 	h.SetPod(bound)
 	h.BeginList("b", 1)
-	h.EndList("b", 1, refresh.AllSlots().Of(make(membership.Table, membership.SlotCount), ""), "15")
+	h.EndList("b", 1, allSlots(), "15")
 	h.RemovePod("pod")
 	h.checkCounts(t, 0, 0)
 	if refused := h.reserve(t, podOnNode("large", "4"), true, false); refused != "" {

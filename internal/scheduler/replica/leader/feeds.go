@@ -6,8 +6,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Feeds are the informers for pods and nodes of a scheduler that is a replica. They get their events
-// from all replicas, because a replica itself watches only its own hash slots.
+// Feeds are the pod informer and the node informer of a scheduler replica. They get their events from all
+// replicas, because a replica itself watches only its own hash slots.
 type Feeds struct{ pods, nodes *eventInformer }
 
 // NewFactory returns an informer factory whose informers for nodes and pods are the returned feeds.

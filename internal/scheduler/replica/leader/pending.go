@@ -7,7 +7,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
@@ -95,8 +94,7 @@ func (l *Leader) isLatest(pod *v1.Pod) bool {
 		return true
 	}
 	other := stored.(*v1.Pod)
-	order, err := resourceversion.CompareResourceVersion(pod.ResourceVersion, other.ResourceVersion)
-	if err == nil && order < 0 {
+	if refresh.IsNewer(other.ResourceVersion, pod.ResourceVersion) {
 		return false
 	}
 	l.removePending(other, "")

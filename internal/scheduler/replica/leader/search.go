@@ -195,7 +195,7 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 		return nil, err
 	}
 	if query.NodeByNode {
-		class.agreed.TermKeys = query.TermKeys
+		class.agreement.TermKeys = query.TermKeys
 	}
 	if query.Offers == 0 {
 		class.wanted, class.used = class.wanted.Next(class.used), index.Used{}
@@ -206,18 +206,18 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 			delete(l.classes, key)
 			return nil, err
 		}
-		query.TermKeys = class.agreed.TermKeys
+		query.TermKeys = class.agreement.TermKeys
 		answer, err := l.owners.Query(ctx, query, len(class.Spec.Counters) > 0)
 		if err != nil {
 			return nil, err
 		}
 		if !answer.Missing.Empty() {
 			// Query again with the missing topology keys, for which the class has to be made again.
-			class.agreed.TermKeys = class.agreed.Union(answer.Missing)
+			class.agreement.TermKeys = class.agreement.Union(answer.Missing)
 			class.Class = nil
 			continue
 		}
-		l.addVisibleLabels(answer.ReferencedLabels)
+		l.addReferencedLabelKeys(answer.ReferencedLabels)
 		merged, err := l.merge(class, answer)
 		if err != nil {
 			return nil, err
@@ -237,5 +237,5 @@ func (l *Search) Placed(uid types.UID) wire.TermKeys {
 		return wire.TermKeys{}
 	}
 	l.batch.picked = ""
-	return l.batch.class.agreed.TermKeys
+	return l.batch.class.agreement.TermKeys
 }

@@ -15,7 +15,8 @@ import (
 // searchClass is a pod class of the leader.
 type searchClass struct {
 	*rank.Class
-	agreed rank.Agreement
+	// agreement is what all replicas must know about the class, so that their answers can be merged.
+	agreement rank.Agreement
 	// ownAmounts are the amounts that a placed pod of the class adds to the counters of the class.
 	ownAmounts []index.Amount
 	// lastQuery is the time of the last query. wanted is the answer size that it requested, and used
@@ -25,8 +26,8 @@ type searchClass struct {
 	used      index.Used
 }
 
-// classOf returns the class of a pod and its key. It makes a new class if walk is true, because
-// owners then evaluate each node.
+// classOf returns the class of a pod and its key. If walk is true, owners evaluate each node for this one
+// pod, so it returns a new class and does not store it.
 func (l *Search) classOf(profile *rank.Profile, pod *framework.PodInfo, walk bool) (string, *searchClass, error) {
 	if l.Outdated.Swap(false) || l.index != l.Cluster.Index {
 		clear(l.classes)
@@ -38,12 +39,12 @@ func (l *Search) classOf(profile *rank.Profile, pod *framework.PodInfo, walk boo
 	}
 	key := string(scratch)
 	if walk {
-		return key, &searchClass{agreed: rank.Agreement{MayGrow: true, PerNode: true}}, nil
+		return key, &searchClass{agreement: rank.Agreement{MayGrow: true, PerNode: true}}, nil
 	}
 	c := l.classes[key]
 	if c == nil {
 		l.evictClasses()
-		c = &searchClass{agreed: rank.Agreement{MayGrow: true}}
+		c = &searchClass{agreement: rank.Agreement{MayGrow: true}}
 		l.classes[key] = c
 	}
 	c.lastQuery = time.Now()
@@ -56,7 +57,7 @@ func (l *Search) prepare(ctx context.Context, c *searchClass, profile *rank.Prof
 	if c.Class != nil && !c.Stale() {
 		return nil
 	}
-	l.exclusively(func() { c.Class, err = rank.NewClass(ctx, l.Cluster, profile, pod, &c.agreed) })
+	l.exclusively(func() { c.Class, err = rank.NewClass(ctx, l.Cluster, profile, pod, &c.agreement) })
 	if err != nil {
 		return err
 	}
@@ -67,28 +68,27 @@ func (l *Search) prepare(ctx context.Context, c *searchClass, profile *rank.Prof
 	return nil
 }
 
-// evictClasses discards the half of the classes that were not queried for the longest time, if there
-// are too many classes.
+// evictClasses discards the least recently queried half of the classes, if there are too many.
 func (l *Search) evictClasses() {
 	if len(l.classes) < maxClasses {
 		return
 	}
-	ages := make([]int64, 0, len(l.classes))
+	queryTimes := make([]int64, 0, len(l.classes))
 	for _, class := range l.classes {
-		ages = append(ages, class.lastQuery.UnixNano())
+		queryTimes = append(queryTimes, class.lastQuery.UnixNano())
 	}
-	slices.Sort(ages)
+	slices.Sort(queryTimes)
 	for key, class := range l.classes {
-		if class.lastQuery.UnixNano() <= ages[len(ages)/2] {
+		if class.lastQuery.UnixNano() <= queryTimes[len(queryTimes)/2] {
 			delete(l.classes, key)
 		}
 	}
 }
 
-// addVisibleLabels adds pod labels to which selectors on other replicas refer.
-func (l *Search) addVisibleLabels(visible []string) {
+// addReferencedLabelKeys adds the keys of pod labels to which selectors on other replicas refer.
+func (l *Search) addReferencedLabelKeys(keys []string) {
 	names := &l.Cluster.Names
-	if before := names.Visible.Len(); names.Visible.Insert(visible...).Len() > before {
+	if before := names.Visible.Len(); names.Visible.Insert(keys...).Len() > before {
 		names.Version++
 	}
 }

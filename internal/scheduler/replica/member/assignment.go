@@ -12,9 +12,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// CorrectTerm sends the current assignment to a replica that has sent an assignment of an earlier term.
+// SendNewerAssignment sends the current assignment to a replica that has sent an assignment of an earlier term.
 // That replica does not know of the later leader, for example because its process was suspended.
-func (m *Member) CorrectTerm(from string, a *wire.Assignment) {
+func (m *Member) SendNewerAssignment(from string, a *wire.Assignment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if latest := m.assignment; latest.Term > a.Term {

@@ -2,6 +2,7 @@ package member
 
 import (
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,5 +43,41 @@ func TestRecreatedNodeMovesToItsNewOwner(t *testing.T) {
 	}
 	if got := m.holder.Counts(); got.Pods != 0 || got.Reservations != 0 {
 		t.Errorf("Counts() = %d pods and %d reservations, want 0 and 0", got.Pods, got.Reservations)
+	}
+}
+
+// TestReportAndDropNodesDoNotDeadlock sends status reports while pods of lost nodes are removed. Removal
+// holds the lock of the holder and asks the member for the owner of a node. So a report must not call the
+// holder while it holds the lock of the member.
+func TestReportAndDropNodesDoNotDeadlock(t *testing.T) {
+	f := schedtest.NewScripted(t, schedtest.NewAPI())
+	nodes := f.Sched.Cache.(*cache.Cache)
+	nodes.AddNode(klog.Logger{}, schedtest.PlainNode("node", "4"))
+	m := &Member{
+		holder: holder.New(klog.Logger{}, f.Ranker, nodes), slots: map[uint64]nodeSlot{}, peers: map[string]*peer{},
+		assignment: &wire.Assignment{Term: 2, Number: 1}, appliedStamp: stamp(2, 1), refreshed: sets.New[string](),
+	}
+	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, nil, nil)
+	m.nodes = newSlotWatcher(&v1.Node{}, nil, nil, nil, nil)
+	m.pods.synced.Store(true)
+	m.nodes.synced.Store(true)
+	pod := schedtest.PlainPod("pod", "1")
+	pod.Spec.NodeName = "node"
+	m.holder.SetPod(pod)
+	done := make(chan struct{}, 2)
+	for _, call := range []func(){func() { m.report("") }, func() { m.holder.DropNodes(nil, m.ownsNode) }} {
+		go func() {
+			for range 20_000 {
+				call()
+			}
+			done <- struct{}{}
+		}()
+	}
+	for range 2 {
+		select {
+		case <-done:
+		case <-time.After(schedtest.Patience):
+			t.Fatal("a status report and the removal of pods wait for each other")
+		}
 	}
 }

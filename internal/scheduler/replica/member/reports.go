@@ -15,7 +15,14 @@ import (
 // report sends the status of this replica to the leader. If to is not "", it sends the status only if the
 // replica of that name leads.
 func (m *Member) report(to string) {
+	// The holder is asked without the lock of the member: it asks the member for owners of nodes while it
+	// holds its own lock.
 	counts := m.holder.Counts()
+	var term int64
+	if a := m.Assignment(); a != nil {
+		term = a.Term
+	}
+	earlier := m.holder.EarlierReservations(term)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.assignment == nil || to != "" && to != m.assignment.Leader.Name {
@@ -27,9 +34,9 @@ func (m *Member) report(to string) {
 			status.Unreachable = append(status.Unreachable, member.Name)
 		}
 	}
-	if m.complete() {
-		status.Term, status.Number = m.assignment.Term, m.assignment.Number
-		status.Earlier = m.holder.EarlierReservations(m.assignment.Term)
+	// After a change of the term, the next report carries the reservations of earlier leaders.
+	if m.complete() && m.assignment.Term == term {
+		status.Term, status.Number, status.Earlier = term, m.assignment.Number, earlier
 	}
 	m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Status = status })
 }

@@ -9,10 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 )
 
 // object is a pod or a node.
@@ -125,15 +125,14 @@ func (s *slotWatcher[T]) updateSynced() {
 	s.synced.Store(!slices.ContainsFunc(s.watches, func(w *slotWatch[T]) bool { return !w.synced }))
 }
 
-// version returns the resource version up to which all watches have received all changes; "" if there
-// are no watches, or versions cannot be compared.
+// version returns the oldest resource version up to which a watch has received all changes; "" if there
+// are no watches.
 func (s *slotWatcher[T]) version() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	oldest := ""
 	for i, w := range s.watches {
-		order, err := resourceversion.CompareResourceVersion(w.version, oldest)
-		if i == 0 || err == nil && order < 0 {
+		if i == 0 || refresh.IsNewer(oldest, w.version) {
 			oldest = w.version
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // of two and must be the same in all replicas.
 const SlotCount = 1024
 
-// slotBits is the number of leading bits of a hash that are the number of its slot.
+// slotBits is the size of a slot number in bits. The first slotBits bits of a hash are its slot number.
 var slotBits = bits.Len(uint(SlotCount)) - 1
 
 // SlotOf returns the hash slot of the object with this UID, from 0 to SlotCount-1. The
@@ -41,7 +41,7 @@ func Selector(slots []int) string {
 }
 
 // firstHash returns the first hash of a slot, in the selector's notation. For SlotCount it returns 2^64,
-// the end of the last slot, which has 17 digits.
+// which is the end of the last slot. This value has 17 hexadecimal digits.
 func firstHash(slot int) string {
 	if slot == SlotCount {
 		return "0x1" + strings.Repeat("0", 16)

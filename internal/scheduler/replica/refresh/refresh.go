@@ -3,6 +3,7 @@ package refresh
 import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
@@ -12,6 +13,12 @@ type Object struct {
 	Pod *v1.Pod
 	// Tick is the number of lists that the receiver had seen start when it last received the pod.
 	Tick int64
+}
+
+// IsNewer returns whether resource version a is later than b. It returns false if they cannot be compared.
+func IsNewer(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order > 0
 }
 
 // Lists are the lists that replicas have started and not yet ended, by sender and list ID. The value is

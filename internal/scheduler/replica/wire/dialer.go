@@ -21,8 +21,8 @@ func NewDialer(certificates *TLS) *Dialer { return &Dialer{certificates: certifi
 // forward returns the function that forwards a query to a branch.
 func (d *Dialer) forward(q *Request) func(context.Context, *membership.Branch) (*Answer, error) {
 	return func(ctx context.Context, b *membership.Branch) (*Answer, error) {
-		// The branch gets a shorter deadline, which leaves it time to report the replicas
-		// below it that did not answer.
+		// The root of the branch gets a shorter timeout than this replica. It stops waiting earlier, and
+		// so has time to report which replicas below it did not answer.
 		patience := q.Patience
 		patience.Deadline -= patience.Deadline / 8
 		return d.Query(ctx, b, &Request{
@@ -45,8 +45,8 @@ func (d *Dialer) Query(ctx context.Context, b *membership.Branch, q *Request) (*
 	return answer, answer.validate()
 }
 
-// Scatter queries members along a tree (see [membership.Grow]) and merges their answers with
-// the answer of own, which may be nil.
+// Scatter queries members along a tree (see [membership.Grow]) and merges their answers with the answer
+// that own returns. own may be nil.
 func (d *Dialer) Scatter(ctx context.Context, own func() *Answer, members []membership.Member, fanout int, key []byte, q *Request) *Answer {
 	return Gather(ctx, own, membership.Grow(members, fanout, key), q.Patience, q.Query.Offers, d.forward(q))
 }

@@ -1,4 +1,4 @@
-//! Listen URLs.
+//! URLs of sockets: `http`, `https`, `unix` and `unixs`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use url::Url;
 
-/// An address to listen on, parsed from a listen URL.
+/// The address of a socket to listen on or to connect to, parsed from its URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
+pub enum SocketUrl {
     /// TCP, from a URL with the scheme `http` or `https`.
     Tcp {
         /// Host and port, separated by a colon.
@@ -25,16 +25,16 @@ pub enum Listen {
     },
 }
 
-impl Listen {
+impl SocketUrl {
     /// Whether clients must use TLS.
     pub fn uses_tls(&self) -> bool {
         match self {
-            Listen::Tcp { tls, .. } | Listen::Unix { tls, .. } => *tls,
+            SocketUrl::Tcp { tls, .. } | SocketUrl::Unix { tls, .. } => *tls,
         }
     }
 }
 
-impl FromStr for Listen {
+impl FromStr for SocketUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -48,10 +48,10 @@ impl FromStr for Listen {
                 }
                 let host = url.host_str().ok_or("has no host")?;
                 let port = url.port().ok_or("has no port")?;
-                Ok(Listen::Tcp { address: format!("{host}:{port}"), tls: scheme == "https" })
+                Ok(SocketUrl::Tcp { address: format!("{host}:{port}"), tls: scheme == "https" })
             }
             "unix" | "unixs" if !rest.is_empty() => {
-                Ok(Listen::Unix { path: PathBuf::from(rest), tls: scheme == "unixs" })
+                Ok(SocketUrl::Unix { path: PathBuf::from(rest), tls: scheme == "unixs" })
             }
             "unix" | "unixs" => Err("has no path".into()),
             _ => Err("must begin with http://, https://, unix:// or unixs://".into()),
@@ -59,13 +59,13 @@ impl FromStr for Listen {
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for SocketUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Listen::Tcp { address, tls } => {
+            SocketUrl::Tcp { address, tls } => {
                 write!(f, "{}://{address}", if *tls { "https" } else { "http" })
             }
-            Listen::Unix { path, tls } => {
+            SocketUrl::Unix { path, tls } => {
                 write!(f, "{}://{}", if *tls { "unixs" } else { "unix" }, path.display())
             }
         }
