@@ -62,6 +62,9 @@ type Change struct {
 	// Worse is true if the ratio is checked, and is worse than the stored ratio by more than the band.
 	// The run then fails.
 	Worse bool `json:"worse"`
+	// Repeated is true if the ratio was worse in the first run, and the other fields are those of a
+	// second run.
+	Repeated bool `json:"repeated,omitempty"`
 }
 
 // Changes compares the ratios of an experiment with those in the baseline. It omits ratios that the
@@ -87,6 +90,31 @@ func (b Baseline) Changes(experiment string, ratios []Ratio, band float64) (chan
 	return changes
 }
 
+// Worse returns the number of ratios that are worse.
+func Worse(changes []Change) (count int) {
+	for _, c := range changes {
+		if c.Worse {
+			count++
+		}
+	}
+	return count
+}
+
+// Confirm returns the changes of the first run, in which each worse ratio is replaced by the same ratio of a
+// second run. A ratio that the second run does not have stays worse.
+func Confirm(first, second []Change) []Change {
+	for i, c := range first {
+		again := slices.IndexFunc(second, func(s Change) bool {
+			return s.Ratio.Name == c.Ratio.Name && s.Ratio.Ours == c.Ratio.Ours && s.Ratio.Peer == c.Ratio.Peer
+		})
+		if c.Worse && again >= 0 {
+			first[i] = second[again]
+			first[i].Repeated = true
+		}
+	}
+	return first
+}
+
 // PrintChanges writes the changes as a table.
 func PrintChanges(w io.Writer, changes []Change) {
 	table := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
@@ -98,6 +126,8 @@ func PrintChanges(w io.Writer, changes []Change) {
 			verdict = fmt.Sprintf("WORSE by %.0f %%", 100*(c.Factor-1))
 		case !c.Checked:
 			verdict = "not checked"
+		case c.Repeated:
+			verdict = "ok when repeated"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s ÷ %s\t%s\t%s\t%s\n", c.Experiment, c.Ratio.Name, c.Ratio.Ours, c.Ratio.Peer,
 			number.Text(c.Stored), number.Text(c.Ratio.Ratio), verdict)

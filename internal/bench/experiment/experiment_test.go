@@ -257,6 +257,17 @@ func TestBaselineChanges(t *testing.T) {
 	}
 }
 
+// TestOnlyRatiosThatAreWorseTwiceCount combines the ratios of two runs of an experiment.
+func TestOnlyRatiosThatAreWorseTwiceCount(t *testing.T) {
+	change := func(name string, worse bool) Change { return Change{Ratio: Ratio{Name: name}, Worse: worse} }
+	first := []Change{change("stays worse", true), change("was noise", true), change("missing", true), change("fine", false)}
+	second := []Change{change("fine", true), change("was noise", false), change("stays worse", true)}
+	got := Confirm(first, second)
+	if Worse(got) != 2 || !got[0].Worse || got[1].Worse || !got[1].Repeated || !got[2].Worse || got[3].Worse {
+		t.Errorf("Confirm returned %+v, want that only the first and the third ratio are worse", got)
+	}
+}
+
 func TestLatenciesMerge(t *testing.T) {
 	a, b := NewLatencies(), NewLatencies()
 	for i := range 100 {
