@@ -478,6 +478,39 @@ fn a_failed_write_or_fsync_stops_all_writes() {
     }
 }
 
+/// A write that fails while the store is idle is reported at once, not by the next write.
+#[test]
+fn a_failure_while_idle_is_reported() {
+    let test_store = TestStore::new(WalMode::Fsync, &[]);
+    // While a lease exists, the idle store logs store time every five seconds.
+    test_store.run(Command::LeaseGrant { id: 1, ttl_seconds: 1000 }).unwrap();
+    test_store.disk.0.lock().unwrap().fail_next_write_after = Some(0);
+    let started = std::time::Instant::now();
+    while test_store.store().status().failure.is_none() {
+        assert!(started.elapsed() < Duration::from_secs(20), "the failure is not reported");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(matches!(test_store.put("after", "x"), Err(Error::LogFailed(_))));
+}
+
+/// A write that fails while lease renewals are noted on a full disk is reported, and the
+/// renewals fail.
+#[test]
+fn a_failure_beside_a_full_disk_is_reported() {
+    let test_store = TestStore::new(WalMode::Fsync, &[]);
+    test_store.run(Command::LeaseGrant { id: 1, ttl_seconds: 1000 }).unwrap();
+    test_store.disk.0.lock().unwrap().free_bytes = Some(0);
+    while test_store.put("key", &"x".repeat(50_000)).is_ok() {}
+    let grant = |id| test_store.run(Command::LeaseGrant { id, ttl_seconds: 1000 });
+    assert!((2..100_000).any(|id| grant(id).is_err()));
+    // Wait until the idle store has logged that the last grant is durable.
+    std::thread::sleep(Duration::from_secs(1));
+    test_store.disk.0.lock().unwrap().fail_next_write_after = Some(0);
+    let renewed = test_store.run(Command::LeaseRenew { id: 1 });
+    assert!(matches!(renewed, Err(Error::LogFailed(_))), "{renewed:?}");
+    assert!(test_store.store().status().failure.is_some());
+}
+
 /// A failed sync of the flusher stops all writes too.
 #[test]
 fn a_failed_flush_stops_all_writes() {
