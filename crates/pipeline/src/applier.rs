@@ -261,7 +261,12 @@ impl Applier {
         let log_cannot_grow = matches!(error, Error::NoSpace | Error::CannotGrow(_));
         if log_cannot_grow && round.iter().any(renews) {
             let clock_ms = self.shared.clock.time_ms(Instant::now());
-            self.disk.iter_mut().for_each(|disk| disk.journal.set_renewals_unlogged(clock_ms));
+            let mut journals = self.disk.iter_mut().map(|disk| &mut disk.journal);
+            let noted = journals.try_for_each(|journal| journal.set_renewals_unlogged(clock_ms));
+            if let Err(error) = noted {
+                let error = self.shared.fail(&error);
+                return round.iter().map(|_| Err(error.clone())).collect();
+            }
         }
         let revision = self.shared.published.load(Ordering::Acquire);
         let reply = |s: &Submission| match log_cannot_grow && renews(s) {
@@ -290,9 +295,10 @@ impl Applier {
         let position = self.position();
         let Some(disk) = &mut self.disk else { return };
         match disk.journal.on_idle(position) {
-            // These effects are optional. Without space, or after a failure, they are
-            // omitted.
-            Ok(()) | Err(files::Error::NoSpace { .. } | files::Error::Poisoned) => {}
+            // These effects are optional. Without space, they are omitted.
+            Ok(()) | Err(files::Error::NoSpace { .. }) => {}
+            // Report the failure now. The next write may be far away.
+            Err(error) if disk.journal.has_failed() => drop(self.shared.fail(&error)),
             Err(error) => tracing::warn!(%error, "could not append to the log of the idle store"),
         }
     }

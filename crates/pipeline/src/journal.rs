@@ -225,13 +225,18 @@ impl Journal {
 
     /// Notes that lease renewals are acknowledged without being logged, because the disk
     /// is full. The first call writes into the spare room of the log: an effect that renews
-    /// all leases. After a crash, leases may therefore expire late, but not early.
-    pub(crate) fn set_renewals_unlogged(&mut self, at_ms: i64) {
-        if !std::mem::replace(&mut self.renewals_unlogged, true) {
-            encode(&[Effect::AllLeasesRenewed { at_ms }], &mut self.payload);
-            // If the spare room is used up, the effect is not logged: after a crash,
-            // renewed leases may expire early.
-            let _ = self.log.append_spare(&self.payload);
+    /// all leases. After a crash, leases may therefore expire late, but not early. Fails if
+    /// the log fails.
+    pub(crate) fn set_renewals_unlogged(&mut self, at_ms: i64) -> Result<(), Error> {
+        if std::mem::replace(&mut self.renewals_unlogged, true) {
+            return Ok(());
+        }
+        encode(&[Effect::AllLeasesRenewed { at_ms }], &mut self.payload);
+        match self.log.append_spare(&self.payload) {
+            // The spare room is used up, so the effect is not logged: after a crash, renewed
+            // leases may expire early.
+            Err(Error::NoSpace { .. }) => Ok(()),
+            appended => appended,
         }
     }
 
