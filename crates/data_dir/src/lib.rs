@@ -3,6 +3,7 @@
 //! ```text
 //! LOCK        locked (flock) by the process that uses the directory
 //! IDENTITY    format, cluster ID and member ID, as text
+//! MANIFEST    the snapshots of the store, as text (crate `snapshot`)
 //! wal/        segments of the log (crate `wal`)
 //! snap/       snapshots (crate `snapshot`), unless --snapshot-dir is set
 //! ```
@@ -10,79 +11,80 @@
 //! # Invariants
 //!
 //! - At most one process uses a data directory at a time.
-//! - `wal/` is made durable before `IDENTITY`. A directory with an identity but without a
-//!   log has therefore lost its log, and is refused.
+//! - `wal/` and `MANIFEST` are made durable before `IDENTITY`. A directory with an identity
+//!   but without a log has therefore lost its log, and is refused. One without a manifest
+//!   was written by an earlier version.
 //! - A directory with files of another program is refused. These files are not changed.
 
 #![warn(missing_docs)]
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-use files::Error;
-use rustix::fs::{FlockOperation, flock};
+pub use files::Identity;
+use files::replace::{replace, sync_parent};
+use files::{Error, lock};
 
 /// The format of data directories that this version writes, and the newest that it reads.
 const FORMAT: u32 = 1;
 /// Name of the directory of the log.
 const WAL: &str = "wal";
 
-/// The IDs of a store. Neither is 0. They never change during the life of a data
-/// directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// ID of the cluster.
-    pub cluster_id: u64,
-    /// ID of this member.
-    pub member_id: u64,
-}
+/// Name of the list of the store's snapshots.
+const MANIFEST: &str = "MANIFEST";
 
 /// A data directory, locked by this process until the value is dropped.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
     identity: Identity,
-    _lock: File,
+    /// `None` if only this process reads the directory and it has no lock file.
+    _lock: Option<File>,
 }
 
 impl DataDir {
     /// Locks the directory `path`, and creates it if it is missing. A new directory gets
-    /// the identity `fresh`; an existing one keeps its own.
-    pub fn open(path: &Path, fresh: Identity) -> Result<DataDir, Error> {
+    /// the identity `fresh`; an existing one keeps its own. `prepare` writes further files
+    /// of a new directory. The identity is written last.
+    pub fn open(
+        path: &Path,
+        fresh: Identity,
+        prepare: impl FnOnce(&DataDir) -> Result<(), Error>,
+    ) -> Result<DataDir, Error> {
         let lock = create_locked(path)?;
-        let identity = match fs::read_to_string(path.join("IDENTITY")) {
+        let opened = |identity| DataDir { path: path.to_owned(), identity, _lock: Some(lock) };
+        match fs::read_to_string(path.join("IDENTITY")) {
             Ok(text) => {
                 require_log(path)?;
-                parse_identity(&text, path)?
+                Ok(opened(parse_identity(&text, path)?))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 refuse_foreign(path)?;
-                // Make the log directory durable before the identity: see the invariants
-                // above.
-                create_log_directory(path).map_err(Error::io("create", path.join(WAL)))?;
-                write_identity(path, fresh)?;
-                fresh
+                let dir = opened(fresh);
+                dir.complete(prepare)?;
+                Ok(dir)
             }
-            Err(error) => return Err(Error::io("read", path.join("IDENTITY"))(error)),
-        };
-        Ok(DataDir { path: path.to_owned(), identity, _lock: lock })
+            Err(error) => Err(Error::io("read", path.join("IDENTITY"))(error)),
+        }
     }
 
-    /// Locks the existing directory `path`. Creates the lock file if it is missing, and
-    /// nothing else.
-    pub fn open_existing(path: &Path) -> Result<DataDir, Error> {
-        let file = path.join("IDENTITY");
-        let text = fs::read_to_string(&file).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                let reason = "it has no file IDENTITY".into();
-                Error::Foreign { path: path.to_owned(), reason }
-            }
-            _ => Error::io("read", &file)(error),
-        })?;
-        let lock = lock(path)?;
-        Ok(DataDir { path: path.to_owned(), identity: parse_identity(&text, path)?, _lock: lock })
+    /// Opens the existing directory `path` for reading, and locks it against processes that
+    /// write to it. Changes nothing.
+    pub fn inspect(path: &Path) -> Result<DataDir, Error> {
+        let identity = read_identity(path)?;
+        match lock::shared(path)? {
+            (true, lock) => Ok(DataDir { path: path.to_owned(), identity, _lock: lock }),
+            (false, _) => Err(Error::InUse { path: path.to_owned() }),
+        }
+    }
+
+    /// Locks the directory for writing, after [`DataDir::inspect`].
+    pub fn lock_for_writing(self) -> Result<DataDir, Error> {
+        let DataDir { path, identity, _lock: shared } = self;
+        drop(shared);
+        let lock = lock_exclusive(&path)?;
+        Ok(DataDir { path, identity, _lock: Some(lock) })
     }
 
     /// Fails if the directory of the log is missing.
@@ -102,24 +104,37 @@ impl DataDir {
         Ok(renamed)
     }
 
-    /// Creates a data directory with the snapshots that `fill` writes; `fill` gets the
-    /// path of the snapshot directory. `path` must be empty or missing. The identity is
-    /// written last, because a directory without it is refused: so an interrupted call
-    /// leaves no usable directory.
+    /// Creates a data directory with the snapshots that `fill` writes. `path` must be empty
+    /// or missing. The identity is written last, because a directory without it is refused:
+    /// so an interrupted call leaves no usable directory.
     pub fn create_filled(
         path: &Path,
         fresh: Identity,
-        fill: impl FnOnce(PathBuf) -> Result<(), Error>,
+        fill: impl FnOnce(&DataDir) -> Result<(), Error>,
     ) -> Result<DataDir, Error> {
         if path.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
             return Err(Error::NotEmpty { path: path.to_owned() });
         }
         let lock = create_locked(path)?;
-        let dir = DataDir { path: path.to_owned(), identity: fresh, _lock: lock };
-        fill(dir.snapshot_dir())?;
-        create_log_directory(path).map_err(Error::io("create", path.join(WAL)))?;
-        write_identity(path, fresh)?;
+        let dir = DataDir { path: path.to_owned(), identity: fresh, _lock: Some(lock) };
+        dir.complete(fill)?;
         Ok(dir)
+    }
+
+    /// Writes the files of a new directory, the identity last.
+    fn complete(&self, fill: impl FnOnce(&DataDir) -> Result<(), Error>) -> Result<(), Error> {
+        fill(self)?;
+        create_log_directory(&self.path).map_err(Error::io("create", self.log_dir()))?;
+        write_identity(&self.path, self.identity)
+    }
+
+    /// Renames the damaged manifest. Returns its new path.
+    pub fn set_manifest_aside(&self) -> Result<PathBuf, Error> {
+        let manifest = self.manifest();
+        let renamed = unused_damaged_name(&manifest);
+        fs::rename(&manifest, &renamed).map_err(Error::io("rename", &manifest))?;
+        sync_parent(&manifest).map_err(Error::io("fsync", &self.path))?;
+        Ok(renamed)
     }
 
     /// Returns the IDs of the store.
@@ -130,6 +145,11 @@ impl DataDir {
     /// Returns the default directory of the snapshots.
     pub fn snapshot_dir(&self) -> PathBuf {
         self.path.join("snap")
+    }
+
+    /// Returns the path of the list of the store's snapshots.
+    pub fn manifest(&self) -> PathBuf {
+        self.path.join(MANIFEST)
     }
 
     /// Returns the directory of the log.
@@ -157,33 +177,18 @@ fn create_locked(path: &Path) -> Result<File, Error> {
         .mode(0o700)
         .create(path)
         .map_err(Error::io("create data directory", path))?;
-    lock(path)
+    lock_exclusive(path)
 }
 
-fn lock(path: &Path) -> Result<File, Error> {
-    let file = path.join("LOCK");
-    let lock = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&file)
-        .map_err(Error::io("open", &file))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::InUse { path: path.to_owned() }),
-        Err(error) => Err(Error::io("lock", file)(error.into())),
-    }
+fn lock_exclusive(path: &Path) -> Result<File, Error> {
+    lock::exclusive(path)?.ok_or_else(|| Error::InUse { path: path.to_owned() })
 }
 
 /// Creates the directory of the log, if it is missing, and makes it durable.
 fn create_log_directory(path: &Path) -> std::io::Result<()> {
     fs::create_dir_all(path.join(WAL))?;
     File::open(path)?.sync_all()?;
-    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        Some(parent) => File::open(parent)?.sync_all(),
-        None => File::open(".")?.sync_all(),
-    }
+    sync_parent(path)
 }
 
 /// Fails if the directory of the log is missing.
@@ -212,7 +217,8 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
         let name = entry.file_name();
         // A start can leave these files if it is interrupted before it has written the
         // identity.
-        if name != "LOCK" && name != "IDENTITY.new" && name != "lost+found" && name != WAL {
+        let ours = [lock::NAME, "IDENTITY.new", MANIFEST, "MANIFEST.new", "lost+found", WAL];
+        if !ours.iter().any(|ours| name == *ours) {
             return foreign(format!("it contains {}", name.display()));
         }
     }
@@ -225,15 +231,21 @@ fn write_identity(path: &Path, identity: Identity) -> Result<(), Error> {
         "format {FORMAT}\ncluster_id {:016x}\nmember_id {:016x}\n",
         identity.cluster_id, identity.member_id
     );
-    let (new, final_name) = (path.join("IDENTITY.new"), path.join("IDENTITY"));
-    let write = || {
-        let mut file = File::create(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, &final_name)?;
-        File::open(path)?.sync_all()
-    };
-    write().map_err(Error::io("write", &final_name))
+    let file = path.join("IDENTITY");
+    replace(&file, text.as_bytes()).map_err(Error::io("write", file))
+}
+
+/// Reads the identity of the existing directory `path`.
+fn read_identity(path: &Path) -> Result<Identity, Error> {
+    let file = path.join("IDENTITY");
+    let text = fs::read_to_string(&file).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            let reason = "it has no file IDENTITY".into();
+            Error::Foreign { path: path.to_owned(), reason }
+        }
+        _ => Error::io("read", &file)(error),
+    })?;
+    parse_identity(&text, path)
 }
 
 /// Parses the content of `IDENTITY`.
@@ -267,12 +279,12 @@ mod tests {
     fn open_keeps_the_identity_and_locks_the_directory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
-        let first = DataDir::open(&path, FRESH).unwrap();
-        let second = DataDir::open(&path, FRESH).unwrap_err();
+        let first = DataDir::open(&path, FRESH, |_| Ok(())).unwrap();
+        let second = DataDir::open(&path, FRESH, |_| Ok(())).unwrap_err();
         assert!(matches!(second, Error::InUse { .. }), "unexpected error: {second}");
         drop(first);
         let other = Identity { cluster_id: 1, member_id: 2 };
-        assert_eq!(DataDir::open(&path, other).unwrap().identity(), FRESH);
+        assert_eq!(DataDir::open(&path, other, |_| Ok(())).unwrap().identity(), FRESH);
     }
 
     #[test]
@@ -280,34 +292,34 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let _listener =
             std::os::unix::net::UnixListener::bind(dir.path().join("etcd.sock")).unwrap();
-        assert_eq!(DataDir::open(dir.path(), FRESH).unwrap().identity(), FRESH);
+        assert_eq!(DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap().identity(), FRESH);
         let other = tempfile::tempdir().unwrap();
         fs::write(other.path().join("etcd.sock"), "").unwrap();
-        assert!(DataDir::open(other.path(), FRESH).is_err());
+        assert!(DataDir::open(other.path(), FRESH, |_| Ok(())).is_err());
     }
 
     #[test]
     fn open_refuses_foreign_newer_and_damaged_directories() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("member")).unwrap();
-        let error = DataDir::open(dir.path(), FRESH).unwrap_err();
+        let error = DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("data of etcd"), "unexpected error: {error}");
 
         let newer = tempfile::tempdir().unwrap();
         fs::create_dir(newer.path().join(WAL)).unwrap();
         fs::write(newer.path().join("IDENTITY"), "format 9\n").unwrap();
-        let error = DataDir::open(newer.path(), FRESH).unwrap_err();
+        let error = DataDir::open(newer.path(), FRESH, |_| Ok(())).unwrap_err();
         assert!(matches!(error, Error::NewerFormat { found: 9, .. }), "unexpected error: {error}");
 
         let lost = tempfile::tempdir().unwrap();
-        drop(DataDir::open(lost.path(), FRESH).unwrap());
+        drop(DataDir::open(lost.path(), FRESH, |_| Ok(())).unwrap());
         fs::remove_dir(lost.path().join(WAL)).unwrap();
-        let error = DataDir::open(lost.path(), FRESH).unwrap_err();
+        let error = DataDir::open(lost.path(), FRESH, |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("log is missing"), "unexpected error: {error}");
 
         let broken = tempfile::tempdir().unwrap();
         fs::create_dir(broken.path().join(WAL)).unwrap();
         fs::write(broken.path().join("IDENTITY"), "format 1\ncluster_id 0\n").unwrap();
-        assert!(DataDir::open(broken.path(), FRESH).is_err());
+        assert!(DataDir::open(broken.path(), FRESH, |_| Ok(())).is_err());
     }
 }

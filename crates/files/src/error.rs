@@ -78,6 +78,58 @@ pub enum Error {
         /// The data directory.
         path: PathBuf,
     },
+    /// Another process holds the lock of the snapshot directory.
+    #[error(
+        "snapshot directory {path} is in use by another process: every store needs its own --snapshot-dir"
+    )]
+    SnapshotsInUse {
+        /// The snapshot directory.
+        path: PathBuf,
+    },
+    /// The log does not begin with record 1, and none of the snapshots that the data
+    /// directory lists is in the snapshot directory.
+    #[error(
+        "{path} is missing, and the log is incomplete without it: is --snapshot-dir the directory that was used before?"
+    )]
+    MissingSnapshot {
+        /// The newest listed snapshot.
+        path: PathBuf,
+    },
+    /// The snapshots are in the data directory, but another directory is to be used.
+    #[error(
+        "the snapshots of this store are in {found}: move them to {path}, or start without --snapshot-dir"
+    )]
+    SnapshotsElsewhere {
+        /// The snapshot directory that is to be used.
+        path: PathBuf,
+        /// The directory that contains snapshots.
+        found: PathBuf,
+    },
+    /// The log ends before the last record that the snapshot covers, and the WAL mode allows
+    /// no such loss.
+    #[error(
+        "the log in {path} has lost its end: the log ends with record {last}, but the snapshot covers records up to {covered}; restore the log from a backup, or run `mem_etcd repair` to see what can be kept"
+    )]
+    ShortLog {
+        /// The directory of the log.
+        path: PathBuf,
+        /// The last record in the log.
+        last: u64,
+        /// The last record that the snapshot covers.
+        covered: u64,
+    },
+    /// A snapshot of an earlier version, which carries no identity, does not fit the log.
+    #[error(
+        "{path} may belong to another store: it covers records up to {covered}, but the log ends with record {last}; if it does, move it away, otherwise restore the log from a backup"
+    )]
+    UnknownSnapshot {
+        /// The snapshot.
+        path: PathBuf,
+        /// The last record that the snapshot covers.
+        covered: u64,
+        /// The last record in the log.
+        last: u64,
+    },
     /// A data directory that is to be created contains files.
     #[error("{path} is not empty: move it away, or use another --data-dir")]
     NotEmpty {
@@ -108,6 +160,16 @@ impl Error {
     pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |cause| Error::Io { action, path, cause }
+    }
+
+    /// Whether the reason is a full disk.
+    pub fn is_disk_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            Error::Io { cause, .. } => matches!(cause.kind(), StorageFull | QuotaExceeded),
+            Error::NoSpace { .. } => true,
+            _ => false,
+        }
     }
 
     /// Returns the error for a file that a newer version wrote.

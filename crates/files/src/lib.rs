@@ -8,6 +8,9 @@
 //!   remedy.
 //! - [`discard`]: removes a large file in steps, so that freeing its pages does not
 //!   delay other threads.
+//! - [`lock`]: locks a directory against other processes.
+//! - [`replace`](mod@replace): replaces a small file atomically.
+//! - [`Identity`]: the IDs of a store.
 //!
 //! `docs/store-format.md` describes the files byte by byte. The bytes of a released
 //! format never change.
@@ -17,5 +20,9 @@
 pub mod discard;
 mod error;
 pub mod framing;
+mod identity;
+pub mod lock;
+pub mod replace;
 
 pub use error::Error;
+pub use identity::Identity;

@@ -7,6 +7,7 @@
 //! cargo run --release -p pipeline --example fill -- open DIR
 //! ```
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -71,15 +72,26 @@ fn write_log(dir: &Path, nodes: usize) {
     println!("wrote {} keys", pipeline.status().stats.live_keys);
 }
 
-/// Compacts the store, waits for a snapshot, and for the removal of the log before it.
+/// Compacts the store and takes two snapshots. The log before the first one is then removed.
 fn take_snapshot(dir: &Path) {
-    let pipeline = open(dir, 1);
-    let revision = pipeline.revision();
-    // The compaction makes the log grow by more than 1 byte, which starts the snapshot.
-    block_on(pipeline.propose(Command::Compact { revision }, 0)).unwrap();
-    let count_log_files = || fs::read_dir(dir.join("wal")).unwrap().count();
-    // The newest segment and HEAD remain.
-    while count_log_files() > 2 {
-        std::thread::sleep(Duration::from_millis(100));
+    for round in 0..2 {
+        let before = newest_snapshot(dir);
+        let pipeline = open(dir, 1);
+        // The log grows by more than 1 byte, which starts the snapshot.
+        let (key, value) = (b"snapshot".to_vec().into(), vec![round].into());
+        let put = Command::Put(PutRequest { key, value, ..Default::default() });
+        block_on(pipeline.propose(put, 0)).unwrap();
+        let revision = pipeline.revision();
+        block_on(pipeline.propose(Command::Compact { revision }, 0)).unwrap();
+        while newest_snapshot(dir) == before {
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
+}
+
+/// Returns the name of the newest complete snapshot.
+fn newest_snapshot(dir: &Path) -> Option<OsString> {
+    let entries = fs::read_dir(dir.join("snap")).into_iter().flatten();
+    let names = entries.map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().ends_with(".snap")).max()
 }

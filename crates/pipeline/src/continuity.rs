@@ -15,6 +15,7 @@
 //! are not lost.
 
 use mvcc::{Effect, LogDurability};
+use wal::AllowedLoss;
 
 /// Distance between the last revision that may have been published and the revision at
 /// which the next process continues. A watcher that saw revision r resumes from r + 1,
@@ -68,16 +69,24 @@ impl Continuity {
     /// `revision` is that of the last change in the log. An empty `boot_id` means that it
     /// is unknown.
     pub(crate) fn resume(&self, revision: i64, boot_id: &[u8]) -> Resumption {
-        let may_have_rebooted =
-            |log_boot_id: &Vec<u8>| boot_id.is_empty() || log_boot_id != boot_id;
-        let buffered_boot_id = self.durability.buffered_boot_id.as_ref();
-        let tail_lost = self.clean_end.is_none() && buffered_boot_id.is_some_and(may_have_rebooted);
+        let crashed = allowed_loss(&self.durability, boot_id) == AllowedLoss::Crash;
+        let tail_lost = self.clean_end.is_none() && crashed;
         let complete = self.clean_end.is_some_and(|(_, complete)| complete);
         let unlogged_lost = self.durability.unlogged && !complete;
         let published =
             self.clean_end.map_or(self.visible_bound, |(revision, _)| revision).max(revision);
         let restart_revision = (tail_lost || unlogged_lost).then_some(published + RESUME_MARGIN);
         Resumption { restart_revision, renewals_lost: tail_lost }
+    }
+}
+
+/// Returns when a log may have lost its end that was written with this durability, if the
+/// machine has the boot ID `boot_id` now. An empty boot ID is unknown.
+pub(crate) fn allowed_loss(durability: &LogDurability, boot_id: &[u8]) -> AllowedLoss {
+    match &durability.buffered_boot_id {
+        None => AllowedLoss::Never,
+        Some(before) if !boot_id.is_empty() && before == boot_id => AllowedLoss::AfterFailure,
+        Some(_) => AllowedLoss::Crash,
     }
 }
 

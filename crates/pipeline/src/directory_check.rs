@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use data_dir::{DataDir, Identity};
 use mvcc::Stats;
-use snapshot::Snapshots;
-use wal::LogReport;
+use snapshot::{ForeignFile, Generation};
+use wal::{LogReport, OsMedium};
 
 use crate::OpenError;
+use crate::recovery_base::{self, RecoveryBase};
 use crate::store_builder::StoreBuilder;
 use crate::store_recovery;
 
@@ -16,8 +17,11 @@ use crate::store_recovery;
 pub struct DirectoryReport {
     /// The IDs of the store.
     pub identity: Identity,
-    /// The path of the newest snapshot, its size in bytes, and the covered record.
-    pub snapshot: Option<(PathBuf, u64, u64)>,
+    /// The path of each snapshot, its size in bytes, and the covered record; the newest is
+    /// the last. Only the newest was read.
+    pub snapshots: Vec<(PathBuf, u64, u64)>,
+    /// The files in the snapshot directory that are not of this store.
+    pub foreign_files: Vec<ForeignFile>,
     /// The log after the snapshot.
     pub log: LogReport,
     /// The revision of the last change.
@@ -31,31 +35,34 @@ pub struct DirectoryReport {
 }
 
 /// Reads and verifies all of `data_dir` as a server on a machine with the boot ID
-/// `boot_id` would. The snapshots are in `snapshot_dir` if it is set. Changes nothing but
-/// the lock file. Fails if the directory is damaged or in use.
+/// `boot_id` would. The snapshots are in `snapshot_dir` if it is set. Changes nothing.
+/// Fails if the directory is damaged or in use.
 pub fn check(
     data_dir: &Path,
     snapshot_dir: Option<PathBuf>,
     boot_id: &[u8],
 ) -> Result<DirectoryReport, OpenError> {
-    let dir = DataDir::open_existing(data_dir)?;
+    let dir = DataDir::inspect(data_dir)?;
     dir.require_log()?;
-    let snapshots = Snapshots::existing(snapshot_dir.unwrap_or_else(|| dir.snapshot_dir()));
-    let medium = store_recovery::medium(&dir)?;
-    let bytes = store_recovery::files_bytes(&dir, &snapshots)?;
-    let (builder, (covered, log)) = StoreBuilder::build(bytes, |visit| {
-        let covered = snapshots.load(&mut *visit)?;
-        Ok((covered, wal::check(&medium, covered, visit)?))
+    let snapshots = recovery_base::inspect(&dir, snapshot_dir)?;
+    let base = RecoveryBase::find(&dir, &snapshots)?;
+    let medium = OsMedium::inspect(dir.log_dir());
+    let bytes = store_recovery::files_bytes(&dir, base.newest.as_ref());
+    let (builder, log) = StoreBuilder::build(bytes, |visit| {
+        let covered = base.load(&snapshots, boot_id, &mut *visit)?;
+        Ok(wal::check(&medium, covered, visit).map_err(|error| base.explain(error))?)
     })?;
-    let snapshot = snapshots.newest()?.map(|path| {
+    base.require_snapshot(log.next)?;
+    let describe = |Generation { path, covered, .. }: Generation| {
         let bytes = path.metadata().map_or(0, |metadata| metadata.len());
         (path, bytes, covered)
-    });
+    };
     let (revision, compacted) = (builder.revision(), builder.compacted());
     let (store, resumption) = builder.resume(boot_id);
     Ok(DirectoryReport {
         identity: dir.identity(),
-        snapshot,
+        snapshots: snapshots.generations()?.into_iter().map(describe).collect(),
+        foreign_files: snapshots.foreign_files()?,
         log,
         revision,
         compacted,

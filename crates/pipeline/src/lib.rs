@@ -45,7 +45,7 @@
 //! | `range_read`, `history`, `pins` | reads for clients and for unsynced watchers |
 //! | `lessor`, `clock` | expiry of leases |
 //! | `flusher`, `snapshotter`, `snapshot_write` | background threads, snapshot files |
-//! | `open`, `store_recovery`, `store_builder`, `continuity` | startup |
+//! | `open`, `store_recovery`, `recovery_base`, `store_builder`, `continuity` | startup |
 //! | `maintenance` | hash, export, release of unused memory |
 //! | `directory_check`, `repair` | `mem_etcd check` and `mem_etcd repair` |
 //! | `snapshot_restore`, `etcd_snapshot` | `mem_etcd restore` |
@@ -75,6 +75,7 @@ mod pace;
 mod pins;
 mod pipeline;
 mod range_read;
+mod recovery_base;
 mod repair;
 mod shared_store;
 mod snapshot_restore;

@@ -38,7 +38,7 @@ impl Pipeline {
         let (dir, recovered) = match options.wal_mode {
             WalMode::None => (None, None),
             WalMode::Buffered | WalMode::Fsync => {
-                let dir = DataDir::open(&options.data_dir, fresh)?;
+                let dir = open_directory(options, fresh)?;
                 let recovered = store_recovery::recover(&dir, medium(&dir)?, options)?;
                 (Some(dir), Some(recovered))
             }
@@ -77,6 +77,11 @@ impl Pipeline {
             identity,
         })
     }
+}
+
+/// Opens the data directory. A new one gets a manifest without snapshots.
+fn open_directory(options: &PipelineOptions, fresh: Identity) -> Result<DataDir, files::Error> {
+    DataDir::open(&options.data_dir, fresh, |dir| snapshot::create_manifest(&dir.manifest()))
 }
 
 /// Logs the opening effects of this process, and starts the flusher and the snapshotter.

@@ -107,8 +107,8 @@ impl SavedSnapshot {
     /// must be empty or missing. A server refuses the directory if the write was
     /// interrupted.
     pub fn write(&self, data_dir: &Path, fresh: Identity) -> Result<(), OpenError> {
-        DataDir::create_filled(data_dir, fresh, |snap| {
-            let writer = Snapshots::open(snap)?.create(COVERED_RECORD)?;
+        DataDir::create_filled(data_dir, fresh, |dir| {
+            let writer = new_snapshots(dir)?.create(COVERED_RECORD)?;
             write_snapshot(&self.store, Effects::new(), writer)
         })?;
         Ok(())
@@ -118,6 +118,11 @@ impl SavedSnapshot {
     pub fn revision(&self) -> i64 {
         self.store.revision()
     }
+}
+
+/// Opens the snapshots of a directory that is created.
+fn new_snapshots(dir: &DataDir) -> Result<Snapshots, files::Error> {
+    Snapshots::open(dir.snapshot_dir(), dir.manifest(), dir.identity())
 }
 
 /// Whether the content of `file` is a bolt database, as in a snapshot of etcd.
@@ -197,8 +202,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let options =
             PipelineOptions { data_dir: dir.path().join("data"), ..PipelineOptions::default() };
-        let stopped = DataDir::create_filled(&options.data_dir, FRESH, |snap| {
-            Snapshots::open(snap)?.create(COVERED_RECORD)?.finish()?;
+        let stopped = DataDir::create_filled(&options.data_dir, FRESH, |dir| {
+            new_snapshots(dir)?.create(COVERED_RECORD)?.finish()?;
             Err(files::Error::Poisoned)
         });
         assert!(stopped.is_err());

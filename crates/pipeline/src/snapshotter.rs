@@ -1,5 +1,5 @@
 //! The thread that takes snapshots while the store serves requests. After a snapshot it
-//! removes the log before it, which limits the size of the log.
+//! removes the log before the previous one, which limits the size of the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -102,6 +102,9 @@ impl Snapshotter {
                 Ok(Some(bytes)) => {
                     tracing::info!(covered, bytes, "snapshot taken");
                     self.progress.bytes.store(bytes, Ordering::Relaxed);
+                    if let Err(error) = self.remove_older() {
+                        tracing::warn!(%error, "could not remove what the snapshots replace");
+                    }
                 }
                 Ok(None) => tracing::info!(covered, "snapshot abandoned, the store is stopping"),
                 // The log is not trimmed, so nothing is lost. The next snapshot may
@@ -112,15 +115,15 @@ impl Snapshotter {
         }
     }
 
-    /// Writes a snapshot, and removes older snapshots and the log up to the covered
-    /// record. Returns the size of the snapshot in bytes, or `None` if the store stops
-    /// before it is complete.
+    /// Writes a snapshot. Returns its size in bytes, or `None` if the store stops before it
+    /// is complete. If this fails, no file is left: the log may need its space.
     fn take_snapshot(&self, mut request: SnapshotRequest) -> Result<Option<u64>, Error> {
         let mut writer = self.snapshots.create(request.covered)?;
         let mut payload = Vec::new();
         let mut more = true;
         while more {
             if self.shared.stopping.load(Ordering::Relaxed) {
+                writer.abandon()?;
                 return Ok(None);
             }
             let store = self.shared.store.read();
@@ -135,9 +138,15 @@ impl Snapshotter {
             }
         }
         drop(request.pin);
-        let bytes = writer.finish()?;
-        self.trimmer.trim(request.covered)?;
-        self.snapshots.remove_older()?;
-        Ok(Some(bytes))
+        writer.finish_unless(|| {
+            yield_thread();
+            self.shared.stopping.load(Ordering::Relaxed)
+        })
+    }
+
+    /// Removes older snapshots, and the log that none of the remaining ones needs.
+    fn remove_older(&self) -> Result<(), Error> {
+        let covered = self.snapshots.remove_older()?;
+        self.trimmer.trim(covered)
     }
 }

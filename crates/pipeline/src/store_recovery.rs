@@ -4,12 +4,16 @@ use std::path::{Path, PathBuf};
 
 use data_dir::DataDir;
 use mvcc::Store;
-use snapshot::Snapshots;
+use snapshot::{Generation, Snapshots};
 use wal::{Log, Medium, OsMedium};
 
 use crate::continuity::Resumption;
+use crate::recovery_base::{RecoveryBase, snapshot_directory};
 use crate::store_builder::StoreBuilder;
 use crate::{OpenError, PipelineOptions};
+
+/// Maximum number of warnings about files in the snapshot directory.
+const MAX_WARNINGS: usize = 10;
 
 /// A recovered store with its files.
 pub(crate) struct RecoveredStore {
@@ -27,14 +31,19 @@ pub(crate) fn recover(
     medium: impl Medium,
     options: &PipelineOptions,
 ) -> Result<RecoveredStore, OpenError> {
-    let snapshot_dir = options.snapshot_dir.clone().unwrap_or_else(|| dir.snapshot_dir());
-    let snapshots = Snapshots::open(snapshot_dir)?;
-    let bytes = files_bytes(dir, &snapshots)?;
+    let directory = snapshot_directory(dir, options.snapshot_dir.clone());
+    let snapshots = Snapshots::open(directory, dir.manifest(), dir.identity())?;
+    let base = RecoveryBase::find(dir, &snapshots)?;
+    warn_of_other_files(&snapshots, &base)?;
+    let bytes = files_bytes(dir, base.newest.as_ref());
     let (builder, (covered, log, recovered)) = StoreBuilder::build(bytes, |visit| {
-        let covered = snapshots.load(&mut *visit)?;
-        let (log, recovered) = Log::open(medium, options.log_options(), covered, visit)?;
-        Ok((covered, log, recovered))
+        let covered = base.load(&snapshots, &options.boot_id, &mut *visit)?;
+        let opened = Log::open(medium, options.log_options(), covered, visit);
+        let (log, recovered) = opened.map_err(|error| base.explain(error))?;
+        Ok((covered.record, log, recovered))
     })?;
+    base.require_snapshot(log.last() + 1)?;
+    adopt(&snapshots, &base)?;
     if let Some(write) = &recovered.unfinished_write {
         tracing::warn!(
             file = %write.file.display(),
@@ -64,13 +73,44 @@ pub(crate) fn recover(
     Ok(RecoveredStore { store, resumption, log, snapshots })
 }
 
+/// Logs a warning for each file in the snapshot directory that is not of this store, and for
+/// a missing snapshot.
+fn warn_of_other_files(snapshots: &Snapshots, base: &RecoveryBase) -> Result<(), files::Error> {
+    let foreign = snapshots.foreign_files()?;
+    for file in foreign.iter().take(MAX_WARNINGS) {
+        let (path, reason) = (file.path.display(), &file.reason);
+        tracing::warn!(file = %path, reason, "ignored a file in the snapshot directory");
+    }
+    if foreign.len() > MAX_WARNINGS {
+        let count = foreign.len() - MAX_WARNINGS;
+        tracing::warn!(count, "ignored more files in the snapshot directory");
+    }
+    if let Some(missing) = &base.missing {
+        tracing::warn!(file = %missing.display(), "the newest snapshot is missing");
+    }
+    Ok(())
+}
+
+/// Writes the manifest of a directory of an earlier version, which has none. On a full disk,
+/// the store opens without it.
+fn adopt(snapshots: &Snapshots, base: &RecoveryBase) -> Result<(), files::Error> {
+    match snapshots.adopt(base.newest.as_ref()) {
+        Err(error) if error.is_disk_full() => {
+            tracing::warn!(%error, "could not write the list of snapshots");
+            Ok(())
+        }
+        adopted => adopted,
+    }
+}
+
 /// Returns the size of the newest snapshot and the log in bytes. Files whose size cannot
 /// be read count as empty.
-pub(crate) fn files_bytes(dir: &DataDir, snapshots: &Snapshots) -> Result<u64, files::Error> {
+pub(crate) fn files_bytes(dir: &DataDir, newest: Option<&Generation>) -> u64 {
     let bytes = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
     let segments = std::fs::read_dir(dir.log_dir()).into_iter().flatten();
     let segments: Vec<PathBuf> = segments.filter_map(|e| Some(e.ok()?.path())).collect();
-    Ok(segments.iter().chain(&snapshots.newest()?).map(|path| bytes(path)).sum())
+    let newest = newest.map(|generation| &generation.path);
+    segments.iter().chain(newest).map(|path| bytes(path)).sum()
 }
 
 /// Opens the log directory of `dir`. Creates it if it is missing.

@@ -190,13 +190,11 @@ impl Script<'_> {
     /// Executes the commands of `log`, waits for a snapshot, and executes more commands.
     fn snapshot(&self, snapshots: &Path) {
         self.log();
-        while fs::read_dir(snapshots).map_or(0, |entries| entries.count()) == 0 {
+        let is_snapshot = |path: &Path| path.extension().is_some_and(|found| found == "snap");
+        while !fs::read_dir(snapshots).unwrap().any(|entry| is_snapshot(&entry.unwrap().path())) {
             self.put("large", &[b'x'; 5000], 0);
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
-        while fs::read_dir(snapshots).unwrap().any(|entry| {
-            entry.unwrap().path().extension().is_some_and(|found| found == "unfinished")
-        }) {}
         self.put("a", b"4", 0);
         self.put("z", b"last", 7);
     }

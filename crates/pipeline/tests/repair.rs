@@ -48,15 +48,18 @@ fn content(pipeline: &Pipeline) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// Creates a data directory with a snapshot and several segments. Also returns its
-/// content and its revision.
+/// Creates a data directory with two snapshots and several segments. The log is trimmed.
+/// Also returns its content and its revision.
 fn create_directory() -> (tempfile::TempDir, BTreeMap<String, u32>, i64) {
     let dir = tempfile::tempdir().unwrap();
     let pipeline = open(dir.path()).unwrap();
     let snapshots = dir.path().join("snap");
-    let has_snapshot = || {
-        let mut entries = fs::read_dir(&snapshots).into_iter().flatten();
-        entries.any(|entry| entry.is_ok_and(|entry| ends_with(&entry.path(), "snap")))
+    let mut taken = BTreeSet::new();
+    let mut has_snapshots = || {
+        let entries = fs::read_dir(&snapshots).into_iter().flatten();
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        taken.extend(paths.filter(|path| ends_with(path, "snap")));
+        taken.len() >= 3
     };
     let mut number = 0u32;
     let write = |number: &mut u32| {
@@ -64,7 +67,7 @@ fn create_directory() -> (tempfile::TempDir, BTreeMap<String, u32>, i64) {
         let value = number.to_le_bytes().into_iter().cycle().take(40_000).collect();
         put(&pipeline, &format!("key{}", *number % 23), value);
     };
-    while !has_snapshot() {
+    while !has_snapshots() {
         write(&mut number);
     }
     for _ in 0..60 {
@@ -77,7 +80,7 @@ fn create_directory() -> (tempfile::TempDir, BTreeMap<String, u32>, i64) {
 
 /// Whether opening failed because of damage.
 fn is_damage<T>(result: Result<T, OpenError>) -> bool {
-    matches!(result, Err(OpenError::Files(Error::Corrupt { .. })))
+    matches!(result, Err(OpenError::Files(Error::Corrupt { .. } | Error::ShortLog { .. })))
 }
 
 fn ends_with(path: &Path, extension: &str) -> bool {
@@ -170,7 +173,8 @@ proptest! {
         let (pristine, written, revision) = &*PRISTINE;
         let dir = tempfile::tempdir().unwrap();
         copy_all(pristine.path(), dir.path());
-        let files = files(dir.path());
+        let mut files = files(dir.path());
+        files.push(dir.path().join("MANIFEST"));
         let newest = files.iter().rfind(|path| ends_with(path, "wal")).unwrap();
         let mut newest_damaged = false;
         for (which, damage) in &damages {

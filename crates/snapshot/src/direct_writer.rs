@@ -39,6 +39,7 @@ impl DirectWriter {
                 .write(true)
                 .create(true)
                 .truncate(true)
+                .mode(0o600)
                 .custom_flags(flags)
                 .open(path)
         };

@@ -13,7 +13,8 @@ use std::path::Path;
 use files::{Error, framing};
 use ring::digest::{Context, SHA256};
 
-use crate::file::{MAGIC, NO_SALT, SnapshotReader};
+use crate::file::{NO_SALT, SnapshotReader};
+use crate::header::Header;
 
 /// Size of the hash at the end of the file in bytes.
 const HASH_BYTES: u64 = 32;
@@ -37,7 +38,7 @@ impl Exporter {
     /// Starts a snapshot. Also returns its first part, the header.
     pub fn new() -> (Exporter, Vec<u8>) {
         let mut exporter = Exporter { hash: Context::new(&SHA256), records: 0, bytes: 0 };
-        let header = framing::encode_header(MAGIC, 0, NO_SALT).to_vec();
+        let header = Header { covered: 0, owner: None }.encode();
         exporter.add(&header);
         (exporter, header)
     }
@@ -211,7 +212,9 @@ mod tests {
     #[test]
     fn a_snapshot_from_a_data_directory_needs_skip_hash_check() {
         let dir = tempfile::tempdir().unwrap();
-        let snapshots = crate::Snapshots::open(dir.path().to_owned()).unwrap();
+        let identity = files::Identity { cluster_id: 1, member_id: 2 };
+        let manifest = dir.path().join("MANIFEST");
+        let snapshots = crate::Snapshots::open(dir.path().to_owned(), manifest, identity).unwrap();
         let mut writer = snapshots.create(5).unwrap();
         writer.write_chunk(b"chunk").unwrap();
         writer.finish().unwrap();

@@ -2,28 +2,34 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
-use files::Error;
-use files::framing::{self, HEADER_BYTES, Header, Magic, RECORD_HEADER_BYTES};
+use files::framing::{self, RECORD_HEADER_BYTES};
+use files::replace::sync_parent;
+use files::{Error, discard};
+use rustix::fs::{Advice, fadvise};
 
 use crate::direct_writer::DirectWriter;
+use crate::header::{self, Header, HeaderError};
+use crate::manifest::{self, Entry};
 
-/// First bytes of every snapshot.
-pub(crate) const MAGIC: Magic = *b"K1MSNP";
 /// Salt (start value) of the checksums. The log needs a random salt because recovery
 /// searches its bytes for records. A snapshot is only read from its start, so 0 is
 /// enough.
 pub(crate) const NO_SALT: u32 = 0;
+/// Size of a read in bytes.
+const READ_BYTES: usize = 1 << 20;
+/// Number of bytes after which the page cache of a file that is read back is freed.
+const CACHED_BYTES: u64 = 8 << 20;
 
-/// Writes one snapshot. If it is dropped before [`SnapshotWriter::finish`], the
-/// unfinished file remains, which is never read.
+/// Writes one snapshot. If it is dropped before [`SnapshotWriter::finish`] has succeeded,
+/// the unfinished file is removed: on a full disk, the log needs its space.
 pub struct SnapshotWriter {
     file: DirectWriter,
-    /// Path of the file while it is written.
-    path: PathBuf,
-    /// Path of the file once it is complete.
-    final_path: PathBuf,
+    unfinished: Unfinished,
+    target: Target,
+    header: Header,
     /// Number of records so far, including the empty one at the end.
     records: u64,
     /// Size of the written records and the header in bytes.
@@ -31,15 +37,40 @@ pub struct SnapshotWriter {
     buffer: Vec<u8>,
 }
 
+/// Where a complete snapshot is published.
+pub(crate) struct Target {
+    /// Path of the file once it is complete.
+    pub(crate) path: PathBuf,
+    /// Path of the manifest.
+    pub(crate) manifest: PathBuf,
+    /// The snapshots that the manifest lists beside this one.
+    pub(crate) others: Vec<Entry>,
+}
+
+/// The file of a snapshot that is being written. Removes the file when it is dropped.
+struct Unfinished {
+    path: PathBuf,
+    published: bool,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.published {
+            // If the file cannot be removed, the next start does it.
+            let _ = discard::discard(&self.path);
+        }
+    }
+}
+
 impl SnapshotWriter {
-    /// Starts a snapshot. `covered` is the number of the last log record that it
-    /// includes. The snapshot is written to `path`, and renamed to `final_path` when it
-    /// is complete.
-    pub(crate) fn create(path: PathBuf, final_path: PathBuf, covered: u64) -> Result<Self, Error> {
+    /// Starts a snapshot, which is written to `path` until it is complete.
+    pub(crate) fn create(path: PathBuf, target: Target, header: Header) -> Result<Self, Error> {
         let file = DirectWriter::create(&path).map_err(Error::io("create", &path))?;
+        let unfinished = Unfinished { path, published: false };
+        let buffer = Vec::new();
         let mut writer =
-            SnapshotWriter { file, path, final_path, records: 0, bytes: 0, buffer: Vec::new() };
-        writer.write(&framing::encode_header(MAGIC, covered, NO_SALT))?;
+            SnapshotWriter { file, unfinished, target, header, records: 0, bytes: 0, buffer };
+        writer.write(&header.encode())?;
         Ok(writer)
     }
 
@@ -49,17 +80,39 @@ impl SnapshotWriter {
         self.write_record(payload)
     }
 
-    /// Completes the snapshot, makes it durable, and gives it its final name. Returns its
-    /// size in bytes.
-    pub fn finish(mut self) -> Result<u64, Error> {
+    /// Completes the snapshot, makes it durable, reads it back, lists it in the manifest
+    /// and gives it its final name. Returns its size in bytes.
+    pub fn finish(self) -> Result<u64, Error> {
+        let finished = self.finish_unless(|| false)?;
+        Ok(finished.expect("it was not stopped"))
+    }
+
+    /// Completes the snapshot as [`SnapshotWriter::finish`] does, unless `stop` returns
+    /// true while it is read back. Then returns `None`.
+    pub fn finish_unless(mut self, stop: impl FnMut() -> bool) -> Result<Option<u64>, Error> {
         self.write_record(&[])?;
-        let (path, final_path) = (&self.path, &self.final_path);
-        self.file.finish().map_err(Error::io("complete", path))?;
-        fs::rename(path, final_path).map_err(Error::io("rename", path))?;
-        let directory = final_path.parent().unwrap_or(Path::new("."));
-        let sync = || File::open(directory)?.sync_all();
-        sync().map_err(Error::io("fsync", directory))?;
-        Ok(self.bytes)
+        let SnapshotWriter { file, mut unfinished, mut target, header, records, bytes, .. } = self;
+        file.finish().map_err(Error::io("complete", &unfinished.path))?;
+        if !read_back(&unfinished.path, header, records, bytes, stop)? {
+            return Ok(None);
+        }
+        // If a crash prevents the renaming, the manifest lists a file that does not exist,
+        // which is allowed while the generation before it exists.
+        target.others.push(Entry { covered: header.covered, id: header.owner.map(|o| o.id) });
+        manifest::write(&target.manifest, &target.others)?;
+        fs::rename(&unfinished.path, &target.path)
+            .map_err(Error::io("rename", &unfinished.path))?;
+        unfinished.published = true;
+        sync_parent(&target.path).map_err(Error::io("fsync the directory of", &target.path))?;
+        Ok(Some(bytes))
+    }
+
+    /// Removes the unfinished file at once, which can delay other threads. Dropping the
+    /// writer removes it in steps.
+    pub fn abandon(mut self) -> Result<(), Error> {
+        self.unfinished.published = true;
+        let path = &self.unfinished.path;
+        fs::remove_file(path).map_err(Error::io("remove", path))
     }
 
     fn write_record(&mut self, payload: &[u8]) -> Result<(), Error> {
@@ -74,7 +127,49 @@ impl SnapshotWriter {
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.bytes += bytes.len() as u64;
-        self.file.write_all(bytes).map_err(Error::io("write to", &self.path))
+        self.file.write_all(bytes).map_err(Error::io("write to", &self.unfinished.path))
+    }
+}
+
+/// Reads a written snapshot from the disk and verifies all of it. Returns false if `stop`
+/// returns true meanwhile.
+fn read_back(
+    path: &Path,
+    header: Header,
+    records: u64,
+    bytes: u64,
+    mut stop: impl FnMut() -> bool,
+) -> Result<bool, Error> {
+    let mut reader = SnapshotReader::open(path)?;
+    // Read from the disk, and do not evict other files from the page cache. Without this
+    // advice, both would still be correct.
+    let free_cache = |reader: &SnapshotReader, from: u64, to: u64| {
+        let len = NonZeroU64::new(to - from);
+        let _ = fadvise(reader.file.get_ref(), from, len, Advice::DontNeed);
+    };
+    free_cache(&reader, 0, bytes);
+    let failed = |reason: String| Error::io("read back", path)(io::Error::other(reason));
+    let as_failed = |error: Error| match error {
+        Error::Corrupt { offset, reason, .. } => failed(format!("{reason} (offset {offset})")),
+        other => other,
+    };
+    if reader.read_header().map_err(as_failed)? != header {
+        return Err(failed("it has another header".into()));
+    }
+    let (mut read, mut freed) = (1, 0);
+    while reader.read_chunk().map_err(as_failed)?.is_some() {
+        read += 1;
+        if reader.offset - freed >= CACHED_BYTES {
+            free_cache(&reader, freed, reader.offset);
+            freed = reader.offset;
+        }
+        if stop() {
+            return Ok(false);
+        }
+    }
+    match (read, reader.offset) == (records, bytes) {
+        true => Ok(true),
+        false => Err(failed("it has another size".into())),
     }
 }
 
@@ -87,6 +182,11 @@ pub(crate) struct SnapshotReader {
 }
 
 impl SnapshotReader {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        Ok(SnapshotReader::new(BufReader::with_capacity(READ_BYTES, file), path.to_owned()))
+    }
+
     pub(crate) fn new(file: BufReader<File>, path: PathBuf) -> Self {
         SnapshotReader { file, path, offset: 0 }
     }
@@ -95,15 +195,23 @@ impl SnapshotReader {
         &self.path
     }
 
-    /// Reads the header. Returns the number of the last log record that the snapshot
-    /// includes.
-    pub(crate) fn read_header(&mut self) -> Result<u64, Error> {
-        let mut header = [0; HEADER_BYTES];
-        self.read(&mut header)?;
-        match framing::decode_header(MAGIC, &header) {
-            Header::Valid { number, .. } => Ok(number),
-            Header::Damaged => Err(self.corrupt("it has no valid snapshot header".into())),
-            Header::Newer { format } => Err(Error::newer_format(&self.path, format)),
+    /// Reads the header.
+    pub(crate) fn read_header(&mut self) -> Result<Header, Error> {
+        match Header::read(&mut self.file) {
+            Ok((header, size)) => {
+                self.offset += size as u64;
+                Ok(header)
+            }
+            Err(HeaderError::Damaged) => {
+                Err(self.corrupt("it has no valid snapshot header".into()))
+            }
+            Err(HeaderError::Truncated) => Err(self.corrupt("it is truncated".into())),
+            Err(HeaderError::Newer(found)) => Err(Error::NewerFormat {
+                path: self.path.clone(),
+                found: found.into(),
+                supported: header::FORMAT.into(),
+            }),
+            Err(HeaderError::Io(cause)) => Err(Error::io("read", &self.path)(cause)),
         }
     }
 

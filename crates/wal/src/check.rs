@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use files::Error;
 
+use crate::covered::Covered;
 use crate::medium::Medium;
 use crate::scan::{self, ScannedLog, ScannedSegment, UnfinishedWrite};
 
@@ -37,11 +38,13 @@ pub struct SegmentReport {
 /// it. Passes the payload of each record after `covered` to `visit`, in order.
 pub fn check(
     medium: &dyn Medium,
-    covered: u64,
+    covered: impl Into<Covered>,
     mut visit: impl FnMut(&[u8]) -> Result<(), String>,
 ) -> Result<LogReport, Error> {
+    let covered = covered.into();
     let ScannedLog { segments, next, unfinished_write, .. } =
-        scan::scan(medium, covered, &mut visit)?;
+        scan::scan(medium, covered.record, &mut visit)?;
+    covered.require(medium, next)?;
     let report = |ScannedSegment { segment, path, records }: ScannedSegment| SegmentReport {
         file: path,
         first: segment.first,

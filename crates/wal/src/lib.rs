@@ -30,6 +30,7 @@
 //! | `segment`, `head` | the files of a log |
 //! | `scan` | reads all segments; distinguishes damage from an unfinished write; changes nothing |
 //! | `log_recovery` | opening: scans, truncates an unfinished write, makes the rest durable |
+//! | `covered` | whether the log may end before the record that the snapshot covers |
 //! | `durability` | which records are written and durable; whether the log has failed |
 //! | `log` | appending, reserving space, trimming |
 //! | `check` | reports the content of a log, for `mem_etcd check` |
@@ -44,6 +45,7 @@
 #![warn(missing_docs)]
 
 mod check;
+mod covered;
 mod durability;
 mod head;
 mod log;
@@ -54,6 +56,7 @@ mod scan;
 mod segment;
 
 pub use check::{LogReport, SegmentReport, check};
+pub use covered::{AllowedLoss, Covered};
 pub use durability::Syncer;
 pub use files::Error;
 pub use log::{Log, LogOptions, MAX_PAYLOAD_BYTES, Trimmer};

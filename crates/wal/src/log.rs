@@ -7,6 +7,7 @@ use std::sync::Arc;
 use files::Error;
 use files::framing::{self, HEADER_BYTES, RECORD_HEADER_BYTES};
 
+use crate::covered::Covered;
 use crate::durability::{self, Durability, Syncer};
 use crate::head;
 use crate::log_recovery::{self, RecoveredLog};
@@ -58,10 +59,10 @@ impl Log {
     pub fn open(
         medium: impl Medium,
         options: LogOptions,
-        covered: u64,
+        covered: impl Into<Covered>,
         mut visit: impl FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(Log, RecoveredLog), Error> {
-        let (mut recovered, end) = log_recovery::recover(&medium, covered, &mut visit)?;
+        let (mut recovered, end) = log_recovery::recover(&medium, covered.into(), &mut visit)?;
         recovered.failed_before = durability::failed_before(&medium);
         let medium: Arc<dyn Medium> = Arc::new(medium);
         let durability = Arc::new(Durability::new(medium.clone(), end.next - 1));

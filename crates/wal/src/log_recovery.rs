@@ -2,6 +2,7 @@
 
 use files::Error;
 
+use crate::covered::Covered;
 use crate::head;
 use crate::medium::Medium;
 use crate::scan::{self, ScannedLog, ScannedSegment, UnfinishedWrite};
@@ -37,9 +38,10 @@ pub(crate) struct LogEnd {
 /// unfinished write. If `visit` fails for a record, returns [`Error::Corrupt`] for it.
 pub(crate) fn recover(
     medium: &dyn Medium,
-    covered: u64,
+    covered: Covered,
     visit: &mut dyn FnMut(&[u8]) -> Result<(), String>,
 ) -> Result<(RecoveredLog, LogEnd), Error> {
+    let (required, covered) = (covered, covered.record);
     let ScannedLog {
         records,
         payload_bytes,
@@ -49,6 +51,7 @@ pub(crate) fn recover(
         head,
         segments_after_end,
     } = scan::scan(medium, covered, visit)?;
+    required.require(medium, next)?;
     for ScannedSegment { segment, path, .. } in &segments {
         // The previous process may have left records in the page cache only.
         segment.file.sync().map_err(Error::io("fsync", path))?;

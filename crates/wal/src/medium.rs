@@ -49,6 +49,8 @@ pub trait LogFile: Send + Sync {
 /// A directory of the file system.
 pub struct OsMedium {
     directory: PathBuf,
+    /// Whether files are opened only for reading.
+    read_only: bool,
 }
 
 impl OsMedium {
@@ -57,7 +59,13 @@ impl OsMedium {
     pub fn new(directory: PathBuf) -> io::Result<Self> {
         std::fs::create_dir_all(&directory)?;
         discard::remove_discarded(&directory)?;
-        Ok(OsMedium { directory })
+        Ok(OsMedium { directory, read_only: false })
+    }
+
+    /// Opens the existing `directory` for [`crate::check`] and [`crate::salvage`]. Changes
+    /// nothing.
+    pub fn inspect(directory: PathBuf) -> Self {
+        OsMedium { directory, read_only: true }
     }
 
     /// Makes the names in the directory durable.
@@ -94,7 +102,9 @@ impl Medium for OsMedium {
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
-        Ok(Arc::new(OpenOptions::new().read(true).write(true).open(self.directory.join(name))?))
+        let mut options = OpenOptions::new();
+        options.read(true).write(!self.read_only);
+        Ok(Arc::new(options.open(self.directory.join(name))?))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

@@ -33,17 +33,15 @@ impl Check {
 }
 
 fn format_report(report: &DirectoryReport) -> String {
-    let DirectoryReport { identity, snapshot, log, revision, compacted, stats, restart } = report;
-    let mut lines = vec![format!(
-        "identity   cluster {:016x}, member {:016x}",
-        identity.cluster_id, identity.member_id
-    )];
-    lines.push(match snapshot {
-        None => "snapshot   none".into(),
-        Some((file, bytes, covered)) => {
-            format!("snapshot   {}, {bytes} bytes, up to record {covered}", file.display())
-        }
-    });
+    let DirectoryReport { log, revision, compacted, stats, .. } = report;
+    let mut lines = vec![format!("identity   {}", report.identity)];
+    lines.extend(
+        report
+            .foreign_files
+            .iter()
+            .map(|file| format!("ignored    {}: {}", file.path.display(), file.reason)),
+    );
+    lines.extend(format_snapshots(report));
     lines.extend(log.segments.iter().map(|segment| {
         let (file, first, records) = (segment.file.display(), segment.first, segment.records);
         format!("segment    {file}, {records} records from {first} on, {} bytes", segment.bytes)
@@ -59,7 +57,7 @@ fn format_report(report: &DirectoryReport) -> String {
         ..=0 => format!("revision   {revision}, never compacted"),
         _ => format!("revision   {revision}, compacted at {compacted}"),
     });
-    if let Some(restart) = restart {
+    if let Some(restart) = report.restart {
         lines.push(format!(
             "restart    writes that clients have seen may be lost: a server will continue at revision {restart} and mark older revisions as compacted"
         ));
@@ -71,4 +69,17 @@ fn format_report(report: &DirectoryReport) -> String {
     lines.push(format!("leases     {}", stats.leases));
     lines.push("no damage found\n".into());
     lines.join("\n")
+}
+
+/// Describes the snapshots, the newest first. The older one is not read.
+fn format_snapshots(report: &DirectoryReport) -> Vec<String> {
+    let newest_first = report.snapshots.iter().rev();
+    let describe = |(number, (file, bytes, covered)): (usize, &(PathBuf, u64, u64))| {
+        let note = if number == 0 { "" } else { ", not needed and not read" };
+        format!("snapshot   {}, {bytes} bytes, up to record {covered}{note}", file.display())
+    };
+    match report.snapshots.is_empty() {
+        true => vec!["snapshot   none".into()],
+        false => newest_first.enumerate().map(describe).collect(),
+    }
 }

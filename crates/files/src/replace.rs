@@ -1,0 +1,29 @@
+//! Atomic replacement of a small file.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Extension of the new content until it replaces the old one.
+const NEW_EXTENSION: &str = "new";
+
+/// Replaces the content of the file at `path` atomically and durably: after a crash, the
+/// file has either the old or the new content. Creates the file if it is missing.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let new = path.with_extension(NEW_EXTENSION);
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    sync_parent(path)
+}
+
+/// Makes the entry of `path` in its directory durable.
+pub fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => File::open(parent)?.sync_all(),
+        None => File::open(".")?.sync_all(),
+    }
+}
