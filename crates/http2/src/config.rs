@@ -14,8 +14,13 @@ pub(crate) const DEFAULT_WINDOW: i64 = 65_535;
 pub(crate) const MAX_WINDOW: i64 = (1 << 31) - 1;
 /// Maximum size of a block of fields in bytes. It limits the decoded fields of a request
 /// (with 32 bytes per field, like SETTINGS_MAX_HEADER_LIST_SIZE), the decoded names and
-/// values of trailers, and the encoded block that CONTINUATION frames complete.
+/// values of trailers, and the encoded block that CONTINUATION frames complete with their
+/// frame headers.
 pub(crate) const MAX_FIELDS_BYTES: usize = 64 << 10;
+/// Fields of more than this many bytes are not decoded to their end: the connection is
+/// closed. An encoded byte can stand for a kilobyte of the dynamic table, so decoding
+/// everything would cost the server far more than the client.
+pub(crate) const MAX_DECODED_BYTES: usize = 2 * MAX_FIELDS_BYTES;
 
 /// Configuration of a [`Connection`](crate::Connection).
 #[derive(Clone, Debug)]

@@ -9,9 +9,10 @@ mod field_block;
 mod fields;
 mod receive;
 mod streams;
+mod waste;
 
 use std::collections::{HashSet, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::config::{
     CONNECTION_WINDOW, Config, ConnectMethod, DEFAULT_WINDOW, MAX_FIELDS_BYTES, STREAM_WINDOW,
@@ -23,13 +24,17 @@ use crate::liveness::{DueAction, Liveness};
 use crate::output::Output;
 use crate::request::RequestBuilder;
 use crate::response::{Data, Headers, ResponseHead};
-use crate::sender::Sender;
-use crate::stream::{End, Stream, StreamMap};
+use crate::sender::{DRAIN_PING, LIVENESS_PING, Sender};
+use crate::stream::{End, STREAM_QUEUE_BYTES, Stream, StreamMap};
+
+use self::waste::Waste;
 
 /// Maximum number of IDs in [`Connection::abandoned`].
 const MAX_ABANDONED_STREAMS: usize = 1024;
-/// Number of queued body bytes of one stream at which [`Connection::send_capacity`] is 0.
-const STREAM_QUEUE_BYTES: usize = 64 << 10;
+/// How long a client has to acknowledge the ping of [`Connection::drain`].
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// The highest ID that a stream can have (RFC 9113, section 5.1.1).
+const MAX_STREAM_ID: u32 = (1 << 31) - 1;
 
 /// One connection. See the [crate's documentation](crate) for how to drive it.
 ///
@@ -55,13 +60,24 @@ pub struct Connection<B: RequestBuilder> {
     abandoned: HashSet<u32>,
     /// Whether `abandoned` was full and has been cleared, so that it lacks streams.
     abandoned_overflow: bool,
+    waste: Waste,
     /// How often the client has changed SETTINGS_INITIAL_WINDOW_SIZE.
     initial_window_changes: usize,
-    /// Whether either side has sent GOAWAY. New streams are then refused.
+    /// Set between the two GOAWAY frames of [`Connection::drain`].
+    announced_drain: Option<AnnouncedDrain>,
+    /// Whether the client has sent GOAWAY, or the server has sent the last one. New streams
+    /// are then refused.
     draining: bool,
     sender: Sender,
     liveness: Liveness,
     events: VecDeque<Event<B::Request>>,
+}
+
+/// The first GOAWAY frame of [`Connection::drain`] has been sent.
+struct AnnouncedDrain {
+    /// When the second frame is sent, even if the ping is not acknowledged.
+    deadline: Instant,
+    text: &'static str,
 }
 
 /// What the client has to send next.
@@ -79,6 +95,12 @@ enum Fault {
     Connection(ConnectionError),
     /// Reset the stream.
     Stream(u32, ErrorCode),
+}
+
+impl From<ConnectionError> for Fault {
+    fn from(error: ConnectionError) -> Self {
+        Fault::Connection(error)
+    }
 }
 
 /// Result of handling a frame.
@@ -115,7 +137,9 @@ impl<B: RequestBuilder> Connection<B> {
             streams: StreamMap::default(),
             abandoned: HashSet::new(),
             abandoned_overflow: false,
+            waste: Waste::default(),
             initial_window_changes: 0,
+            announced_drain: None,
             draining: false,
             sender,
             liveness: Liveness::new(config.keepalive.clone(), now),
@@ -156,11 +180,32 @@ impl<B: RequestBuilder> Connection<B> {
 
     /// Sends GOAWAY. From now on new streams are refused; open streams may finish.
     pub fn go_away(&mut self, code: ErrorCode, text: &str) {
+        self.announced_drain = None;
         self.draining = true;
         self.sender.go_away(self.last_stream, code, text);
     }
 
-    /// Whether either side has sent GOAWAY and no stream is open.
+    /// Ends the connection without a failed request (RFC 9113, section 6.8). Asks the client
+    /// to open no more streams, with a GOAWAY frame that names no last stream, and sends a
+    /// ping. Streams that the client opened before it got this frame are still served. When
+    /// the client has acknowledged the ping, or after [`DRAIN_TIMEOUT`], a second GOAWAY
+    /// frame names the last stream.
+    pub fn drain(&mut self, text: &'static str, now: Instant) {
+        if !self.draining && self.announced_drain.is_none() {
+            self.announced_drain = Some(AnnouncedDrain { deadline: now + DRAIN_TIMEOUT, text });
+            self.sender.go_away(MAX_STREAM_ID, ErrorCode::NoError, text);
+            self.sender.ping(DRAIN_PING);
+        }
+    }
+
+    /// Sends the second GOAWAY frame of [`Connection::drain`].
+    fn finish_drain(&mut self) {
+        if let Some(drain) = self.announced_drain.take() {
+            self.go_away(ErrorCode::NoError, drain.text);
+        }
+    }
+
+    /// Whether new streams are refused and no stream is open.
     pub fn is_done(&self) -> bool {
         self.draining && self.streams.is_empty()
     }
@@ -168,17 +213,21 @@ impl<B: RequestBuilder> Connection<B> {
     /// The time at which the caller must call [`Connection::on_alarm`]; `None` without
     /// keepalive pings.
     pub fn alarm(&self) -> Option<Instant> {
-        self.liveness.alarm()
+        let drain = self.announced_drain.as_ref().map(|drain| drain.deadline);
+        self.liveness.alarm().into_iter().chain(drain).min()
     }
 
-    /// Sends a keepalive ping if one is due. Returns false if the client has not
-    /// responded to the last ping within
+    /// Sends a keepalive ping or the second GOAWAY frame, if one is due. Returns false if the
+    /// client has not responded to the last ping within
     /// [`Keepalive::timeout`](crate::Keepalive::timeout). The caller then closes the
     /// connection.
     pub fn on_alarm(&mut self, now: Instant) -> bool {
+        if self.announced_drain.as_ref().is_some_and(|drain| drain.deadline <= now) {
+            self.finish_drain();
+        }
         let due = self.liveness.on_alarm(now);
         if due == DueAction::SendPing {
-            self.sender.ping();
+            self.sender.ping(LIVENESS_PING);
         }
         due != DueAction::Disconnect
     }
@@ -244,6 +293,13 @@ impl<B: RequestBuilder> Connection<B> {
     pub fn send_capacity(&self, id: u32) -> usize {
         let queued = self.streams.get(&id).map(|stream| stream.outgoing.queued_bytes());
         queued.map_or(0, |queued| STREAM_QUEUE_BYTES.saturating_sub(queued))
+    }
+
+    /// Removes and returns the streams whose [`Connection::send_capacity`] was 0 and is not
+    /// any more. A caller that waits for capacity must call it after each
+    /// [`Connection::fill_output`].
+    pub fn take_writable(&mut self) -> Vec<u32> {
+        self.sender.take_writable()
     }
 
     /// The number of body bytes of all streams that have not been framed yet, mostly

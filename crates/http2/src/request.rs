@@ -1,10 +1,10 @@
 //! Validation of requests and trailers (RFC 9113, sections 8.2 and 8.3).
 
-use crate::config::{ConnectMethod, MAX_FIELDS_BYTES};
+use crate::config::{ConnectMethod, MAX_DECODED_BYTES, MAX_FIELDS_BYTES};
 
 /// The size of a field is that of its name and value plus this many bytes (RFC 9113,
 /// 6.5.2).
-const FIELD_OVERHEAD_BYTES: usize = 32;
+pub(crate) const FIELD_OVERHEAD_BYTES: usize = 32;
 
 /// Builds a request from its header fields, which the connection passes to it one by one.
 ///
@@ -68,11 +68,11 @@ impl<B: RequestBuilder> RequestDecoder<B> {
     }
 
     /// Validates a field and passes it to the builder. When the fields exceed the size
-    /// limit, ignores this and all later fields.
-    pub(crate) fn field(&mut self, context: &B::Context, name: &[u8], value: &[u8]) {
+    /// limit, ignores this and all later fields. Returns whether more fields may follow.
+    pub(crate) fn field(&mut self, context: &B::Context, name: &[u8], value: &[u8]) -> bool {
         self.bytes += name.len() + value.len() + FIELD_OVERHEAD_BYTES;
         if self.bytes > MAX_FIELDS_BYTES {
-            return;
+            return self.bytes <= MAX_DECODED_BYTES;
         }
         let valid = match name.strip_prefix(b":") {
             Some(name) => !self.regular_seen && self.seen.note(name, value),
@@ -85,22 +85,20 @@ impl<B: RequestBuilder> RequestDecoder<B> {
             true => self.builder.field(context, name, value),
             false => self.malformed = true,
         }
+        true
     }
 
     /// Notes a field that is not a pseudo-header field. Returns whether it is valid.
     fn note_regular_field(&mut self, name: &[u8], value: &[u8]) -> bool {
         match name {
             b"content-length" => {
-                let length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                let length = parse_length(value);
                 let conflict = self.content_length.is_some_and(|before| Some(before) != length);
                 self.content_length = length;
                 length.is_some() && !conflict
             }
             b"te" => value == b"trailers",
-            // Connection-specific fields of HTTP/1.1 (RFC 9113, section 8.2.2).
-            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
-            | b"upgrade" => false,
-            _ => is_field_name(name) && is_field_value(value),
+            _ => is_regular_field(name, value),
         }
     }
 
@@ -159,10 +157,23 @@ impl PseudoFields {
     }
 }
 
-/// Whether `name` is a valid name of a trailer field. Trailers have no pseudo-header
-/// fields.
-pub(crate) fn is_trailer_name(name: &[u8]) -> bool {
-    !name.starts_with(b":") && is_field_name(name)
+/// Returns the value of a content-length, or `None` if it does not consist of digits or is
+/// too large.
+fn parse_length(value: &[u8]) -> Option<u64> {
+    // The parser of the standard library also accepts a sign.
+    let digits = value.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(value).ok().filter(|_| digits)?.parse().ok()
+}
+
+/// Whether a field is valid in any request, and as a trailer: neither a pseudo-header field
+/// nor a connection-specific field of HTTP/1.1 (RFC 9113, section 8.2.2).
+pub(crate) fn is_regular_field(name: &[u8], value: &[u8]) -> bool {
+    match name {
+        b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
+            false
+        }
+        _ => is_field_name(name) && is_field_value(value),
+    }
 }
 
 fn is_field_name(name: &[u8]) -> bool {
@@ -214,7 +225,9 @@ mod tests {
 
     fn is_accepted(list: &[(&str, &str)], connect: ConnectMethod) -> bool {
         let mut request = RequestDecoder::<Fields>::new();
-        list.iter().for_each(|(name, value)| request.field(&(), name.as_bytes(), value.as_bytes()));
+        for (name, value) in list {
+            assert!(request.field(&(), name.as_bytes(), value.as_bytes()));
+        }
         request.finish(connect).is_some()
     }
 

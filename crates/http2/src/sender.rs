@@ -12,20 +12,26 @@ use crate::frame::{ErrorCode, FrameHeader, MAX_PAYLOAD_BYTES, flag, kind};
 use crate::hpack::Encoder;
 use crate::output::Output;
 use crate::response::{Data, Headers, ResponseHead};
-use crate::stream::{End, Outgoing, Stream, StreamMap};
+use crate::stream::{End, Outgoing, STREAM_QUEUE_BYTES, Stream, StreamMap};
 
 /// Responses are framed only while the output has fewer bytes than this.
 const MAX_OUTPUT_BYTES: usize = 128 << 10;
 /// Bytes of the connection's window that are reserved for urgent streams. Clients usually
-/// send WINDOW_UPDATE long before the window gets this small.
+/// send WINDOW_UPDATE long before the window gets this small. A client need not: it may read
+/// a body only when it is complete. Therefore the reservation ends when the client has
+/// acknowledged a ping that was sent after the last byte, and has not enlarged the window.
 const RESERVED_WINDOW: i64 = 8 << 10;
 /// After this many turns of urgent streams in a row, a waiting stream has a turn.
 const MAX_URGENT_TURNS: u32 = 8;
 /// Entries of closed streams are removed from a queue when it has more entries than this
 /// number plus twice the number of open streams.
 const MAX_STALE_ENTRIES: usize = 1024;
-/// Payload of the server's pings.
-const PING_PAYLOAD: &[u8; 8] = b"liveness";
+/// Payload of keepalive pings.
+pub(crate) const LIVENESS_PING: &[u8; 8] = b"liveness";
+/// Payload of the ping between the two GOAWAY frames of a shutdown.
+pub(crate) const DRAIN_PING: &[u8; 8] = b"shutdown";
+/// Payload of the ping that ends the reservation of [`RESERVED_WINDOW`].
+const WINDOW_PING: &[u8; 8] = b"window??";
 
 /// The sending side of a connection: the output, and the queues of streams that have
 /// something to send.
@@ -42,8 +48,17 @@ pub(crate) struct Sender {
     waiting: VecDeque<u32>,
     /// Number of turns of urgent streams since the last turn of a waiting stream.
     urgent_turns: u32,
-    /// Streams that wait until the client enlarges the connection's window.
-    blocked: Vec<u32>,
+    /// Streams that wait until the client enlarges the connection's window, or until the
+    /// reservation ends.
+    blocked: VecDeque<u32>,
+    /// Bytes of the connection's window that are reserved now: [`RESERVED_WINDOW`] or 0.
+    reserved: i64,
+    /// Whether a ping that ends the reservation has been sent since it began.
+    window_ping_sent: bool,
+    /// Number of pings that the client has not acknowledged.
+    unacknowledged_pings: u32,
+    /// Streams whose queue was full and is not any more.
+    writable: Vec<u32>,
     /// Body bytes of all streams that have not been framed.
     queued_bytes: usize,
     /// Whether HEADERS or DATA has been framed since the last
@@ -76,7 +91,11 @@ impl Sender {
             urgent: VecDeque::new(),
             waiting: VecDeque::new(),
             urgent_turns: 0,
-            blocked: Vec::new(),
+            blocked: VecDeque::new(),
+            reserved: RESERVED_WINDOW,
+            window_ping_sent: false,
+            unacknowledged_pings: 0,
+            writable: Vec::new(),
             queued_bytes: 0,
             responded: false,
             block_buffer: Vec::new(),
@@ -94,6 +113,11 @@ impl Sender {
     /// The number of body bytes of all streams that have not been framed.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.queued_bytes
+    }
+
+    /// Removes and returns the streams whose queue was full and is not any more.
+    pub(crate) fn take_writable(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.writable)
     }
 
     /// Returns whether HEADERS or DATA has been framed since the last call.
@@ -131,15 +155,42 @@ impl Sender {
             let (id, urgent) = self.next_stream()?;
             let Some(stream) = streams.get_mut(&id) else { continue };
             let outgoing = &mut stream.outgoing;
-            let reserved = if urgent { 0 } else { RESERVED_WINDOW };
+            let reserved = if urgent { 0 } else { self.reserved };
             match self.take_turn(id, outgoing, reserved) {
                 Turn::Complete => return Some(id),
                 Turn::More => self.waiting.push_back(id),
-                Turn::Blocked => self.blocked.push(id),
+                Turn::Blocked => self.block(id),
                 Turn::Idle => outgoing.scheduled = false,
             }
         }
         None
+    }
+
+    /// Lets a stream wait for the connection's window.
+    fn block(&mut self, id: u32) {
+        self.blocked.push_back(id);
+        self.question_reservation();
+    }
+
+    /// Sends a ping if only the reservation blocks streams.
+    fn question_reservation(&mut self) {
+        let reserved = 1..=self.reserved;
+        if reserved.contains(&self.window) && !self.window_ping_sent {
+            self.window_ping_sent = true;
+            self.ping(WINDOW_PING);
+        }
+    }
+
+    /// Gives turns to as many blocked streams as the window has bytes for them, the first
+    /// ones first. If all got a turn, a client that enlarges the window by one byte at a time
+    /// would make each of its many streams take a turn each time.
+    fn unblock(&mut self) {
+        let bytes = usize::try_from(self.window - self.reserved).unwrap_or(0);
+        let count = bytes.min(self.blocked.len());
+        self.waiting.extend(self.blocked.drain(..count));
+        if !self.blocked.is_empty() {
+            self.question_reservation();
+        }
     }
 
     /// Removes and returns the stream that has the next turn, and whether it is urgent.
@@ -150,6 +201,10 @@ impl Sender {
             return Some((id, true));
         }
         self.urgent_turns = 0;
+        if self.waiting.is_empty() && !self.blocked.is_empty() {
+            // The streams that were unblocked before may be closed by now.
+            self.unblock();
+        }
         self.waiting.pop_front().map(|id| (id, false))
     }
 
@@ -205,6 +260,9 @@ impl Sender {
         outgoing.window -= len as i64;
         self.window -= len as i64;
         self.queued_bytes -= len;
+        if queued >= STREAM_QUEUE_BYTES && queued - len < STREAM_QUEUE_BYTES {
+            self.writable.push(id);
+        }
         let last = len == queued && matches!(outgoing.end, Some(End::Body));
         let flags = if last { flag::END_STREAM } else { 0 };
         self.put_frame(FrameHeader { len, kind: kind::DATA, flags, stream: id }, &[]);
@@ -264,8 +322,23 @@ impl Sender {
     /// Enlarges the connection's window. Returns false if it then exceeds the maximum.
     pub(crate) fn enlarge_window(&mut self, increment: i64) -> bool {
         self.window += increment;
-        self.waiting.extend(self.blocked.drain(..));
+        // A client that enlarges the window in small steps would get a ping at each step.
+        if self.window >= 2 * RESERVED_WINDOW {
+            (self.reserved, self.window_ping_sent) = (RESERVED_WINDOW, false);
+        }
+        self.unblock();
         self.window <= MAX_WINDOW
+    }
+
+    /// Handles the acknowledgement of a ping. Returns whether the server had sent one.
+    pub(crate) fn ping_acknowledged(&mut self, opaque: &[u8; 8]) -> bool {
+        let Some(rest) = self.unacknowledged_pings.checked_sub(1) else { return false };
+        self.unacknowledged_pings = rest;
+        if opaque == WINDOW_PING && self.window_ping_sent {
+            self.reserved = 0;
+            self.unblock();
+        }
+        true
     }
 
     /// Sets the initial window of new streams, and changes the windows of open streams by
@@ -313,8 +386,9 @@ impl Sender {
         self.put_control_frame(kind::RST_STREAM, 0, stream, &(code as u32).to_be_bytes());
     }
 
-    pub(crate) fn ping(&mut self) {
-        self.put_control_frame(kind::PING, 0, 0, PING_PAYLOAD);
+    pub(crate) fn ping(&mut self, payload: &[u8; 8]) {
+        self.unacknowledged_pings += 1;
+        self.put_control_frame(kind::PING, 0, 0, payload);
     }
 
     pub(crate) fn ping_ack(&mut self, opaque: [u8; 8]) {

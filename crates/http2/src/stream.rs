@@ -10,6 +10,10 @@ use crate::response::{Data, Headers, ResponseHead};
 /// Clients choose the IDs, so the hash has a random seed.
 pub type StreamMap<T> = HashMap<u32, T, foldhash::fast::RandomState>;
 
+/// Number of queued body bytes of one stream at which
+/// [`Connection::send_capacity`](crate::Connection::send_capacity) is 0.
+pub(crate) const STREAM_QUEUE_BYTES: usize = 64 << 10;
+
 /// A stream whose response is not complete. Its request may be complete.
 pub(crate) struct Stream {
     pub(crate) incoming: Incoming,

@@ -7,6 +7,7 @@ use crate::config::MAX_WINDOW;
 use crate::frame::{ErrorCode, FrameHeader, MAX_PAYLOAD_BYTES, flag, read_u32, setting};
 use crate::liveness::PingVerdict;
 use crate::request::RequestBuilder;
+use crate::sender::DRAIN_PING;
 
 /// Maximum number of changes of SETTINGS_INITIAL_WINDOW_SIZE during the life of a
 /// connection. Each change costs time for each open stream. A client that measures its
@@ -23,6 +24,7 @@ impl<B: RequestBuilder> Connection<B> {
         if !valid {
             return connection_error(ErrorCode::FrameSizeError, "SETTINGS has a wrong size");
         }
+        self.waste.add(1)?;
         if ack {
             return Ok(());
         }
@@ -90,7 +92,7 @@ impl<B: RequestBuilder> Connection<B> {
             return connection_error(ErrorCode::FrameSizeError, "PING has a wrong size");
         };
         if header.has(flag::ACK) {
-            return Ok(());
+            return self.handle_ping_ack(&opaque);
         }
         let (responded, busy) = (self.sender.take_responded(), !self.streams.is_empty());
         match self.liveness.client_pinged(responded, busy, now) {
@@ -101,6 +103,16 @@ impl<B: RequestBuilder> Connection<B> {
             // gRPC clients compare the text: they then ping less often.
             PingVerdict::TooMany => connection_error(ErrorCode::EnhanceYourCalm, "too_many_pings"),
         }
+    }
+
+    fn handle_ping_ack(&mut self, opaque: &[u8; 8]) -> FrameResult {
+        if !self.sender.ping_acknowledged(opaque) {
+            return Ok(self.waste.add(1)?);
+        }
+        if opaque == DRAIN_PING {
+            self.finish_drain();
+        }
+        Ok(())
     }
 
     pub(super) fn handle_window_update(
@@ -134,7 +146,8 @@ impl<B: RequestBuilder> Connection<B> {
     fn enlarge_stream_window(&mut self, id: u32, increment: i64) -> FrameResult {
         let Some(stream) = self.streams.get_mut(&id) else {
             // The client may have sent the frame before it learned that the stream has
-            // ended.
+            // ended. Some clients send hundreds of them for the end of a large response, so
+            // they do not count as useless.
             if id <= self.last_stream {
                 return Ok(());
             }

@@ -8,4 +8,6 @@ pub(super) struct FieldBlock {
     pub(super) depends_on_itself: bool,
     /// The encoded fields that have been received so far; empty if HEADERS contains all.
     pub(super) bytes: Vec<u8>,
+    /// Size of the frames that have been received so far, with their frame headers.
+    pub(super) received_bytes: usize,
 }

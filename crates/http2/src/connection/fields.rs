@@ -2,13 +2,14 @@
 
 use super::field_block::FieldBlock;
 use super::streams::{stream_dependency, unpadded};
+use super::waste::REQUEST_CREDIT;
 use super::{Connection, Fault, FrameResult, connection_error};
-use crate::config::{MAX_FIELDS_BYTES, STREAM_WINDOW};
-use crate::event::{ConnectionError, Event};
+use crate::config::{MAX_DECODED_BYTES, MAX_FIELDS_BYTES, STREAM_WINDOW};
+use crate::event::Event;
 use crate::fields::Fields;
 use crate::frame::{ErrorCode, FrameHeader, HEADER_BYTES, flag};
 use crate::hpack::Malformed;
-use crate::request::{RequestBuilder, RequestDecoder, is_trailer_name};
+use crate::request::{FIELD_OVERHEAD_BYTES, RequestBuilder, RequestDecoder, is_regular_field};
 use crate::stream::Stream;
 
 impl<B: RequestBuilder> Connection<B> {
@@ -34,7 +35,9 @@ impl<B: RequestBuilder> Connection<B> {
             depends_on_itself = stream_dependency(priority) == stream;
         }
         let end_stream = header.has(flag::END_STREAM);
-        let mut block = FieldBlock { stream, end_stream, depends_on_itself, bytes: Vec::new() };
+        let received_bytes = HEADER_BYTES + payload.len();
+        let mut block =
+            FieldBlock { stream, end_stream, depends_on_itself, bytes: Vec::new(), received_bytes };
         if header.has(flag::END_HEADERS) {
             return self.handle_block(&block, fields, context);
         }
@@ -53,8 +56,9 @@ impl<B: RequestBuilder> Connection<B> {
             let message = "CONTINUATION without HEADERS";
             return connection_error(ErrorCode::ProtocolError, message);
         };
-        // The frame header counts too, so that empty frames reach the limit as well.
-        if block.bytes.len() + payload.len() + HEADER_BYTES > MAX_FIELDS_BYTES {
+        // The frame headers count too, so that many small frames reach the limit as well.
+        block.received_bytes += HEADER_BYTES + payload.len();
+        if block.received_bytes > MAX_FIELDS_BYTES {
             let message = "block of header fields too large";
             return connection_error(ErrorCode::EnhanceYourCalm, message);
         }
@@ -85,7 +89,7 @@ impl<B: RequestBuilder> Connection<B> {
         }
         let mut request = RequestDecoder::<B>::new();
         let field = |name: &[u8], value: &[u8]| request.field(context, name, value);
-        self.decoder.decode(bytes, field).map_err(compression_fault)?;
+        check_decoded(self.decoder.decode_while(bytes, field))?;
         self.last_stream = id;
         if block.depends_on_itself {
             return Err(Fault::Stream(id, ErrorCode::ProtocolError));
@@ -105,6 +109,7 @@ impl<B: RequestBuilder> Connection<B> {
     ) -> FrameResult {
         let complete = request.finish(self.connect_method);
         let complete = complete.ok_or(Fault::Stream(id, ErrorCode::ProtocolError))?;
+        self.waste.reduce(REQUEST_CREDIT);
         let length = complete.content_length;
         let mut stream = Stream::new(STREAM_WINDOW, self.sender.initial_window(), length);
         stream.incoming.ended = end_stream;
@@ -124,13 +129,14 @@ impl<B: RequestBuilder> Connection<B> {
     fn handle_trailers(&mut self, id: u32, end_stream: bool, bytes: &[u8]) -> FrameResult {
         let (mut valid, mut size, mut fields) = (end_stream, 0, Fields::default());
         let field = |name: &[u8], value: &[u8]| {
-            size += name.len() + value.len();
-            valid = valid && size <= MAX_FIELDS_BYTES && is_trailer_name(name);
+            size += name.len() + value.len() + FIELD_OVERHEAD_BYTES;
+            valid = valid && size <= MAX_FIELDS_BYTES && is_regular_field(name, value);
             if valid {
                 fields.push(name, value);
             }
+            size <= MAX_DECODED_BYTES
         };
-        self.decoder.decode(bytes, field).map_err(compression_fault)?;
+        check_decoded(self.decoder.decode_while(bytes, field))?;
         let Some(stream) = self.streams.get_mut(&id) else {
             if self.abandoned.contains(&id) || self.abandoned_overflow {
                 return Ok(());
@@ -150,7 +156,16 @@ impl<B: RequestBuilder> Connection<B> {
     }
 }
 
-fn compression_fault(_: Malformed) -> Fault {
-    let message = "block of header fields cannot be decoded";
-    Fault::Connection(ConnectionError { code: ErrorCode::CompressionError, message })
+/// Turns the result of decoding a block into a fault, unless all of it was decoded.
+fn check_decoded(decoded: Result<bool, Malformed>) -> FrameResult {
+    match decoded {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            connection_error(ErrorCode::EnhanceYourCalm, "header fields far above the limit")
+        }
+        Err(Malformed) => {
+            let message = "block of header fields cannot be decoded";
+            connection_error(ErrorCode::CompressionError, message)
+        }
+    }
 }

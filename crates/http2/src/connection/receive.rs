@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::waste::INVALID_FRAME_WASTE;
 use super::{Connection, Fault, FrameResult, Stage, connection_error};
 use crate::event::ConnectionError;
 use crate::frame::{ErrorCode, FrameHeader, HEADER_BYTES, MAX_PAYLOAD_BYTES, PREFACE, flag, kind};
@@ -60,13 +61,27 @@ impl<B: RequestBuilder> Connection<B> {
             let start = used + HEADER_BYTES;
             let Some(payload) = input.get(start..start + header.len) else { break };
             used = start + header.len;
-            match self.handle_frame(header, payload, context, now) {
-                Ok(()) => {}
-                Err(Fault::Stream(stream, code)) => self.reset_after_invalid_frame(stream, code),
-                Err(Fault::Connection(error)) => return Err(error),
+            if let Err(fault) = self.handle_frame(header, payload, context, now) {
+                self.handle_fault(fault)?;
             }
         }
         Ok(used)
+    }
+
+    fn handle_fault(&mut self, fault: Fault) -> Result<(), ConnectionError> {
+        let waste = match fault {
+            Fault::Connection(error) => return Err(error),
+            Fault::Stream(stream, code) => {
+                self.reset_after_invalid_frame(stream, code);
+                match code {
+                    // The client may not have learned yet that the stream is closed, or how
+                    // many streams it may open.
+                    ErrorCode::StreamClosed | ErrorCode::RefusedStream => 1,
+                    _ => INVALID_FRAME_WASTE,
+                }
+            }
+        };
+        self.waste.add(waste)
     }
 
     fn handle_frame(
@@ -95,7 +110,7 @@ impl<B: RequestBuilder> Connection<B> {
             kind::DATA => self.handle_data(header, payload),
             kind::HEADERS => self.handle_headers(header, payload, context),
             kind::CONTINUATION => self.handle_continuation(header, payload, context),
-            kind::PRIORITY => super::streams::check_priority(header, payload),
+            kind::PRIORITY => self.handle_priority(header, payload),
             kind::RST_STREAM => self.handle_rst_stream(header, payload),
             kind::SETTINGS => self.handle_settings(header, payload),
             kind::PING => self.handle_ping(header, payload, now),
@@ -106,7 +121,7 @@ impl<B: RequestBuilder> Connection<B> {
                 Ok(())
             }
             kind::PUSH_PROMISE => connection_error(PROTOCOL, "PUSH_PROMISE from a client"),
-            _ => Ok(()),
+            _ => Ok(self.waste.add(1)?),
         }
     }
 }

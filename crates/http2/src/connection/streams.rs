@@ -38,10 +38,12 @@ impl<B: RequestBuilder> Connection<B> {
         }
         // The padding is not delivered, so its flow-control window is released here.
         self.release(id, len - data.len() as i64);
-        if end_stream || !data.is_empty() {
-            let bytes = Bytes::copy_from_slice(data);
-            self.events.push_back(Event::Data { stream: id, bytes, end_stream });
+        if data.is_empty() && !end_stream {
+            return Ok(self.waste.add(1)?);
         }
+        self.waste.reduce(1);
+        let bytes = Bytes::copy_from_slice(data);
+        self.events.push_back(Event::Data { stream: id, bytes, end_stream });
         Ok(())
     }
 
@@ -68,7 +70,7 @@ impl<B: RequestBuilder> Connection<B> {
             return connection_error(ErrorCode::ProtocolError, message);
         }
         match self.abandoned.contains(&id) {
-            true => Ok(()),
+            true => Ok(self.waste.add(1)?),
             false => Err(Fault::Stream(id, ErrorCode::StreamClosed)),
         }
     }
@@ -81,9 +83,16 @@ impl<B: RequestBuilder> Connection<B> {
             let message = "RST_STREAM on a stream that was never opened";
             return connection_error(ErrorCode::ProtocolError, message);
         }
-        self.abandoned.remove(&header.stream);
-        self.remove_stream_and_report_reset(header.stream, code);
-        Ok(())
+        let abandoned = self.abandoned.remove(&header.stream);
+        match self.remove_stream_and_report_reset(header.stream, code) || abandoned {
+            true => Ok(()),
+            false => Ok(self.waste.add(1)?),
+        }
+    }
+
+    pub(super) fn handle_priority(&mut self, header: FrameHeader, payload: &[u8]) -> FrameResult {
+        check_priority(header, payload)?;
+        Ok(self.waste.add(1)?)
     }
 
     /// Resets a stream after an invalid frame.
@@ -96,16 +105,17 @@ impl<B: RequestBuilder> Connection<B> {
         }
     }
 
-    fn remove_stream_and_report_reset(&mut self, id: u32, code: u32) {
-        if let Some(stream) = self.streams.remove(&id) {
-            self.sender.discard_unsent(&stream);
-            self.events.push_back(Event::Reset { stream: id, code });
-        }
+    /// Returns whether the stream was open.
+    fn remove_stream_and_report_reset(&mut self, id: u32, code: u32) -> bool {
+        let Some(stream) = self.streams.remove(&id) else { return false };
+        self.sender.discard_unsent(&stream);
+        self.events.push_back(Event::Reset { stream: id, code });
+        true
     }
 }
 
 /// Validates a PRIORITY frame. Priorities are otherwise ignored.
-pub(super) fn check_priority(header: FrameHeader, payload: &[u8]) -> FrameResult {
+fn check_priority(header: FrameHeader, payload: &[u8]) -> FrameResult {
     if header.stream == 0 {
         return connection_error(ErrorCode::ProtocolError, "PRIORITY on stream 0");
     }

@@ -35,9 +35,23 @@ impl Decoder {
     /// Decodes `block` and passes the name and value of each field to `field`.
     pub fn decode(
         &mut self,
-        mut block: &[u8],
+        block: &[u8],
         mut field: impl FnMut(&[u8], &[u8]),
     ) -> Result<(), Malformed> {
+        let every = |name: &[u8], value: &[u8]| {
+            field(name, value);
+            true
+        };
+        self.decode_while(block, every).map(|_| ())
+    }
+
+    /// Like [`Decoder::decode`], but stops when `field` returns false. Returns whether the
+    /// whole block has been decoded. Otherwise the decoder can no longer be used.
+    pub(crate) fn decode_while(
+        &mut self,
+        mut block: &[u8],
+        mut field: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<bool, Malformed> {
         let mut fields = 0;
         while let Some(first) = block.first().copied() {
             if first & 0xe0 == 0x20 {
@@ -53,17 +67,21 @@ impl Decoder {
             if first & 0x80 != 0 {
                 let (name, value) =
                     self.table.get(decode_integer(&mut block, 7)?).ok_or(Malformed)?;
-                field(name, value);
+                if !field(name, value) {
+                    return Ok(false);
+                }
                 continue;
             }
             let add_to_table = first & 0x40 != 0;
             self.decode_literal(&mut block, if add_to_table { 6 } else { 4 })?;
-            field(&self.name, &self.value);
+            if !field(&self.name, &self.value) {
+                return Ok(false);
+            }
             if add_to_table {
                 self.table.insert(&self.name, &self.value);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Decodes a field whose value is a literal into `self.name` and `self.value`. Its
