@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::budget::{Budget, Share};
+use crate::budget::{Account, Share};
 use crate::status::{Code, Status};
 
 /// Size in bytes of the prefix of each message: the compressed flag and the length.
@@ -104,11 +104,11 @@ impl Assembler {
             let text = format!("{text} ({len} vs. {})", limits.message_bytes);
             return Err(Status::new(Code::ResourceExhausted, text));
         }
-        let mut share = Share::new(limits.budget.clone());
         // In most cases `data` contains the whole message.
         if data.len() >= len {
+            let mut share = None;
             if queued {
-                share.grow(PREFIX_BYTES + len)?;
+                share.insert(Share::new(limits.account.clone())).grow(PREFIX_BYTES + len)?;
             }
             let bytes = match data.len() == len {
                 true => std::mem::take(&mut data),
@@ -119,9 +119,10 @@ impl Assembler {
                     bytes
                 }
             };
-            deliver(UnreadMessage { bytes, _share: queued.then_some(share) });
+            deliver(UnreadMessage { bytes, _share: share });
             return Ok(data);
         }
+        let share = Share::new(limits.account.clone());
         let bytes = BytesMut::with_capacity(len.min(MAX_PREALLOCATED_BYTES));
         self.partial = Some(PartialMessage { bytes, len, share });
         Ok(data)
@@ -138,7 +139,8 @@ impl Assembler {
 pub(crate) struct MessageLimits {
     /// Maximum size of a message in bytes, without the prefix.
     pub(crate) message_bytes: usize,
-    pub(crate) budget: Arc<Budget>,
+    /// What the messages of the connection use of the budget.
+    pub(crate) account: Arc<Account>,
 }
 
 #[cfg(test)]
@@ -146,9 +148,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::budget::Budget;
 
     fn limits(message_bytes: usize) -> MessageLimits {
-        MessageLimits { message_bytes, budget: Budget::new(1000) }
+        MessageLimits { message_bytes, account: Arc::new(Account::new(Budget::new(1000))) }
     }
 
     fn wire(message: &[u8]) -> Vec<u8> {
@@ -174,7 +177,7 @@ mod tests {
             prop_assert_eq!(found, messages);
             prop_assert!(assembler.is_between_messages());
             drop(assembler);
-            prop_assert_eq!(limits.budget.used(), 0);
+            prop_assert_eq!(limits.account.used(), 0);
         }
     }
 

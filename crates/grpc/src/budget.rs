@@ -1,12 +1,16 @@
-//! A limit on the memory for received messages of all connections.
+//! Limits on memory that all connections share fairly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::status::Status;
 
-/// The memory in bytes that the messages of all connections may occupy while they are
-/// incomplete or unread.
+/// Memory in bytes that all connections of a server may use together for one purpose.
+///
+/// A connection may use at most as much as it leaves free for the others (a *dynamic
+/// threshold*, as network switches use it for their packet memory). So one connection gets
+/// at most half of the budget, `n` greedy connections get `n / (n + 1)` of it, and a further
+/// connection always finds room. No list of connections is needed.
 #[derive(Debug)]
 pub struct Budget {
     used: AtomicUsize,
@@ -19,30 +23,90 @@ impl Budget {
         Arc::new(Budget { used: AtomicUsize::new(0), limit })
     }
 
+    /// Number of bytes that are not used. It is 0 if more than the limit is used.
+    pub(crate) fn free(&self) -> usize {
+        self.limit.saturating_sub(self.used.load(Ordering::Relaxed))
+    }
+
     #[cfg(test)]
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 }
 
-/// The part of the budget that one message uses. It is returned when the share is
+/// The part of a budget that one connection uses. It is returned when the account is
 /// dropped.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct Account {
     budget: Arc<Budget>,
+    used: AtomicUsize,
+}
+
+impl Account {
+    pub(crate) fn new(budget: Arc<Budget>) -> Self {
+        Account { budget, used: AtomicUsize::new(0) }
+    }
+
+    /// Number of bytes that the connection uses.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Number of bytes that no connection uses.
+    pub(crate) fn free(&self) -> usize {
+        self.budget.free()
+    }
+
+    /// Takes `bytes` more bytes. Returns false if the connection would then use more than
+    /// it leaves free.
+    fn try_add(&self, bytes: usize) -> bool {
+        let free = self.free();
+        let own = self.used() + bytes;
+        if own > free {
+            return false;
+        }
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        self.budget.used.fetch_add(bytes, Ordering::Relaxed);
+        true
+    }
+
+    fn subtract(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Sets the number of bytes that the connection uses, whether they are free or not.
+    /// Only one thread may call it at a time.
+    pub(crate) fn set(&self, bytes: usize) {
+        let before = self.used.swap(bytes, Ordering::Relaxed);
+        match bytes >= before {
+            true => self.budget.used.fetch_add(bytes - before, Ordering::Relaxed),
+            false => self.budget.used.fetch_sub(before - bytes, Ordering::Relaxed),
+        };
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(*self.used.get_mut(), Ordering::Relaxed);
+    }
+}
+
+/// The part of an account that one message uses. It is returned when the share is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    account: Arc<Account>,
     bytes: usize,
 }
 
 impl Share {
-    pub(crate) fn new(budget: Arc<Budget>) -> Self {
-        Share { budget, bytes: 0 }
+    pub(crate) fn new(account: Arc<Account>) -> Self {
+        Share { account, bytes: 0 }
     }
 
-    /// Takes `bytes` more bytes from the budget. Fails if the budget has fewer left.
+    /// Takes `bytes` more bytes. Fails if the connection may not use as many.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Status> {
-        let used = self.budget.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if used > self.budget.limit {
-            self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
+        if !self.account.try_add(bytes) {
             return Err(Status::resource_exhausted("grpc: too many unread messages"));
         }
         self.bytes += bytes;
@@ -52,6 +116,31 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.account.subtract(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes as much as the account gets, in steps of 100 bytes.
+    fn exhaust(account: &Account) -> usize {
+        while account.try_add(100) {}
+        account.used()
+    }
+
+    #[test]
+    fn greedy_connections_leave_room_for_others() {
+        let budget = Budget::new(100_000);
+        let accounts: Vec<_> = (0..10).map(|_| Account::new(budget.clone())).collect();
+        let got: Vec<usize> = accounts.iter().map(exhaust).collect();
+        assert_eq!(got[..3], [50_000, 25_000, 12_500]);
+        assert!(got.iter().all(|bytes| *bytes > 0), "{got:?}");
+        // When the first one gives up a part, another one may use it.
+        accounts[0].subtract(30_000);
+        assert!(exhaust(&accounts[9]) > 10_000);
+        drop(accounts);
+        assert_eq!(budget.used(), 0);
     }
 }

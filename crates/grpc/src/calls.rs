@@ -1,28 +1,28 @@
-//! The calls of a connection that are in progress.
+//! The calls of a connection that are in progress: starts them, polls them, and sends their
+//! responses.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
-use futures_util::future::{AbortHandle, Abortable, BoxFuture};
-use futures_util::stream::{FuturesUnordered, Stream};
-use http2::StreamMap;
+use tokio::time::Sleep;
 
+use crate::admission::{Admission, Capacity, RECHECK_INTERVAL};
 use crate::connection::{CallEvent, GrpcConnection};
+use crate::deadlines::Deadlines;
+use crate::deferred::DeferredCalls;
 use crate::inbox::{ConsumedBytes, Inbox};
 use crate::payload::Payload;
 use crate::request::MethodId;
-use crate::routes::{Handler, ResponseStream, Routes, Service, UnaryResponse};
+use crate::routes::{Handler, ResponseStream, Routes, Service};
 use crate::status::{Code, Status};
+use crate::streaming::StreamingCalls;
+use crate::unary::{UnaryCall, UnaryCalls, UnaryResult, UnaryWork};
 
-/// New calls with one request message wait while this many bytes of responses wait for
-/// the client.
-const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// Maximum number of unary calls and pages in progress, including those that the client
-/// has reset.
+/// Maximum number of unary calls and pages in progress.
 const MAX_UNARY_CALLS: usize = 65_536;
 /// Number of messages that one stream may send before other streams have a turn.
 const MESSAGES_PER_TURN: usize = 64;
@@ -30,96 +30,31 @@ const MESSAGES_PER_TURN: usize = 64;
 /// The calls of a connection.
 pub(crate) struct Calls<S> {
     routes: Arc<Routes<S>>,
-    /// Calls and pages with one response message.
-    unary: FuturesUnordered<Pin<Box<UnaryCall>>>,
-    /// Streaming calls that wait for their next message.
-    streaming: FuturesUnordered<Abortable<NextMessage>>,
-    /// Streaming calls that wait until the client has read enough of their responses.
-    backpressured: Vec<StreamingCall>,
-    /// All streaming calls by stream ID, with the handles to pass messages to them and to
-    /// abort them.
-    open: StreamMap<OpenCall>,
+    unary: UnaryCalls,
+    streaming: StreamingCalls,
+    /// Calls that wait until the limits allow another call.
+    deferred: DeferredCalls,
+    deadlines: Deadlines,
+    admission: Admission,
+    /// Expires when a connection that may not go on checks again; `None` if it may.
+    recheck: Option<Pin<Box<Sleep>>>,
     consumed_bytes: Arc<ConsumedBytes>,
-    /// Events that wait until the limits allow another call.
-    deferred: VecDeque<CallEvent>,
-}
-
-struct OpenCall {
-    /// The unread request messages; `None` if the call has only one request message.
-    inbox: Option<Arc<Inbox>>,
-    abort: AbortHandle,
-    method: MethodId,
-    /// Whether the head of the response has been sent. It is sent before the first
-    /// message.
-    head_sent: bool,
-}
-
-/// A call or a page with one response message.
-enum UnaryCall {
-    Call { stream: u32, method: MethodId, response: UnaryResponse },
-    Page { stream: u32, verb: http::Method, response: BoxFuture<'static, http::Response<Bytes>> },
-}
-
-/// The result of a [`UnaryCall`].
-enum UnaryResult {
-    Call { stream: u32, method: MethodId, result: Result<Payload, Status> },
-    Page { stream: u32, verb: http::Method, response: http::Response<Bytes> },
-}
-
-impl Future for UnaryCall {
-    type Output = UnaryResult;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<UnaryResult> {
-        match &mut *self {
-            UnaryCall::Call { stream, method, response } => {
-                let (stream, method) = (*stream, *method);
-                let result = response.as_mut().poll(cx);
-                result.map(|result| UnaryResult::Call { stream, method, result })
-            }
-            UnaryCall::Page { stream, verb, response } => {
-                let stream = *stream;
-                let response = response.as_mut().poll(cx);
-                response.map(|response| {
-                    let verb = std::mem::take(verb);
-                    UnaryResult::Page { stream, verb, response }
-                })
-            }
-        }
-    }
-}
-
-/// A call with a stream of response messages.
-struct StreamingCall {
-    stream: u32,
-    responses: ResponseStream,
-}
-
-/// A future that waits for the next message of a streaming call. It returns the message
-/// and the call.
-struct NextMessage(Option<StreamingCall>);
-
-impl Future for NextMessage {
-    type Output = (Option<Result<Payload, Status>>, StreamingCall);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let call = self.0.as_mut().expect("not polled after completion");
-        call.responses.as_mut().poll_next(cx).map(|message| {
-            let call = self.0.take().expect("checked above");
-            (message, call)
-        })
-    }
+    /// Whether the server is stopping. Streaming calls are then refused.
+    stopping: bool,
 }
 
 impl<S: Service> Calls<S> {
-    pub(crate) fn new(routes: Arc<Routes<S>>) -> Self {
+    pub(crate) fn new(routes: Arc<Routes<S>>, capacity: &Capacity) -> Self {
         Calls {
             routes,
-            unary: FuturesUnordered::new(),
-            streaming: FuturesUnordered::new(),
-            backpressured: Vec::new(),
-            open: StreamMap::default(),
+            unary: UnaryCalls::default(),
+            streaming: StreamingCalls::default(),
+            deferred: DeferredCalls::default(),
+            deadlines: Deadlines::default(),
+            admission: Admission::new(capacity),
+            recheck: None,
             consumed_bytes: Arc::default(),
-            deferred: VecDeque::new(),
+            stopping: false,
         }
     }
 
@@ -127,8 +62,8 @@ impl<S: Service> Calls<S> {
     /// yet. Returns whether there was any event.
     pub(crate) fn handle_events(&mut self, connection: &mut GrpcConnection) -> bool {
         let mut any = false;
-        while self.may_start(connection) {
-            let Some(event) = self.deferred.pop_front() else { break };
+        while !self.deferred.is_empty() && self.may_start(connection) {
+            let Some(event) = self.deferred.pop() else { break };
             self.handle_event(event, connection);
             any = true;
         }
@@ -136,7 +71,7 @@ impl<S: Service> Calls<S> {
             any = true;
             let starts = matches!(event, CallEvent::Call { .. } | CallEvent::Page { .. });
             match starts && !self.may_start(connection) {
-                true => self.deferred.push_back(event),
+                true => self.defer(event, connection),
                 false => self.handle_event(event, connection),
             }
         }
@@ -145,21 +80,46 @@ impl<S: Service> Calls<S> {
 
     /// Whether the limits allow another call to start.
     fn may_start(&self, connection: &GrpcConnection) -> bool {
-        connection.queued_bytes() < MAX_QUEUED_BYTES && self.unary.len() < MAX_UNARY_CALLS
+        self.unary.len() < MAX_UNARY_CALLS && self.admits(connection)
+    }
+
+    /// Whether the connection may hold more responses.
+    fn admits(&self, connection: &GrpcConnection) -> bool {
+        self.admission.admits(connection.queued_bytes(), self.deferred.bytes())
+    }
+
+    /// Lets a call wait, or refuses it if too many wait already.
+    fn defer(&mut self, call: CallEvent, connection: &mut GrpcConnection) {
+        if let CallEvent::Call { stream, deadline: Some(deadline), .. } = &call {
+            self.deadlines.add(*stream, *deadline);
+        }
+        if let Err(refused) = self.deferred.push(call) {
+            let status = Status::resource_exhausted("etcdserver: too many requests");
+            self.end_deferred(refused, &status, connection);
+        }
+    }
+
+    /// Ends a call that has not started.
+    fn end_deferred(&self, call: CallEvent, status: &Status, connection: &mut GrpcConnection) {
+        connection.respond_error(call.stream(), status);
+        if let CallEvent::Call { method, .. } = call {
+            self.report_end(method, status.code());
+        }
     }
 
     fn handle_event(&mut self, event: CallEvent, connection: &mut GrpcConnection) {
         match event {
-            CallEvent::Call { stream, method, message } => {
-                self.start_call(stream, method, message.bytes, connection);
+            CallEvent::Call { stream, method, deadline, message } => {
+                self.start_call(stream, method, deadline, message.bytes, connection);
             }
-            CallEvent::Opened { stream, method } => {
+            CallEvent::Opened { stream, method, deadline } => {
                 let inbox = Inbox::new(stream, self.consumed_bytes.clone());
                 let Handler::Bidirectional(handler) = &self.routes.handlers[method.index] else {
                     unreachable!("the method has a stream of requests");
                 };
-                let responses = handler(&self.routes.service, inbox.clone());
-                self.start_streaming(stream, method, Some(inbox), responses);
+                let responses = handler(&self.routes.service, inbox.clone(), &self.admission);
+                let inbox = Some(inbox);
+                self.start_streaming(stream, method, deadline, inbox, responses, connection);
             }
             CallEvent::Message { stream, message } => {
                 if let Some(inbox) = self.inbox(stream) {
@@ -174,29 +134,31 @@ impl<S: Service> Calls<S> {
             CallEvent::Page { stream, verb, path } => {
                 self.start_page(stream, verb, path, connection)
             }
-            CallEvent::Reset { stream } => self.handle_reset(stream),
+            CallEvent::Reset { stream, code } => self.handle_reset(stream, code),
         }
     }
 
-    fn inbox(&self, stream: u32) -> Option<&Arc<Inbox>> {
-        self.open.get(&stream).and_then(|open| open.inbox.as_ref())
+    fn inbox(&mut self, stream: u32) -> Option<&Arc<Inbox>> {
+        self.streaming.get_mut(stream).and_then(|call| call.inbox.as_ref())
     }
 
     fn start_call(
         &mut self,
         stream: u32,
         method: MethodId,
+        deadline: Option<Instant>,
         message: Bytes,
         connection: &mut GrpcConnection,
     ) {
         match &self.routes.handlers[method.index] {
             Handler::Unary(handler) => {
-                let response = handler(&self.routes.service, message);
-                self.start_unary(UnaryCall::Call { stream, method, response }, connection);
+                let response = handler(&self.routes.service, message, &self.admission);
+                let work = UnaryWork::Call { method, response };
+                self.start_unary(UnaryCall { stream, deadline, work }, connection);
             }
             Handler::ServerStream(handler) => {
-                let responses = handler(&self.routes.service, message);
-                self.start_streaming(stream, method, None, responses);
+                let responses = handler(&self.routes.service, message, &self.admission);
+                self.start_streaming(stream, method, deadline, None, responses, connection);
             }
             Handler::Bidirectional(_) => unreachable!("the method has one request message"),
         }
@@ -218,18 +180,14 @@ impl<S: Service> Calls<S> {
                 Box::pin(std::future::ready(response))
             }
         };
-        self.start_unary(UnaryCall::Page { stream, verb, response }, connection);
+        let work = UnaryWork::Page { verb, response };
+        self.start_unary(UnaryCall { stream, deadline: None, work }, connection);
     }
 
-    /// Polls a handler for the first time. Most reads of the store complete in this poll.
-    /// [`Calls::poll`] polls a pending handler again, after the handlers of all other
-    /// requests of the same socket read have been started. So handlers that yield once
-    /// are batched without a wake-up of the task.
     fn start_unary(&mut self, call: UnaryCall, connection: &mut GrpcConnection) {
-        let mut call = Box::pin(call);
-        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => self.send_unary_result(result, connection),
-            Poll::Pending => self.unary.push(call),
+        let stream = call.stream;
+        if let Some(result) = self.unary.start(call) {
+            self.send_unary_result(stream, result, connection);
         }
     }
 
@@ -237,21 +195,31 @@ impl<S: Service> Calls<S> {
         &mut self,
         stream: u32,
         method: MethodId,
+        deadline: Option<Instant>,
         inbox: Option<Arc<Inbox>>,
         responses: ResponseStream,
+        connection: &mut GrpcConnection,
     ) {
-        let (abort, registration) = AbortHandle::new_pair();
-        let next = NextMessage(Some(StreamingCall { stream, responses }));
-        self.streaming.push(Abortable::new(next, registration));
-        self.open.insert(stream, OpenCall { inbox, abort, method, head_sent: false });
+        if let Some(deadline) = deadline {
+            self.deadlines.add(stream, deadline);
+        }
+        self.streaming.insert(stream, method, inbox, responses);
+        if self.stopping {
+            self.end_streaming(stream, Err(server_stopped()), connection);
+        }
     }
 
-    fn handle_reset(&mut self, stream: u32) {
-        self.deferred.retain(|event| event.stream() != stream);
-        if let Some(open) = self.open.remove(&stream) {
-            open.abort.abort();
-            self.backpressured.retain(|call| call.stream != stream);
-            self.report_end(open.method, Code::Cancelled);
+    fn handle_reset(&mut self, stream: u32, code: Code) {
+        let ended = match self.deferred.remove(stream) {
+            Some(CallEvent::Call { method, .. }) => Some(method),
+            Some(_) => None,
+            None => match self.streaming.remove(stream) {
+                Some(call) => Some(call.method),
+                None => self.unary.cancel(stream),
+            },
+        };
+        if let Some(method) = ended {
+            self.report_end(method, code);
         }
     }
 
@@ -263,43 +231,57 @@ impl<S: Service> Calls<S> {
         for (stream, bytes) in self.consumed_bytes.take(cx.waker()) {
             connection.release(stream, bytes);
         }
-        unary || streaming
+        let expired = self.poll_deadlines(connection, cx);
+        self.poll_recheck(connection, cx);
+        unary || streaming || expired
     }
 
     fn poll_unary(&mut self, connection: &mut GrpcConnection, cx: &mut Context<'_>) -> bool {
         let mut any = false;
-        while let Poll::Ready(Some(result)) = Pin::new(&mut self.unary).poll_next(cx) {
-            self.send_unary_result(result, connection);
+        while let Some((stream, result)) = self.unary.poll_next(&mut self.deadlines, cx) {
+            self.send_unary_result(stream, result, connection);
+            // Slow reads that wait compare with the bytes that the connection holds.
+            self.admits(connection);
             any = true;
         }
         any
     }
 
-    fn send_unary_result(&self, result: UnaryResult, connection: &mut GrpcConnection) {
+    fn send_unary_result(&self, stream: u32, result: UnaryResult, connection: &mut GrpcConnection) {
         match result {
-            UnaryResult::Page { stream, verb, response } => {
+            UnaryResult::Page { verb, response } => {
                 connection.respond_page(stream, &verb, response);
             }
-            UnaryResult::Call { stream, method, result } => {
-                let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
-                self.report_end(method, code);
-                match result.and_then(check_size) {
-                    Ok(payload) => connection.respond(stream, payload),
-                    Err(status) => connection.respond_error(stream, &status),
+            UnaryResult::Cancelled { method } => self.report_end(method, Code::Cancelled),
+            UnaryResult::Call { method, result } => match result.and_then(check_size) {
+                Ok(payload) => {
+                    self.report_end(method, Code::Ok);
+                    connection.respond(stream, payload);
                 }
-            }
+                Err(status) => {
+                    self.report_end(method, status.code());
+                    connection.respond_error(stream, &status);
+                }
+            },
         }
     }
 
+    /// Polls each streaming call that may be ready once, while the connection may hold more
+    /// messages.
     fn poll_streaming(&mut self, connection: &mut GrpcConnection, cx: &mut Context<'_>) -> bool {
-        self.resume_backpressured(connection);
-        let mut any = false;
-        while let Poll::Ready(Some(next)) = Pin::new(&mut self.streaming).poll_next(cx) {
-            // An error means that the call was aborted.
-            if let Ok((message, call)) = next {
-                any = true;
-                self.send_messages(message, call, connection);
-            }
+        for stream in connection.take_writable() {
+            self.streaming.resume(stream);
+        }
+        self.streaming.register(cx);
+        let (mut turns, mut any) = (self.streaming.ready_len(), false);
+        while turns > 0 && self.admits(connection) {
+            let Some((stream, message)) = self.streaming.poll_next(&mut turns) else { break };
+            self.send_messages(stream, message, connection);
+            any = true;
+        }
+        if !any && self.streaming.ready_len() > 0 && self.admits(connection) {
+            // A call has woken itself. Other connections have a turn first.
+            cx.waker().wake_by_ref();
         }
         any
     }
@@ -307,57 +289,37 @@ impl<S: Service> Calls<S> {
     /// Sends a message of a streaming call, and the next messages if they are ready.
     fn send_messages(
         &mut self,
+        stream: u32,
         mut message: Option<Result<Payload, Status>>,
-        mut call: StreamingCall,
         connection: &mut GrpcConnection,
     ) {
-        let stream = call.stream;
-        let mut noop = Context::from_waker(Waker::noop());
         for left in (0..MESSAGES_PER_TURN).rev() {
             match message.map(|message| message.and_then(check_size)) {
                 Some(Ok(payload)) => self.send_message(stream, payload, connection),
                 Some(Err(status)) => return self.end_streaming(stream, Err(status), connection),
                 None => return self.end_streaming(stream, Ok(()), connection),
             }
+            let Some(call) = self.streaming.get_mut(stream) else { return };
             if connection.send_capacity(stream) == 0 {
-                return self.backpressured.push(call);
+                call.backpressured = true;
+                return;
             }
             if left == 0 {
-                break;
+                return call.poll_again();
             }
-            match call.responses.as_mut().poll_next(&mut noop) {
+            match call.poll_message() {
                 Poll::Ready(next) => message = next,
-                // `wait_for_message` polls it again, with the waker of the task.
-                Poll::Pending => break,
+                Poll::Pending => return,
             }
         }
-        self.wait_for_message(call);
     }
 
     fn send_message(&mut self, stream: u32, payload: Payload, connection: &mut GrpcConnection) {
-        let Some(open) = self.open.get_mut(&stream) else { return };
-        if !std::mem::replace(&mut open.head_sent, true) {
+        let Some(call) = self.streaming.get_mut(stream) else { return };
+        if !std::mem::replace(&mut call.head_sent, true) {
             connection.start_response(stream);
         }
         connection.send_message(stream, payload);
-    }
-
-    /// Adds a streaming call to those that wait for their next message.
-    fn wait_for_message(&mut self, call: StreamingCall) {
-        let Some(open) = self.open.get_mut(&call.stream) else { return };
-        let (abort, registration) = AbortHandle::new_pair();
-        open.abort = abort;
-        self.streaming.push(Abortable::new(NextMessage(Some(call)), registration));
-    }
-
-    /// Resumes the streaming calls of which the client has read enough.
-    fn resume_backpressured(&mut self, connection: &GrpcConnection) {
-        for call in std::mem::take(&mut self.backpressured) {
-            match connection.send_capacity(call.stream) > 0 {
-                true => self.wait_for_message(call),
-                false => self.backpressured.push(call),
-            }
-        }
     }
 
     /// Ends a streaming call.
@@ -367,14 +329,14 @@ impl<S: Service> Calls<S> {
         result: Result<(), Status>,
         connection: &mut GrpcConnection,
     ) {
-        let Some(open) = self.open.remove(&stream) else { return };
+        let Some(call) = self.streaming.remove(stream) else { return };
         let code = result.as_ref().map_or_else(Status::code, |()| Code::Ok);
-        self.report_end(open.method, code);
+        self.report_end(call.method, code);
         match result {
-            Err(status) if open.head_sent => connection.finish(stream, Err(&status)),
+            Err(status) if call.head_sent => connection.finish(stream, Err(&status)),
             Err(status) => connection.respond_error(stream, &status),
             Ok(()) => {
-                if !open.head_sent {
+                if !call.head_sent {
                     connection.start_response(stream);
                 }
                 connection.finish(stream, Ok(()));
@@ -382,33 +344,73 @@ impl<S: Service> Calls<S> {
         }
     }
 
-    /// Ends all streaming calls, because the server is stopping.
-    pub(crate) fn stop_streaming(&mut self, connection: &mut GrpcConnection) {
-        let streams: Vec<u32> = self.open.keys().copied().collect();
-        for stream in streams {
-            if let Some(open) = self.open.get(&stream) {
-                open.abort.abort();
-            }
-            let stopping = Status::unavailable("etcdserver: server stopped");
-            self.end_streaming(stream, Err(stopping), connection);
+    /// Ends the calls whose deadline has passed. Returns whether there was any.
+    fn poll_deadlines(&mut self, connection: &mut GrpcConnection, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        while let Some(stream) = self.deadlines.poll_expired(cx) {
+            self.expire(stream, connection);
+            any = true;
         }
-        self.backpressured.clear();
+        let open = self.unary.len() + self.streaming.len() + self.deferred.len();
+        let (unary, streaming, deferred) = (&self.unary, &self.streaming, &self.deferred);
+        self.deadlines.forget_ended(open, |stream| {
+            unary.is_waiting(stream) || streaming.contains(stream) || deferred.contains(stream)
+        });
+        any
+    }
+
+    fn expire(&mut self, stream: u32, connection: &mut GrpcConnection) {
+        let status = Status::new(Code::DeadlineExceeded, "context deadline exceeded");
+        if let Some(call) = self.deferred.remove(stream) {
+            self.end_deferred(call, &status, connection);
+        } else if self.streaming.contains(stream) {
+            self.end_streaming(stream, Err(status), connection);
+        } else if let Some(method) = self.unary.cancel(stream) {
+            self.report_end(method, status.code());
+            connection.respond_error(stream, &status);
+        }
+    }
+
+    /// Lets the task be woken after a while if calls wait for other connections.
+    fn poll_recheck(&mut self, connection: &GrpcConnection, cx: &mut Context<'_>) {
+        let waits = !self.deferred.is_empty() || self.streaming.ready_len() > 0;
+        if !waits || self.admits(connection) {
+            self.recheck = None;
+            return;
+        }
+        let sleep = || Box::pin(tokio::time::sleep(RECHECK_INTERVAL));
+        while self.recheck.get_or_insert_with(sleep).as_mut().poll(cx).is_ready() {
+            self.recheck = None;
+        }
+    }
+
+    /// Ends all streaming calls, and those that are started later, because the server is
+    /// stopping.
+    pub(crate) fn stop_streaming(&mut self, connection: &mut GrpcConnection) {
+        self.stopping = true;
+        for stream in self.streaming.streams() {
+            self.end_streaming(stream, Err(server_stopped()), connection);
+        }
     }
 
     /// Drops all calls, because the connection closes.
     pub(crate) fn drop_all(&mut self) {
-        self.unary.clear();
-        self.streaming.clear();
-        self.backpressured.clear();
-        for (_, open) in std::mem::take(&mut self.open) {
-            self.report_end(open.method, Code::Cancelled);
-        }
+        let routes = &self.routes;
+        let ended = |method| {
+            routes.service.call_ended(routes.methods.path(method), Code::Cancelled);
+        };
+        self.unary.clear(ended);
+        self.streaming.clear(ended);
         self.deferred.clear();
     }
 
     fn report_end(&self, method: MethodId, code: Code) {
         self.routes.service.call_ended(self.routes.methods.path(method), code);
     }
+}
+
+fn server_stopped() -> Status {
+    Status::unavailable("etcdserver: server stopped")
 }
 
 /// Rejects a message above the size limit of etcd, 2 GiB minus one byte.

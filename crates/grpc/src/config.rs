@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http2::Keepalive;
 
+use crate::admission::Capacity;
 use crate::budget::Budget;
 
 /// Configuration of [`serve`](crate::serve()).
@@ -15,6 +16,8 @@ pub struct ServerConfig {
     pub message_bytes: usize,
     /// Limit on the memory for incomplete and unread messages of all connections.
     pub budget: Arc<Budget>,
+    /// Limit on the responses and the slow reads of all connections.
+    pub capacity: Arc<Capacity>,
     /// When to ping silent clients, and how often clients may ping.
     pub keepalive: Keepalive,
 }

@@ -2,19 +2,21 @@
 //! payloads and statuses into responses.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use http2::{
-    CommonField, ConnectMethod, ConnectionError, Data, ErrorCode, Event, Fields, Headers,
-    ResponseHead, StreamMap,
+    CommonField, ConnectMethod, ConnectionError, Data, Event, Fields, Headers, ResponseHead,
+    StreamMap,
 };
 
 use crate::assembler::{Assembler, MessageLimits, UnreadMessage};
+use crate::budget::Account;
 use crate::config::ServerConfig;
 use crate::payload::Payload;
 use crate::request::{GrpcRequest, MethodId, Methods, RequestKind};
-use crate::status::Status;
+use crate::status::{Code, Status};
 
 /// Header fields of each response that is not only an error.
 static HEAD: [CommonField; 1] = [CommonField { name: "content-type", value: "application/grpc" }];
@@ -25,9 +27,9 @@ static OK: [CommonField; 1] = [CommonField { name: "grpc-status", value: "0" }];
 #[derive(Debug)]
 pub(crate) enum CallEvent {
     /// A call with one request message has been received completely.
-    Call { stream: u32, method: MethodId, message: UnreadMessage },
+    Call { stream: u32, method: MethodId, deadline: Option<Instant>, message: UnreadMessage },
     /// The client opened a call with a stream of request messages.
-    Opened { stream: u32, method: MethodId },
+    Opened { stream: u32, method: MethodId, deadline: Option<Instant> },
     /// The next request message of such a call has been received.
     Message { stream: u32, message: UnreadMessage },
     /// The client sends no more request messages on such a call.
@@ -35,8 +37,8 @@ pub(crate) enum CallEvent {
     /// A request that is not gRPC has been received completely. Its body was discarded.
     Page { stream: u32, verb: http::Method, path: String },
     /// The call has ended before its response was complete: the client reset it, or sent
-    /// something invalid and got an error.
-    Reset { stream: u32 },
+    /// something invalid and got an error with `code`.
+    Reset { stream: u32, code: Code },
 }
 
 impl CallEvent {
@@ -48,7 +50,7 @@ impl CallEvent {
             | CallEvent::Message { stream, .. }
             | CallEvent::Ended { stream }
             | CallEvent::Page { stream, .. }
-            | CallEvent::Reset { stream } => *stream,
+            | CallEvent::Reset { stream, .. } => *stream,
         }
     }
 }
@@ -57,6 +59,8 @@ impl CallEvent {
 enum PartialRequest {
     Call {
         method: MethodId,
+        /// When the client stops waiting for the response.
+        deadline: Option<Instant>,
         assembler: Assembler,
         /// The message of a call with one request message, if it is complete.
         message: Option<UnreadMessage>,
@@ -71,6 +75,8 @@ enum PartialRequest {
 pub(crate) struct GrpcConnection {
     http2: http2::Connection<GrpcRequest>,
     limits: MessageLimits,
+    /// When the last bytes were received.
+    now: Instant,
     /// The newest incomplete request. It is not in `partial`: most requests are directly
     /// followed by their own body, so this saves the map operations.
     newest: Option<(u32, PartialRequest)>,
@@ -86,11 +92,12 @@ impl GrpcConnection {
             keepalive: config.keepalive.clone(),
             connect_method: ConnectMethod::Reject,
         };
-        let limits =
-            MessageLimits { message_bytes: config.message_bytes, budget: config.budget.clone() };
+        let account = Arc::new(Account::new(config.budget.clone()));
+        let limits = MessageLimits { message_bytes: config.message_bytes, account };
         GrpcConnection {
             http2: http2::Connection::new(&http2, now),
             limits,
+            now,
             newest: None,
             partial: StreamMap::default(),
             events: VecDeque::new(),
@@ -104,6 +111,7 @@ impl GrpcConnection {
         methods: &Methods,
         now: Instant,
     ) -> Result<(), ConnectionError> {
+        self.now = now;
         self.http2.receive(input, methods, now)
     }
 
@@ -137,7 +145,7 @@ impl GrpcConnection {
             }
             Event::Reset { stream, .. } => {
                 self.remove_partial(stream);
-                self.events.push_back(CallEvent::Reset { stream });
+                self.events.push_back(CallEvent::Reset { stream, code: Code::Cancelled });
             }
         }
     }
@@ -168,12 +176,16 @@ impl GrpcConnection {
         }
         let request = match request {
             RequestKind::Unsupported(status) => return self.respond_error(stream, &status),
+            // As grpc-go does.
+            RequestKind::Malformed(status) => return self.send_error(stream, 400, &status),
             RequestKind::Page { verb, path } => PartialRequest::Page { verb, path },
-            RequestKind::Call(method) => {
+            RequestKind::Call(method, timeout) => {
+                let deadline = timeout.map(|timeout| self.now + timeout);
                 if method.client_streaming {
-                    self.events.push_back(CallEvent::Opened { stream, method });
+                    self.events.push_back(CallEvent::Opened { stream, method, deadline });
                 }
-                PartialRequest::Call { method, assembler: Assembler::default(), message: None }
+                let (assembler, message) = (Assembler::default(), None);
+                PartialRequest::Call { method, deadline, assembler, message }
             }
         };
         match end_stream {
@@ -186,7 +198,7 @@ impl GrpcConnection {
     fn handle_body(&mut self, stream: u32, mut request: PartialRequest, bytes: Bytes, end: bool) {
         // The bytes of streamed messages are released when the handler reads them.
         let mut release = bytes.len() as i64;
-        if let PartialRequest::Call { method, assembler, message } = &mut request {
+        if let PartialRequest::Call { method, assembler, message, .. } = &mut request {
             let (streaming, events) = (method.client_streaming, &mut self.events);
             let (queued, mut surplus) = (streaming || !end, false);
             let pushed = assembler.push(bytes, &self.limits, queued, |found| match streaming {
@@ -219,8 +231,8 @@ impl GrpcConnection {
             PartialRequest::Call { method, .. } if method.client_streaming => {
                 CallEvent::Ended { stream }
             }
-            PartialRequest::Call { method, message, .. } => match message {
-                Some(message) => CallEvent::Call { stream, method, message },
+            PartialRequest::Call { method, deadline, message, .. } => match message {
+                Some(message) => CallEvent::Call { stream, method, deadline, message },
                 None => {
                     let status = Status::internal("grpc: a unary call without a message");
                     return self.reject(stream, &status);
@@ -232,7 +244,7 @@ impl GrpcConnection {
 
     /// Ends a call with an error, because the client sent something invalid.
     fn reject(&mut self, stream: u32, status: &Status) {
-        self.events.push_back(CallEvent::Reset { stream });
+        self.events.push_back(CallEvent::Reset { stream, code: status.code() });
         self.respond_error(stream, status);
     }
 }
@@ -246,10 +258,14 @@ impl GrpcConnection {
 
     /// Sends a response that consists of an error only.
     pub(crate) fn respond_error(&mut self, stream: u32, status: &Status) {
+        self.send_error(stream, 200, status);
+    }
+
+    fn send_error(&mut self, stream: u32, http_status: u16, status: &Status) {
         let mut fields = Fields::default();
         fields.push(b"content-type", b"application/grpc");
         push_status(&mut fields, status);
-        let head = ResponseHead { status: 200, headers: Headers::Fields(fields) };
+        let head = ResponseHead { status: http_status, headers: Headers::Fields(fields) };
         self.http2.respond(stream, head, None, None);
     }
 
@@ -312,9 +328,14 @@ impl GrpcConnection {
         self.http2.queued_bytes()
     }
 
-    /// Refuses new streams. Open streams may finish.
-    pub(crate) fn drain(&mut self, text: &str) {
-        self.http2.go_away(ErrorCode::NoError, text);
+    /// See [`http2::Connection::take_writable`].
+    pub(crate) fn take_writable(&mut self) -> Vec<u32> {
+        self.http2.take_writable()
+    }
+
+    /// Asks the client to open no more streams. Open streams may finish.
+    pub(crate) fn drain(&mut self, text: &'static str, now: Instant) {
+        self.http2.drain(text, now);
     }
 
     pub(crate) fn is_done(&self) -> bool {

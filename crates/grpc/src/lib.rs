@@ -23,9 +23,11 @@
 //!
 //! # Invariants
 //! - The memory that a client can occupy is bounded by the stream windows, the number of
-//!   streams, and [`Budget`] for incomplete and unread messages. Calls with one request
-//!   message do not start while too many bytes of responses wait for the client.
-//!   Streaming calls stop producing messages while the client does not read them.
+//!   streams, [`Budget`] for incomplete and unread messages, and [`Capacity`] for responses
+//!   and slow reads. Calls with one request message do not start, and streaming calls produce
+//!   no messages, while too many bytes of responses wait for the client.
+//! - A call that the client resets is dropped at once, also if it waits or runs. Only a
+//!   submitted command and a slow read that is running go on.
 //! - A stream whose messages the handler does not read does not block other streams.
 //!
 //! # Not implemented
@@ -34,16 +36,19 @@
 //! - Deadlines: a client that no longer waits for a response resets its stream.
 //!
 //! # Reading order
-//! `status`, `assembler` and `payload`, `request`, `connection`, `inbox`, `routes`,
-//! `calls`, then `serve`.
+//! `status`, `budget`, `assembler` and `payload`, `request`, `connection`, `inbox`, `routes`,
+//! `admission`, `unary` and `streaming`, `calls`, then `serve`.
 
 #![warn(missing_docs)]
 
+mod admission;
 mod assembler;
 mod budget;
 mod calls;
 mod config;
 mod connection;
+mod deadlines;
+mod deferred;
 #[cfg(test)]
 mod fuzz;
 mod inbox;
@@ -52,7 +57,10 @@ mod request;
 mod routes;
 mod serve;
 mod status;
+mod streaming;
+mod unary;
 
+pub use admission::{Admission, Capacity};
 pub use budget::Budget;
 pub use config::ServerConfig;
 pub use http2::Keepalive;

@@ -1,6 +1,7 @@
 //! Interprets the header fields of a request, and finds its method.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use crate::status::Status;
 
@@ -63,15 +64,20 @@ pub(crate) struct GrpcRequest {
     is_grpc: bool,
     /// The compression of the request's messages, if it is not `identity`.
     encoding: Option<String>,
+    timeout: Option<Duration>,
+    /// Why the timeout cannot be parsed.
+    malformed_timeout: Option<String>,
 }
 
 /// A request, classified.
 #[derive(Debug)]
 pub(crate) enum RequestKind {
-    /// A call of a known method.
-    Call(MethodId),
+    /// A call of a known method, and the time after which the client no longer waits.
+    Call(MethodId, Option<Duration>),
     /// A call that the server does not support.
     Unsupported(Status),
+    /// A call with a header field that cannot be parsed.
+    Malformed(Status),
     /// A request that is not gRPC.
     Page { verb: http::Method, path: String },
 }
@@ -94,6 +100,10 @@ impl http2::RequestBuilder for GrpcRequest {
             b"grpc-encoding" if value != b"identity" => {
                 self.encoding = Some(String::from_utf8_lossy(value).into_owned());
             }
+            b"grpc-timeout" => match parse_timeout(value) {
+                Ok(timeout) => self.timeout = timeout,
+                Err(reason) => self.malformed_timeout = Some(reason),
+            },
             _ => {}
         }
     }
@@ -109,12 +119,76 @@ impl http2::RequestBuilder for GrpcRequest {
                 format!("grpc: Decompressor is not installed for grpc-encoding \"{encoding}\"");
             return RequestKind::Unsupported(Status::unimplemented(text));
         }
+        if let Some(reason) = self.malformed_timeout {
+            let text = format!("malformed grpc-timeout: {reason}");
+            return RequestKind::Malformed(Status::internal(text));
+        }
         match self.method {
-            Some(method) => RequestKind::Call(method),
+            Some(method) => RequestKind::Call(method, self.timeout),
             None => {
                 let path = self.path.unwrap_or_default();
                 RequestKind::Unsupported(methods.unknown_method(&path))
             }
+        }
+    }
+}
+
+/// Longer timeouts have no effect.
+const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Parses the value of `grpc-timeout`: up to eight digits and a unit. Returns `None` if the
+/// timeout is too long to matter. The errors are those of grpc-go.
+fn parse_timeout(value: &[u8]) -> Result<Option<Duration>, String> {
+    let error = |what: &str| {
+        let text = String::from_utf8_lossy(value);
+        Err(format!("transport: timeout {what}: {text:?}"))
+    };
+    let (unit, digits) = match value.split_last() {
+        None | Some((_, [])) => return error("string is too short"),
+        Some(_) if value.len() > 9 => return error("string is too long"),
+        Some(parts) => parts,
+    };
+    let nanos = match unit {
+        b'H' => 3600 * 1_000_000_000,
+        b'M' => 60 * 1_000_000_000,
+        b'S' => 1_000_000_000,
+        b'm' => 1_000_000,
+        b'u' => 1000,
+        b'n' => 1,
+        _ => return error("unit is not recognized"),
+    };
+    if !digits.iter().all(u8::is_ascii_digit) {
+        let text = String::from_utf8_lossy(digits);
+        return Err(format!("strconv.ParseUint: parsing {text:?}: invalid syntax"));
+    }
+    let number = digits.iter().fold(0_u64, |number, digit| 10 * number + u64::from(digit - b'0'));
+    let timeout = number.checked_mul(nanos).map(Duration::from_nanos);
+    Ok(timeout.filter(|timeout| *timeout <= MAX_TIMEOUT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_parsed_as_in_grpc_go() {
+        for (value, expected) in [
+            ("1n", Ok(Some(Duration::from_nanos(1)))),
+            ("20u", Ok(Some(Duration::from_micros(20)))),
+            ("0m", Ok(Some(Duration::ZERO))),
+            ("99999999m", Ok(Some(Duration::from_millis(99_999_999)))),
+            ("7S", Ok(Some(Duration::from_secs(7)))),
+            ("2M", Ok(Some(Duration::from_secs(120)))),
+            ("1H", Ok(Some(Duration::from_secs(3600)))),
+            ("99999999H", Ok(None)),
+            ("", Err("transport: timeout string is too short: \"\"")),
+            ("S", Err("transport: timeout string is too short: \"S\"")),
+            ("123456789S", Err("transport: timeout string is too long: \"123456789S\"")),
+            ("1s", Err("transport: timeout unit is not recognized: \"1s\"")),
+            ("-1S", Err("strconv.ParseUint: parsing \"-1\": invalid syntax")),
+        ] {
+            let expected = expected.map_err(str::to_owned);
+            assert_eq!(parse_timeout(value.as_bytes()), expected, "{value:?}");
         }
     }
 }

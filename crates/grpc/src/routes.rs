@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, Stream, StreamExt};
 use prost::Message;
 
+use crate::admission::Admission;
 use crate::inbox::Inbox;
 use crate::payload::{Payload, Reply};
 use crate::request::Methods;
@@ -44,7 +45,7 @@ pub(crate) enum Handler<S> {
 
 /// Starts a call and returns its response. `In` is the request: a message, or the inbox
 /// of a streaming call.
-type StartCall<S, In, Out> = Box<dyn Fn(&Arc<S>, In) -> Out + Send + Sync>;
+type StartCall<S, In, Out> = Box<dyn Fn(&Arc<S>, In, &Admission) -> Out + Send + Sync>;
 
 /// A service and its handlers.
 pub struct Routes<S> {
@@ -72,23 +73,40 @@ impl<S: Service> Routes<S> {
         Fut: Future<Output = Result<Rep, Status>> + Send + 'static,
     {
         self.methods.add(path, false);
-        self.handlers.push(Handler::Unary(Box::new(move |service, message| {
-            let request = match decode(message) {
-                Ok(request) => request,
-                Err(status) => return Box::pin(std::future::ready(Err(status))),
-            };
-            let response = handler(service.clone(), request);
-            Box::pin(async move { response.await.map(Reply::into_payload) })
+        self.handlers.push(Handler::Unary(Box::new(move |service, message, _| {
+            respond(message, |request| handler(service.clone(), request))
         })));
         self
     }
 
-    /// Registers a method with one request message and a stream of response messages.
-    /// Panics if the path is already registered.
+    /// Registers a unary method whose handler may be slow: it calls
+    /// [`Admission::run_slow`]. Panics if the path is already registered.
+    pub fn slow_unary<Req, Rep, Fut>(
+        mut self,
+        path: &'static str,
+        handler: impl Fn(Arc<S>, Req, Admission) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Req: Message + Default,
+        Rep: Reply,
+        Fut: Future<Output = Result<Rep, Status>> + Send + 'static,
+    {
+        self.methods.add(path, false);
+        self.handlers.push(Handler::Unary(Box::new(move |service, message, admission| {
+            respond(message, |request| handler(service.clone(), request, admission.clone()))
+        })));
+        self
+    }
+
+    /// Registers a method with one request message and a stream of response messages. Panics
+    /// if the path is already registered.
+    ///
+    /// The stream is polled only while the connection may hold its messages. So a handler
+    /// should do everything in the stream, and nothing before it returns the stream.
     pub fn server_stream<Req, Rep, Str>(
         mut self,
         path: &'static str,
-        handler: impl Fn(Arc<S>, Req) -> Str + Send + Sync + 'static,
+        handler: impl Fn(Arc<S>, Req, Admission) -> Str + Send + Sync + 'static,
     ) -> Self
     where
         Req: Message + Default,
@@ -96,9 +114,9 @@ impl<S: Service> Routes<S> {
         Str: Stream<Item = Result<Rep, Status>> + Send + 'static,
     {
         self.methods.add(path, false);
-        self.handlers.push(Handler::ServerStream(Box::new(move |service, message| {
+        self.handlers.push(Handler::ServerStream(Box::new(move |service, message, admission| {
             match decode(message) {
-                Ok(request) => payloads(handler(service.clone(), request)),
+                Ok(request) => payloads(handler(service.clone(), request, admission.clone())),
                 Err(status) => futures_util::stream::once(async { Err(status) }).boxed(),
             }
         })));
@@ -118,12 +136,27 @@ impl<S: Service> Routes<S> {
         Str: Stream<Item = Result<Rep, Status>> + Send + 'static,
     {
         self.methods.add(path, true);
-        self.handlers.push(Handler::Bidirectional(Box::new(move |service, inbox| {
+        self.handlers.push(Handler::Bidirectional(Box::new(move |service, inbox, _| {
             let requests = Requests { inbox, message: PhantomData };
             payloads(handler(service.clone(), requests))
         })));
         self
     }
+}
+
+/// Decodes the request message of a unary call and starts its handler.
+fn respond<Req, Rep, Fut>(message: Bytes, handler: impl FnOnce(Req) -> Fut) -> UnaryResponse
+where
+    Req: Message + Default,
+    Rep: Reply,
+    Fut: Future<Output = Result<Rep, Status>> + Send + 'static,
+{
+    let request = match decode(message) {
+        Ok(request) => request,
+        Err(status) => return Box::pin(std::future::ready(Err(status))),
+    };
+    let response = handler(request);
+    Box::pin(async move { response.await.map(Reply::into_payload) })
 }
 
 fn payloads<Rep: Reply>(

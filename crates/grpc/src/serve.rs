@@ -36,8 +36,9 @@ const WRITTEN_BYTES_PER_TURN: usize = 512 << 10;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves an HTTP/2 connection until the client closes it. `head` contains the bytes that
-/// have already been read from `io`. After `stop` is cancelled, new calls are refused,
-/// streaming calls end with an error, and unary calls finish.
+/// have already been read from `io`. After `stop` is cancelled, the client is asked to open
+/// no more calls, streaming calls end with an error, and unary calls finish. A call that the
+/// client started before it got the request is served like these.
 pub async fn serve<S: Service>(
     io: impl AsyncRead + AsyncWrite + Unpin,
     head: &[u8],
@@ -49,7 +50,7 @@ pub async fn serve<S: Service>(
     let mut connection = GrpcConnection::new(config, now);
     let closing = connection.receive(head, &routes.methods, now).is_err();
     let timer = Box::pin(tokio::time::sleep_until(or_far_future(connection.alarm(), now).into()));
-    let calls = Calls::new(routes.clone());
+    let calls = Calls::new(routes.clone(), &config.capacity);
     let stopped = Some(stop.cancelled_owned());
     Driver { io, connection, calls, routes, timer, stopped: stopped.map(Box::pin), closing }.await
 }
@@ -118,8 +119,9 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         let Some(stopped) = &mut self.stopped else { return };
         if stopped.as_mut().poll(cx).is_ready() {
             self.stopped = None;
-            self.connection.drain("the server is stopping");
+            self.connection.drain("the server is stopping", Instant::now());
             self.calls.stop_streaming(&mut self.connection);
+            self.reset_timer();
         }
     }
 
@@ -231,8 +233,13 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
             if !self.connection.output().is_empty() {
                 cx.waker().wake_by_ref();
             }
-            self.timer.as_mut().reset(or_far_future(self.connection.alarm(), now).into());
+            self.reset_timer();
         }
         Poll::Pending
+    }
+
+    fn reset_timer(&mut self) {
+        let alarm = or_far_future(self.connection.alarm(), Instant::now());
+        self.timer.as_mut().reset(alarm.into());
     }
 }

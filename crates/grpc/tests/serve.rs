@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, Stream, StreamExt};
-use grpc::{Budget, Code, Keepalive, Requests, Routes, ServerConfig, Service, Status};
+use grpc::{
+    Admission, Budget, Capacity, Code, Keepalive, Requests, Routes, ServerConfig, Service, Status,
+};
 use h2::client::SendRequest;
 use tokio_util::sync::CancellationToken;
 
@@ -45,7 +47,11 @@ impl Echo {
     }
 
     /// Streams messages of 1 KiB. Their number is the text.
-    fn repeat(self: Arc<Self>, text: String) -> impl Stream<Item = Result<String, Status>> {
+    fn repeat(
+        self: Arc<Self>,
+        text: String,
+        _: Admission,
+    ) -> impl Stream<Item = Result<String, Status>> {
         let count: usize = text.parse().unwrap();
         stream::iter((0..count).map(|_| Ok("x".repeat(1024))))
     }
@@ -71,6 +77,7 @@ fn config() -> ServerConfig {
         max_streams: 100,
         message_bytes: 1 << 20,
         budget: Budget::new(4 << 20),
+        capacity: Capacity::new(100 << 20, 2),
         keepalive: Keepalive { interval: 100 * second, timeout: second, min_interval: second },
     }
 }
@@ -247,7 +254,10 @@ async fn responses_larger_than_the_window_are_sent() {
 
 #[tokio::test]
 async fn unread_streams_do_not_block_others() {
-    let client = &mut connect(&h2::client::Builder::new()).await;
+    // The unread stream may use all of its own window. With the default sizes, this would be
+    // the window of the connection as well.
+    let mut builder = h2::client::Builder::new();
+    let client = &mut connect(builder.initial_connection_window_size(1 << 17)).await;
     let (unread, mut request) = client.start("/test.Echo/Repeat").await;
     request.send_data(message("1000000"), true).unwrap();
     let unread = unread.await.unwrap();

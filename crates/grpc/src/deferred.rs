@@ -1,0 +1,125 @@
+//! Calls that wait until the connection may start another one.
+
+use std::collections::VecDeque;
+
+use http2::StreamMap;
+
+use crate::connection::CallEvent;
+
+/// Maximum size of the waiting calls of a connection in bytes. Further calls are refused.
+const MAX_BYTES: usize = 32 << 20;
+/// The size of a call without its message.
+const CALL_BYTES: usize = 256;
+/// Entries of removed calls are removed from the queue when it has more entries than this
+/// number plus twice the number of calls.
+const MAX_STALE_ENTRIES: usize = 1024;
+
+/// The queue of the waiting calls of one connection. The removal of a call takes constant
+/// time, because a client may reset any number of them.
+#[derive(Default)]
+pub(crate) struct DeferredCalls {
+    calls: StreamMap<CallEvent>,
+    /// Stream IDs in the order of arrival, including those of removed calls.
+    order: VecDeque<u32>,
+    bytes: usize,
+}
+
+impl DeferredCalls {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    pub(crate) fn contains(&self, stream: u32) -> bool {
+        self.calls.contains_key(&stream)
+    }
+
+    /// Size of the calls in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Appends a call, or returns it if there is no room.
+    pub(crate) fn push(&mut self, call: CallEvent) -> Result<(), CallEvent> {
+        let bytes = size(&call);
+        if self.bytes + bytes > MAX_BYTES {
+            return Err(call);
+        }
+        if self.order.len() > 2 * self.calls.len() + MAX_STALE_ENTRIES {
+            let calls = &self.calls;
+            self.order.retain(|stream| calls.contains_key(stream));
+        }
+        self.bytes += bytes;
+        self.order.push_back(call.stream());
+        self.calls.insert(call.stream(), call);
+        Ok(())
+    }
+
+    /// Removes and returns the call that has waited longest.
+    pub(crate) fn pop(&mut self) -> Option<CallEvent> {
+        while let Some(stream) = self.order.pop_front() {
+            if let Some(call) = self.remove(stream) {
+                return Some(call);
+            }
+        }
+        None
+    }
+
+    /// Removes and returns the call of a stream.
+    pub(crate) fn remove(&mut self, stream: u32) -> Option<CallEvent> {
+        let call = self.calls.remove(&stream)?;
+        self.bytes -= size(&call);
+        Some(call)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = DeferredCalls::default();
+    }
+}
+
+fn size(call: &CallEvent) -> usize {
+    CALL_BYTES
+        + match call {
+            CallEvent::Call { message, .. } => message.bytes.len(),
+            CallEvent::Page { path, .. } => path.len(),
+            _ => 0,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(stream: u32, path_bytes: usize) -> CallEvent {
+        CallEvent::Page { stream, verb: http::Method::GET, path: "/".repeat(path_bytes) }
+    }
+
+    #[test]
+    fn calls_keep_their_order_and_removed_ones_are_skipped() {
+        let mut calls = DeferredCalls::default();
+        for n in 0..5000 {
+            calls.push(page(n, 1)).unwrap();
+            if n % 10 != 0 {
+                calls.remove(n).unwrap();
+            }
+        }
+        assert!(calls.order.len() <= 2 * calls.calls.len() + MAX_STALE_ENTRIES + 1);
+        assert!(calls.remove(1).is_none(), "removed twice");
+        let order: Vec<u32> =
+            std::iter::from_fn(|| calls.pop()).map(|call| call.stream()).collect();
+        assert_eq!(order, (0..500).map(|n| 10 * n).collect::<Vec<_>>());
+        assert!(calls.is_empty() && calls.bytes() == 0);
+    }
+
+    #[test]
+    fn calls_above_the_limit_are_returned() {
+        let mut calls = DeferredCalls::default();
+        let accepted = (0..).take_while(|n| calls.push(page(*n, 1 << 20)).is_ok()).count();
+        assert_eq!(accepted, 31, "calls of 1 MiB and {CALL_BYTES} bytes");
+        calls.pop().unwrap();
+        calls.push(page(100, 1 << 20)).unwrap();
+    }
+}

@@ -1,0 +1,535 @@
+//! Clients that start much work and do not read the responses, that reset their calls, or
+//! that stop waiting for them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, Stream, StreamExt};
+use grpc::{
+    Budget, Capacity, Code, Encoded, Keepalive, Payload, Requests, Routes, ServerConfig, Service,
+    Status,
+};
+use http2::{FrameHeader, HEADER_BYTES, PREFACE, flag, kind, read_u32};
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio_util::sync::CancellationToken;
+
+const MIB: usize = 1 << 20;
+
+/// Counts what its handlers do.
+#[derive(Default)]
+struct Counting {
+    /// Messages of 1 MiB that have been produced.
+    produced: AtomicUsize,
+    /// Handlers that exist.
+    alive: Arc<AtomicUsize>,
+    /// Method and code of each call that has ended.
+    ended: Mutex<Vec<(&'static str, Code)>>,
+}
+
+impl Service for Counting {
+    fn call_ended(&self, path: &'static str, code: Code) {
+        self.ended.lock().push((path, code));
+    }
+
+    fn page(&self, _: http::Request<()>) -> BoxFuture<'static, http::Response<Bytes>> {
+        Box::pin(std::future::ready(http::Response::default()))
+    }
+}
+
+/// Counts a handler until it is dropped.
+struct Alive(Arc<AtomicUsize>);
+
+impl Alive {
+    fn new(service: &Counting) -> Self {
+        service.alive.fetch_add(1, Ordering::Relaxed);
+        Alive(service.alive.clone())
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn large_message(service: &Counting) -> String {
+    service.produced.fetch_add(1, Ordering::Relaxed);
+    "x".repeat(MIB)
+}
+
+impl Counting {
+    async fn say(self: Arc<Self>, text: String) -> Result<String, Status> {
+        Ok(text)
+    }
+
+    /// Never returns.
+    async fn wait(self: Arc<Self>, _: String) -> Result<String, Status> {
+        let _alive = Alive::new(&self);
+        std::future::pending().await
+    }
+
+    /// Returns 1 MiB.
+    async fn large(self: Arc<Self>, _: String) -> Result<String, Status> {
+        Ok(large_message(&self))
+    }
+
+    /// Returns a message that is larger than gRPC allows.
+    async fn oversize(self: Arc<Self>, _: String) -> Result<Encoded, Status> {
+        Ok(Encoded(Payload::in_pieces(1 << 31, std::iter::empty())))
+    }
+
+    /// Returns messages of 1 MiB for ever.
+    fn chat(self: Arc<Self>, _: Requests<String>) -> impl Stream<Item = Result<String, Status>> {
+        let alive = Alive::new(&self);
+        stream::repeat(()).map(move |()| {
+            let _ = &alive;
+            Ok(large_message(&self))
+        })
+    }
+}
+
+fn config() -> ServerConfig {
+    let second = Duration::from_secs(1);
+    ServerConfig {
+        max_streams: 100_000,
+        message_bytes: MIB,
+        budget: Budget::new(4 * MIB),
+        capacity: Capacity::new(200 * MIB, 2),
+        keepalive: Keepalive { interval: 1000 * second, timeout: second, min_interval: second },
+    }
+}
+
+/// A client that writes frames, and a server with [`Counting`].
+struct Client {
+    io: DuplexStream,
+    service: Arc<Counting>,
+    stop: CancellationToken,
+    next_stream: u32,
+}
+
+/// A server with shared limits, for several connections.
+struct Server {
+    routes: Arc<Routes<Counting>>,
+    service: Arc<Counting>,
+    config: ServerConfig,
+}
+
+impl Server {
+    fn new() -> Self {
+        let service = Arc::new(Counting::default());
+        let routes = Routes::new(service.clone())
+            .unary("/a/Say", Counting::say)
+            .unary("/a/Wait", Counting::wait)
+            .unary("/a/Large", Counting::large)
+            .unary("/a/Oversize", Counting::oversize)
+            .slow_unary("/a/Slow", slow)
+            .bidirectional("/a/Chat", Counting::chat);
+        Server { routes: Arc::new(routes), service, config: config() }
+    }
+
+    async fn connect(&self) -> Client {
+        let (mut io, theirs) = tokio::io::duplex(64 << 10);
+        let stop = CancellationToken::new();
+        let (routes, config, stopped) = (self.routes.clone(), self.config.clone(), stop.clone());
+        tokio::spawn(async move { grpc::serve(theirs, &[], routes, &config, stopped).await });
+        io.write_all(&[&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat()).await.unwrap();
+        Client { io, service: self.service.clone(), stop, next_stream: 1 }
+    }
+}
+
+async fn connect() -> Client {
+    Server::new().connect().await
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let header = FrameHeader { len: payload.len(), kind, flags, stream };
+    [&header.encode()[..], payload].concat()
+}
+
+/// The header fields of a call: `:method POST`, `:scheme http`, and literals.
+fn head(path: &str, more: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = vec![0x83, 0x86];
+    for (name, value) in [(":path", path), ("content-type", "application/grpc")].iter().chain(more)
+    {
+        block.extend([0, name.len() as u8]);
+        block.extend(name.bytes().chain([value.len() as u8]).chain(value.bytes()));
+    }
+    block
+}
+
+impl Client {
+    /// Returns the frames of a new call with an empty message, and its stream.
+    fn call(&mut self, path: &str, more: &[(&str, &str)]) -> (u32, Vec<u8>) {
+        let stream = self.next_stream;
+        self.next_stream += 2;
+        let head = frame(kind::HEADERS, flag::END_HEADERS, stream, &head(path, more));
+        let end = if path == "/a/Chat" { 0 } else { flag::END_STREAM };
+        (stream, [head, frame(kind::DATA, end, stream, &[0; 5])].concat())
+    }
+
+    async fn send(&mut self, bytes: &[u8]) {
+        self.io.write_all(bytes).await.unwrap();
+    }
+
+    async fn start(&mut self, path: &str, more: &[(&str, &str)]) -> u32 {
+        let (stream, bytes) = self.call(path, more);
+        self.send(&bytes).await;
+        stream
+    }
+
+    /// Reads the next frame.
+    async fn read(&mut self) -> (FrameHeader, Vec<u8>) {
+        let read = async {
+            let mut header = [0; HEADER_BYTES];
+            self.io.read_exact(&mut header).await.unwrap();
+            let header = FrameHeader::peek(&header).unwrap();
+            let mut payload = vec![0; header.len];
+            self.io.read_exact(&mut payload).await.unwrap();
+            (header, payload)
+        };
+        tokio::time::timeout(Duration::from_secs(20), read).await.expect("no frame was received")
+    }
+
+    /// Reads until the last frame of `stream`. Returns its payload, in which the names and
+    /// values of errors are literals.
+    async fn end_of(&mut self, stream: u32) -> String {
+        loop {
+            let (header, payload) = self.read().await;
+            if header.stream == stream
+                && header.kind == kind::HEADERS
+                && header.has(flag::END_STREAM)
+            {
+                return String::from_utf8_lossy(&payload).into_owned();
+            }
+        }
+    }
+
+    /// Reads frames of one kind.
+    async fn read_kind(&mut self, kind: u8) -> Vec<u8> {
+        loop {
+            let (header, payload) = self.read().await;
+            if header.kind == kind && !header.has(flag::ACK) {
+                return payload;
+            }
+        }
+    }
+
+    /// Makes a call and returns the end of its response. When it has returned, the server has
+    /// handled all that was sent before.
+    async fn say(&mut self) -> String {
+        let stream = self.start("/a/Say", &[]).await;
+        self.end_of(stream).await
+    }
+}
+
+/// Waits until `condition` is true.
+async fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Waits until `counter` no longer changes, and returns it.
+async fn settled(counter: &AtomicUsize) -> usize {
+    let mut before = usize::MAX;
+    loop {
+        let now = counter.load(Ordering::Relaxed);
+        if now == before {
+            return now;
+        }
+        before = now;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reset_drops_unary_calls() {
+    let mut client = connect().await;
+    let waiting = client.start("/a/Wait", &[]).await;
+    client.say().await;
+    assert_eq!(client.service.alive.load(Ordering::Relaxed), 1);
+    client.send(&frame(kind::RST_STREAM, 0, waiting, &8_u32.to_be_bytes())).await;
+    // This call is reset in the same read in which it arrives.
+    let (stream, call) = client.call("/a/Wait", &[]);
+    let reset = frame(kind::RST_STREAM, 0, stream, &8_u32.to_be_bytes());
+    client.send(&[call, reset].concat()).await;
+    let alive = client.service.alive.clone();
+    eventually("calls are dropped", || alive.load(Ordering::Relaxed) == 0).await;
+    client.say().await;
+    let cancelled = ("/a/Wait", Code::Cancelled);
+    let ended = client.service.ended.lock().clone();
+    assert_eq!(ended.iter().filter(|end| **end == cancelled).count(), 2, "{ended:?}");
+}
+
+/// A read of 64 KiB starts many streams. Only so many produce messages as the connection may
+/// hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_streams_produce_a_bounded_number_of_messages() {
+    let mut client = connect().await;
+    let calls: Vec<u8> = (0..1000).flat_map(|_| client.call("/a/Chat", &[]).1).collect();
+    client.send(&calls).await;
+    let produced = settled(&client.service.produced).await;
+    assert!((60..70).contains(&produced), "{produced} messages of 1 MiB were produced");
+    // They go on when the client reads. All streams get their turn.
+    let window = 500_u32 << 20;
+    let settings = frame(kind::SETTINGS, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
+    client.send(&settings).await;
+    client.send(&frame(kind::WINDOW_UPDATE, 0, 0, &window.to_be_bytes())).await;
+    let mut heads = std::collections::HashSet::new();
+    while heads.len() < 300 {
+        let (header, _) = client.read().await;
+        if header.kind == kind::HEADERS {
+            heads.insert(header.stream);
+        }
+    }
+}
+
+/// The client resets streams while none may produce messages. They must not remain.
+#[tokio::test(flavor = "multi_thread")]
+async fn reset_drops_streams_that_wait() {
+    let mut client = connect().await;
+    let calls: Vec<u8> = (0..1000).flat_map(|_| client.call("/a/Chat", &[]).1).collect();
+    client.send(&calls).await;
+    settled(&client.service.produced).await;
+    let alive = client.service.alive.clone();
+    assert_eq!(alive.load(Ordering::Relaxed), 1000);
+    for n in 0..1000 {
+        client.send(&frame(kind::RST_STREAM, 0, 2 * n + 1, &8_u32.to_be_bytes())).await;
+    }
+    eventually("streams are dropped", || alive.load(Ordering::Relaxed) == 0).await;
+}
+
+/// One connection after the other holds as much as it may. The budget of 200 MiB bounds all
+/// of them together, and each new connection still gets its responses.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_share_the_budget_for_responses() {
+    let server = Server::new();
+    let mut greedy = Vec::new();
+    for _ in 0..20 {
+        let mut client = server.connect().await;
+        let calls: Vec<u8> = (0..400).flat_map(|_| client.call("/a/Large", &[]).1).collect();
+        client.send(&calls).await;
+        greedy.push(client);
+    }
+    let produced = settled(&server.service.produced).await;
+    // Each connection may hold one response of 1 MiB that does not fit any more.
+    assert!((150..=240).contains(&produced), "{produced} responses of 1 MiB are held");
+    let mut client = server.connect().await;
+    let start = Instant::now();
+    for _ in 0..10 {
+        let stream = client.start("/a/Large", &[]).await;
+        let window = (2 * MIB) as u32;
+        client.send(&frame(kind::WINDOW_UPDATE, 0, 0, &window.to_be_bytes())).await;
+        client.send(&frame(kind::WINDOW_UPDATE, 0, stream, &window.to_be_bytes())).await;
+        client.end_of(stream).await;
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "took {:?}", start.elapsed());
+    // The deferred calls start when the client reads.
+    let client = &mut greedy[0];
+    let window = 450_u32 << 20;
+    let settings = frame(kind::SETTINGS, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
+    client.send(&settings).await;
+    client.send(&frame(kind::WINDOW_UPDATE, 0, 0, &window.to_be_bytes())).await;
+    client.end_of(799).await;
+}
+
+/// Resets of calls that wait for their turn take constant time each.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_wait_are_reset_quickly() {
+    let mut client = connect().await;
+    let calls: Vec<u8> = (0..60_000).flat_map(|_| client.call("/a/Large", &[]).1).collect();
+    client.send(&calls).await;
+    let resets: Vec<u8> = (100..60_000)
+        .rev()
+        .flat_map(|n| frame(kind::RST_STREAM, 0, 2 * n + 1, &8_u32.to_be_bytes()))
+        .collect();
+    let start = Instant::now();
+    client.send(&resets).await;
+    client.send(&frame(kind::PING, 0, 0, &[7; 8])).await;
+    loop {
+        let (header, _) = client.read().await;
+        if header.kind == kind::PING && header.has(flag::ACK) {
+            break;
+        }
+    }
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(5), "59,900 resets took {took:?}");
+}
+
+/// Further calls of a client that does not read are refused when too many wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_calls_are_bounded() {
+    let mut client = connect().await;
+    let calls: Vec<u8> = (0..100).flat_map(|_| client.call("/a/Large", &[]).1).collect();
+    client.send(&calls).await;
+    settled(&client.service.produced).await;
+    // 40 MiB in calls of 16 KiB.
+    let mut last = 0;
+    for _ in 0..2560 {
+        last = client.next_stream;
+        client.next_stream += 2;
+        let head = frame(kind::HEADERS, flag::END_HEADERS, last, &head("/a/Say", &[]));
+        let message = [&[0, 0, 0, 0x3f, 0xf0][..], &[0; 0x3ff0][..]].concat();
+        client.send(&[head, frame(kind::DATA, flag::END_STREAM, last, &message)].concat()).await;
+    }
+    let end = client.end_of(last).await;
+    assert!(end.contains("etcdserver: too many requests"), "{end:?}");
+}
+
+/// Returns after 100 ms on a blocking thread. Counts the reads that run.
+async fn slow(
+    service: Arc<Counting>,
+    _: String,
+    admission: grpc::Admission,
+) -> Result<String, Status> {
+    let read = move || {
+        let alive = Alive::new(&service);
+        std::thread::sleep(Duration::from_millis(100));
+        service.produced.fetch_max(alive.0.load(Ordering::Relaxed), Ordering::Relaxed);
+        String::new()
+    };
+    admission.run_slow(0, read).await
+}
+
+/// Two slow reads may run. Those of one connection do not keep another one waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_take_turns_with_slow_reads() {
+    let server = Server::new();
+    let (mut busy, mut other) = (server.connect().await, server.connect().await);
+    let calls: Vec<u8> = (0..200).flat_map(|_| busy.call("/a/Slow", &[]).1).collect();
+    busy.send(&calls).await;
+    busy.say().await;
+    let start = Instant::now();
+    let stream = other.start("/a/Slow", &[]).await;
+    other.end_of(stream).await;
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(3), "waited {took:?} behind 200 reads of another client");
+    // Reads that wait are cancelled: the rest would take 10 s.
+    for n in 0..200 {
+        busy.send(&frame(kind::RST_STREAM, 0, 2 * n + 1, &8_u32.to_be_bytes())).await;
+    }
+    busy.say().await;
+    let start = Instant::now();
+    let stream = busy.start("/a/Slow", &[]).await;
+    busy.end_of(stream).await;
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(3), "waited {took:?} behind reads that were reset");
+    assert_eq!(server.service.produced.load(Ordering::Relaxed), 2, "reads at the same time");
+}
+
+/// One connection cannot use up the budget for incomplete requests.
+#[tokio::test(flavor = "multi_thread")]
+async fn incomplete_requests_leave_room_for_other_connections() {
+    let server = Server::new();
+    let mut greedy = server.connect().await;
+    let (head, half) = (head("/a/Say", &[]), 500 << 10);
+    let message = [&[0, 0, 0x0f, 0xff, 0xff][..], &vec![0; half]].concat();
+    // 10 MiB of a budget of 4 MiB.
+    for n in 0..20 {
+        let stream = 2 * n + 1;
+        greedy.send(&frame(kind::HEADERS, flag::END_HEADERS, stream, &head)).await;
+        for part in message.chunks(16_384) {
+            greedy.send(&frame(kind::DATA, 0, stream, part)).await;
+        }
+    }
+    let refused = greedy.end_of(39).await;
+    assert!(refused.contains("too many unread messages"), "{refused:?}");
+    let mut client = server.connect().await;
+    client.send(&frame(kind::HEADERS, flag::END_HEADERS, 1, &head)).await;
+    let message = [&[0, 0, 3, 0xff, 0xff][..], &vec![0; 0x3_ffff]].concat();
+    for part in message.chunks(16_384) {
+        client.send(&frame(kind::DATA, 0, 1, part)).await;
+    }
+    client.send(&frame(kind::DATA, flag::END_STREAM, 1, &[])).await;
+    let end = client.end_of(1).await;
+    assert!(end.contains("unmarshalling"), "the message was not received: {end:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_end_at_their_deadline() {
+    let mut client = connect().await;
+    for path in ["/a/Wait", "/a/Chat"] {
+        let start = Instant::now();
+        let stream = client.start(path, &[("grpc-timeout", "100m")]).await;
+        if path == "/a/Chat" {
+            let window = 500_u32 << 20;
+            client.send(&frame(kind::WINDOW_UPDATE, 0, 0, &window.to_be_bytes())).await;
+            client.send(&frame(kind::WINDOW_UPDATE, 0, stream, &window.to_be_bytes())).await;
+        }
+        let end = client.end_of(stream).await;
+        assert!(end.contains("context deadline exceeded"), "{path}: {end:?}");
+        assert!(
+            start.elapsed() >= Duration::from_millis(100),
+            "{path}: after {:?}",
+            start.elapsed()
+        );
+    }
+    assert_eq!(client.service.alive.load(Ordering::Relaxed), 0, "handlers that exist");
+    client.say().await;
+    let ended = client.service.ended.lock().clone();
+    let exceeded = |path| (path, Code::DeadlineExceeded);
+    assert_eq!(ended, [exceeded("/a/Wait"), exceeded("/a/Chat"), ("/a/Say", Code::Ok)]);
+    let stream = client.start("/a/Say", &[("grpc-timeout", "1s")]).await;
+    let end = client.end_of(stream).await;
+    assert!(end.contains("malformed grpc-timeout: transport: timeout unit is not"), "{end:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_messages_are_counted_with_their_code() {
+    let mut client = connect().await;
+    let stream = client.start("/a/Oversize", &[]).await;
+    let end = client.end_of(stream).await;
+    assert!(end.contains("larger than max"), "{end:?}");
+    // The client's message on this stream is too large.
+    let stream = client.next_stream;
+    client.next_stream += 2;
+    let head = frame(kind::HEADERS, flag::END_HEADERS, stream, &head("/a/Chat", &[]));
+    let large = frame(kind::DATA, 0, stream, &[0, 0xff, 0, 0, 0]);
+    client.send(&[head, large].concat()).await;
+    client.end_of(stream).await;
+    let ended = client.service.ended.lock().clone();
+    let refused = |path| (path, Code::ResourceExhausted);
+    assert_eq!(ended, [refused("/a/Oversize"), refused("/a/Chat")]);
+}
+
+/// A stopping server serves the calls that the client started before it got the first GOAWAY
+/// frame.
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_serves_calls_in_flight() {
+    let mut client = connect().await;
+    client.say().await;
+    client.stop.cancel();
+    let first = client.read_kind(kind::GOAWAY).await;
+    assert_eq!(read_u32(&first), Some((1 << 31) - 1), "the last stream is not named yet");
+    let ping = client.read_kind(kind::PING).await;
+    // The client has not read the frames.
+    let end = client.say().await;
+    assert!(end.len() < 5, "{end:?}");
+    let chat = client.start("/a/Chat", &[]).await;
+    let end = client.end_of(chat).await;
+    assert!(end.contains("server stopped"), "{end:?}");
+    client.send(&frame(kind::PING, flag::ACK, 0, &ping)).await;
+    let second = client.read_kind(kind::GOAWAY).await;
+    assert_eq!(read_u32(&second), Some(chat));
+    let rest = client.io.read(&mut [0; 1]).await.unwrap();
+    assert_eq!(rest, 0, "the connection is closed");
+}
+
+/// The same for a client that does not acknowledge the ping.
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_does_not_wait_for_a_client_that_does_not_answer() {
+    let mut client = connect().await;
+    client.say().await;
+    client.stop.cancel();
+    client.read_kind(kind::GOAWAY).await;
+    let start = Instant::now();
+    let second = client.read_kind(kind::GOAWAY).await;
+    assert_eq!(read_u32(&second), Some(1));
+    assert!(start.elapsed() < Duration::from_secs(3), "after {:?}", start.elapsed());
+}
