@@ -29,6 +29,11 @@ const MIN_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 const MESSAGE_OVERHEAD_BYTES: usize = 512 * 1024;
 /// Limit on the memory for incomplete and unread requests of all connections, in bytes.
 const MESSAGE_BUDGET_BYTES: usize = 512 << 20;
+/// Limit on the memory for responses that clients have not read, for calls that wait and for
+/// slow reads, of all connections, in bytes.
+const RESPONSE_BUDGET_BYTES: usize = 512 << 20;
+/// Minimum number of slow reads that run at the same time.
+const MIN_SLOW_READS: usize = 4;
 
 const ABOUT: &str = "An etcd for Kubernetes that keeps its keys in memory.
 
@@ -295,6 +300,7 @@ impl Config {
             max_streams: self.max_concurrent_streams,
             message_bytes: self.message_bytes(),
             budget: grpc::Budget::new(MESSAGE_BUDGET_BYTES),
+            capacity: grpc::Capacity::new(RESPONSE_BUDGET_BYTES, slow_reads()),
             keepalive: grpc::Keepalive {
                 interval: self.grpc_keepalive_interval,
                 timeout: self.grpc_keepalive_timeout,
@@ -355,6 +361,13 @@ fn one_line_message(error: &clap::Error) -> String {
     let text = error.to_string();
     let message = text.split("\n\n").next().unwrap_or_default();
     message.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Returns how many slow reads may run at the same time. More would not be faster, and would
+/// take the CPU from other requests.
+fn slow_reads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    MIN_SLOW_READS.max(2 * cores)
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {

@@ -3,16 +3,20 @@
 use std::sync::Arc;
 
 use etcdpb::rpc::{HashKvRequest, HashKvResponse, HashRequest, HashResponse};
-use grpc::Status;
+use grpc::{Admission, Status};
 use pipeline::HistoryHash;
 
-use super::service::{Api, run_blocking};
+use super::service::{Api, SMALL_REQUEST_BYTES};
 use super::status;
 
 impl Api {
     /// Hashes keys, history, leases and alarms.
-    pub(super) async fn hash(self: Arc<Self>, _: HashRequest) -> Result<HashResponse, Status> {
-        let history = self.history_hash(0).await?;
+    pub(super) async fn hash(
+        self: Arc<Self>,
+        _: HashRequest,
+        admission: Admission,
+    ) -> Result<HashResponse, Status> {
+        let history = self.history_hash(0, admission).await?;
         let mut leases_and_alarms = Vec::new();
         for (id, ttl_seconds) in self.pipeline.lease_ttls() {
             leases_and_alarms.extend(id.to_le_bytes());
@@ -29,15 +33,21 @@ impl Api {
     pub(super) async fn hash_kv(
         self: Arc<Self>,
         request: HashKvRequest,
+        admission: Admission,
     ) -> Result<HashKvResponse, Status> {
         let HistoryHash { hash, compact_revision, revision, current } =
-            self.history_hash(request.revision).await?;
+            self.history_hash(request.revision, admission).await?;
         let header = self.header(current);
         Ok(HashKvResponse { header, hash, compact_revision, hash_revision: revision })
     }
 
-    async fn history_hash(&self, revision: i64) -> Result<HistoryHash, Status> {
+    async fn history_hash(
+        &self,
+        revision: i64,
+        admission: Admission,
+    ) -> Result<HistoryHash, Status> {
         let pipeline = self.pipeline.clone();
-        run_blocking(move || pipeline.hash(revision)).await?.map_err(status::from_pipeline)
+        let hash = move || pipeline.hash(revision);
+        admission.run_slow(SMALL_REQUEST_BYTES, hash).await?.map_err(status::from_pipeline)
     }
 }

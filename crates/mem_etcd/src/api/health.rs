@@ -10,7 +10,7 @@ use etcdpb::health::{
     HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
 };
 use futures_util::stream::{self, Stream};
-use grpc::Status;
+use grpc::{Admission, Status};
 
 use super::service::Api;
 use super::status;
@@ -41,6 +41,7 @@ impl Api {
     pub(super) fn health_watch(
         self: Arc<Self>,
         request: HealthCheckRequest,
+        _: Admission,
     ) -> impl Stream<Item = Result<HealthCheckResponse, Status>> {
         let before = None;
         stream::unfold((self, request, before), |(api, request, before)| async move {

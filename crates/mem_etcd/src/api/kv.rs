@@ -9,17 +9,18 @@ use etcdpb::rpc::{
     PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
 };
 use futures_util::stream::{self, BoxStream};
-use futures_util::{FutureExt, StreamExt};
-use grpc::{Encoded, Payload, Status};
+use futures_util::{StreamExt, TryStreamExt};
+use grpc::{Admission, Encoded, Payload, Status};
 use mvcc::{Command, Reply};
 use pipeline::RangeRead;
 use prost::Message;
 
-use super::service::{Api, run_blocking};
+use super::service::Api;
 use super::{status, validate};
 
-/// Responses with more keys than this are encoded in pieces.
+/// Responses with more keys or more bytes than this are encoded in pieces.
 const MAX_SINGLE_PIECE_KEYS: usize = 1000;
+const MAX_SINGLE_PIECE_BYTES: usize = 1 << 20;
 /// A piece ends with the first key-value pair that brings it to at least this size in
 /// bytes.
 const MIN_PIECE_BYTES: usize = 128 << 10;
@@ -32,16 +33,28 @@ const MIN_COLLECTED_POLL: Duration = Duration::from_millis(1);
 const MAX_COLLECTED_POLL: Duration = Duration::from_millis(100);
 
 impl Api {
-    pub(super) async fn range(self: Arc<Self>, request: RangeRequest) -> Result<Encoded, Status> {
+    pub(super) async fn range(
+        self: Arc<Self>,
+        request: RangeRequest,
+        admission: Admission,
+    ) -> Result<Encoded, Status> {
         validate::range(&request)?;
-        let complete = move |api: &Api, mut response: RangeResponse| {
-            api.complete_header(&mut response.header);
-            encode_range(response)
-        };
         match self.pipeline.range(&request).map_err(status::from_pipeline)? {
-            RangeRead::Done(response) => Ok(complete(&self, response)),
-            RangeRead::Large(range) => run_blocking(move || complete(&self, range.finish())).await,
+            RangeRead::Done(response) => return Ok(self.complete_range(response)),
+            // It would keep old revisions in memory while it waits for its turn.
+            RangeRead::Large(range) => drop(range),
         }
+        let bytes = request.encoded_len();
+        let read = move || {
+            let range = self.pipeline.range(&request).map_err(status::from_pipeline)?;
+            Ok(self.complete_range(range.finish()))
+        };
+        admission.run_slow(bytes, read).await?
+    }
+
+    fn complete_range(&self, mut response: RangeResponse) -> Encoded {
+        self.complete_header(&mut response.header);
+        encode_range(response)
     }
 
     /// Streams the pages of a range. A page is read only after the client has read enough
@@ -49,6 +62,7 @@ impl Api {
     pub(super) fn range_stream(
         self: Arc<Self>,
         request: RangeRequest,
+        admission: Admission,
     ) -> BoxStream<'static, Result<RangeStreamResponse, Status>> {
         if let Err(status) = validate::range_stream(&request) {
             return stream::once(async { Err(status) }).boxed();
@@ -62,14 +76,15 @@ impl Api {
             Ok(RangeStreamResponse { range_response: Some(page) })
         };
         if request.count_only {
+            let bytes = request.encoded_len();
             let count = move || self.pipeline.range(&request).map(RangeRead::finish);
-            let counted = run_blocking(count).map(move |count| respond(count?));
+            let counted = async move { respond(admission.run_slow(bytes, count).await?) };
             return stream::once(counted).boxed();
         }
-        match self.pipeline.pages(request) {
-            Ok(pages) => stream::iter(pages.map(respond)).boxed(),
-            Err(error) => stream::once(async { Err(status::from_pipeline(error)) }).boxed(),
-        }
+        // The pages keep old revisions in memory. So they start when the stream is polled.
+        let pages = async move { self.pipeline.pages(request).map_err(status::from_pipeline) };
+        let pages = stream::once(pages);
+        pages.map_ok(move |pages| stream::iter(pages.map(respond.clone()))).try_flatten().boxed()
     }
 
     pub(super) async fn put(self: Arc<Self>, request: PutRequest) -> Result<PutResponse, Status> {
@@ -99,7 +114,11 @@ impl Api {
         }
     }
 
-    pub(super) async fn txn(self: Arc<Self>, request: TxnRequest) -> Result<TxnResponse, Status> {
+    pub(super) async fn txn(
+        self: Arc<Self>,
+        request: TxnRequest,
+        admission: Admission,
+    ) -> Result<TxnResponse, Status> {
         validate::txn(&request, self.limits.txn_ops)?;
         let bytes = self.checked_size(&request)?;
         let mut response = if mvcc::is_read_only(&request) {
@@ -107,7 +126,7 @@ impl Api {
             let read = move || pipeline.read_txn(&request).map_err(status::from_pipeline);
             // The transaction may read any number of keys, so it runs on a blocking
             // thread.
-            run_blocking(read).await??
+            admission.run_slow(bytes, read).await??
         } else {
             match self.propose(Command::Txn(request), bytes).await? {
                 Reply::Txn(response) => response,
@@ -148,7 +167,12 @@ impl Api {
 
 /// Encodes a response. A large response is encoded in pieces while it is sent.
 fn encode_range(mut response: RangeResponse) -> Encoded {
-    if response.kvs.len() <= MAX_SINGLE_PIECE_KEYS {
+    let is_small = |response: &RangeResponse| {
+        let keys = response.kvs.len();
+        keys < 2
+            || keys <= MAX_SINGLE_PIECE_KEYS && response.encoded_len() <= MAX_SINGLE_PIECE_BYTES
+    };
+    if is_small(&response) {
         return Encoded::new(&response);
     }
     let len = response.encoded_len();

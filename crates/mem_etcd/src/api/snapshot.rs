@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use etcdpb::rpc::{SnapshotRequest, SnapshotResponse};
 use futures_util::{Stream, TryStreamExt, stream};
-use grpc::Status;
+use grpc::{Admission, Status};
 use pipeline::Export;
 use snapshot::Exporter;
 
-use super::service::{Api, run_blocking};
+use super::service::{Api, SMALL_REQUEST_BYTES};
 use super::status;
 use crate::config::STORAGE_VERSION;
 
@@ -18,16 +18,18 @@ impl Api {
     pub(super) fn snapshot(
         self: Arc<Self>,
         _: SnapshotRequest,
+        admission: Admission,
     ) -> impl Stream<Item = Result<SnapshotResponse, Status>> {
-        stream::once(self.snapshot_blobs()).try_flatten()
+        stream::once(self.snapshot_blobs(admission)).try_flatten()
     }
 
     async fn snapshot_blobs(
         self: Arc<Self>,
+        admission: Admission,
     ) -> Result<impl Stream<Item = Result<SnapshotResponse, Status>>, Status> {
         let pipeline = self.pipeline.clone();
-        let export =
-            run_blocking(move || pipeline.export()).await?.map_err(status::from_pipeline)?;
+        let export = admission.run_slow(SMALL_REQUEST_BYTES, move || pipeline.export()).await?;
+        let export = export.map_err(status::from_pipeline)?;
         tracing::info!(revision = export.revision(), "sending a snapshot");
         let header = self.header(export.revision());
         let responses = SnapshotBlobs::new(export).map(move |blob| {

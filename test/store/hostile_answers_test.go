@@ -1,0 +1,142 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/net/http2"
+	"google.golang.org/protobuf/proto"
+)
+
+// The tests in this file are hostile clients that start much work and do not read the answers, or do
+// not wait for them.
+
+// fillKeys puts count keys with values of size bytes each, and returns the revision.
+func fillKeys(t *testing.T, s *server, count, size int) int64 {
+	t.Helper()
+	a := s.dial()
+	value := bytes.Repeat([]byte("v"), size)
+	perTxn := min(100, max(1, (1<<20)/(size+100)))
+	var revision int64
+	for n := 0; n < count; n += perTxn {
+		request := &pb.TxnRequest{}
+		for i := n; i < min(n+perTxn, count); i++ {
+			put := &pb.PutRequest{Key: fmt.Appendf(nil, "filled/%08d", i), Value: value}
+			request.Success = append(request.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: put}})
+		}
+		response, err := a.kv.Txn(t.Context(), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision = response.Header.Revision
+	}
+	return revision
+}
+
+// message encodes a request with gRPC's prefix.
+func message(t *testing.T, request proto.Message) []byte {
+	t.Helper()
+	encoded, err := proto.Marshal(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return withPrefix(encoded)
+}
+
+// start sends the request headers of a method and one message. endStream is whether it is the last one.
+func (c *rawConn) start(stream uint32, path string, endStream bool, message []byte) error {
+	if err := c.call(stream, path); err != nil {
+		return err
+	}
+	return c.WriteData(stream, endStream, message)
+}
+
+// checkUnread opens streams that the client does not read, and checks that the memory of the server grows
+// by at most 256 MiB.
+func checkUnread(t *testing.T, s *server, streams int, path string, endStream bool, message []byte) {
+	t.Helper()
+	stop := bystander(t, s)
+	before := residentMemory(t, s)
+	conn := dialRaw(t, s)
+	for n := range streams {
+		if err := conn.start(uint32(2*n+1), path, endStream, message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The server has produced all that it wants to when its memory no longer grows.
+	grown := 0
+	for quiet := 0; quiet < 10; quiet++ {
+		time.Sleep(100 * time.Millisecond)
+		if now := residentMemory(t, s) - before; now > grown+(1<<20) {
+			grown, quiet = now, 0
+		}
+	}
+	if grown > 256<<20 {
+		t.Errorf("resident memory grew by %s for %d streams; want at most 256 MiB", mib(grown), streams)
+	}
+	t.Logf("%d unread streams of %s; memory grew by %s; %s", streams, path, mib(grown), stop())
+}
+
+// TestHostileRangeStreams opens 1,800 range streams on one connection. Each could hold a page of 1 MiB.
+func TestHostileRangeStreams(t *testing.T) {
+	s := startMemEtcd(t)
+	fillKeys(t, s, 1000, 16<<10)
+	request := &pb.RangeRequest{Key: []byte("filled/"), RangeEnd: []byte("filled0")}
+	checkUnread(t, s, 1800, "/etcdserverpb.KV/RangeStream", true, message(t, request))
+}
+
+// TestHostileRanges does the same with ranges that are not streamed. Their responses have 16 MiB each.
+func TestHostileRanges(t *testing.T) {
+	s := startMemEtcd(t)
+	fillKeys(t, s, 1000, 16<<10)
+	request := &pb.RangeRequest{Key: []byte("filled/"), RangeEnd: []byte("filled0")}
+	checkUnread(t, s, 1800, "/etcdserverpb.KV/Range", true, message(t, request))
+}
+
+// TestHostileHistory opens watch streams that read history. Each could hold 4 MiB of events.
+func TestHostileHistory(t *testing.T) {
+	s := startMemEtcd(t)
+	fillKeys(t, s, 1000, 8<<10)
+	create := &pb.WatchCreateRequest{Key: []byte("filled/"), RangeEnd: []byte("filled0"), StartRevision: 2}
+	request := &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}}
+	checkUnread(t, s, scaled(600, 6000), "/etcdserverpb.Watch/Watch", false, message(t, request))
+}
+
+// TestHostileRangeResets starts ranges over 100,000 keys and resets them immediately. They must not go
+// on: a compaction, which waits for ranges in progress, must return soon.
+func TestHostileRangeResets(t *testing.T) {
+	s := startMemEtcd(t)
+	revision := fillKeys(t, s, 100_000, 10)
+	stop := bystander(t, s)
+	conn := dialRaw(t, s)
+	go func() { _, _ = io.Copy(io.Discard, conn.Conn) }()
+	request := message(t, &pb.RangeRequest{Key: []byte("filled/"), RangeEnd: []byte("filled0")})
+	resets := scaled(20_000, 100_000)
+	for n := range resets {
+		stream := uint32(2*n + 1)
+		if err := conn.start(stream, "/etcdserverpb.KV/Range", true, request); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.WriteRSTStream(stream, http2.ErrCodeCancel); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
+	defer cancel()
+	start := time.Now()
+	// The ranges that were started have pinned this revision or a later one.
+	mustPut(t, s.dial(), "filled/00000000", "new")
+	if _, err := s.dial().kv.Compact(ctx, &pb.CompactionRequest{Revision: revision + 1, Physical: true}); err != nil {
+		t.Errorf("the compaction failed after %v: %v", time.Since(start), err)
+	}
+	took := time.Since(start)
+	if took > 5*time.Second {
+		t.Errorf("the compaction waited %v for ranges that had been reset; want at most 5 s", took)
+	}
+	t.Logf("%d ranges started and reset, then a compaction in %v; %s", resets, took.Round(time.Millisecond), stop())
+}
