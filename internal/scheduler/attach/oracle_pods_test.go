@@ -33,15 +33,86 @@ func (w *world) randomPodSpec() *v1.Pod {
 		container.Resources.Requests = schedtest.Resources("100m", "64Mi")
 		container.Resources.Requests["example.com/gpu"] = schedtest.Quantity("1")
 	}
-	if w.chance(8) {
-		container.Ports = []v1.ContainerPort{{HostPort: int32(8000 + w.rand.IntN(2)), Protocol: v1.ProtocolTCP}}
+	if w.chance(12) {
+		container.Ports = []v1.ContainerPort{{
+			HostPort: int32(8000 + w.rand.IntN(2)), Protocol: pick(w, []v1.Protocol{v1.ProtocolTCP, v1.ProtocolTCP, v1.ProtocolUDP}),
+			HostIP: pick(w, []string{"", "", "0.0.0.0", "127.0.0.1", "10.0.0.1"}),
+		}}
 	}
 	pod.Spec.Containers = []v1.Container{container}
 	if w.chance(10) {
 		pod.Spec.InitContainers = []v1.Container{{Name: "init", Image: "redis:7"}}
 	}
+	w.addRequests(pod)
+	w.requireFeatures(pod)
 	w.addConstraints(pod)
 	return pod
+}
+
+// addRequests adds rarer forms of requests: more containers, sidecars, ephemeral storage, fractions of a byte,
+// overhead, and requests of the pod as a whole.
+func (w *world) addRequests(pod *v1.Pod) {
+	if w.chance(15) {
+		second := v1.Container{Name: "second", Image: "nginx"}
+		if w.chance(50) {
+			second.Resources.Requests = v1.ResourceList{v1.ResourceCPU: schedtest.Quantity("200m")}
+		}
+		pod.Spec.Containers = append(pod.Spec.Containers, second)
+	}
+	if w.chance(8) {
+		sidecar := v1.Container{Name: "sidecar", Image: "other", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}
+		sidecar.Resources.Requests = schedtest.Resources("50m", "32Mi")
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers, sidecar)
+	}
+	if w.chance(12) {
+		ensureList(&pod.Spec.Containers[0].Resources.Requests)[v1.ResourceEphemeralStorage] = schedtest.Quantity(pick(w, []string{"100Mi", "600Mi", "2Gi"}))
+	}
+	if w.chance(4) {
+		for i := range pod.Spec.Containers {
+			ensureList(&pod.Spec.Containers[i].Resources.Requests)[v1.ResourceMemory] = schedtest.Quantity("2500m")
+		}
+	}
+	if w.chance(10) {
+		pod.Spec.Overhead = schedtest.Resources("250m", "120Mi")
+	}
+	if w.chance(20) {
+		requests := v1.ResourceList{}
+		for _, resource := range []struct {
+			name    v1.ResourceName
+			amounts []string
+		}{
+			{v1.ResourceCPU, []string{"1", "1500m", "2"}}, {v1.ResourceMemory, []string{"1Gi", "3Gi"}}, {v1.ResourceHugePagesPrefix + "2Mi", []string{"4Mi", "128Mi"}},
+		} {
+			if w.chance(40) {
+				requests[resource.name] = schedtest.Quantity(pick(w, resource.amounts))
+			}
+		}
+		pod.Spec.Resources = &v1.ResourceRequirements{Requests: requests}
+	}
+}
+
+// ensureList returns a list of resources, which it creates if there is none.
+func ensureList(list *v1.ResourceList) v1.ResourceList {
+	if *list == nil {
+		*list = v1.ResourceList{}
+	}
+	return *list
+}
+
+// The features that pods require and nodes declare.
+const (
+	userNamespacesFeature = "UserNamespacesHostNetworkSupport"
+	restartFeature        = "RestartAllContainersOnContainerExits"
+)
+
+// requireFeatures makes a pod require node features.
+func (w *world) requireFeatures(pod *v1.Pod) {
+	if w.chance(8) {
+		pod.Spec.HostNetwork, pod.Spec.HostUsers = true, ptr.To(w.chance(30))
+	}
+	if w.chance(5) {
+		pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{Action: v1.ContainerRestartRuleActionRestartAllContainers}}
+	}
 }
 
 // addConstraints adds random constraints on nodes and on other pods.
@@ -58,10 +129,11 @@ func (w *world) addConstraints(pod *v1.Pod) {
 		w.restrictToNamedNodes(pod)
 	}
 	if w.chance(6) {
-		claim := pick(w, claims)
-		pod.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{
-			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
-		}}}
+		for i := range 1 + w.rand.IntN(2) {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprint("data-", i), VolumeSource: v1.VolumeSource{
+				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: pick(w, claims)},
+			}})
+		}
 	}
 	for _, key := range []string{"gpu", "spot", "old"} {
 		if w.chance(35) {
@@ -94,6 +166,11 @@ func (w *world) affinityOf(pod *v1.Pod) *v1.Affinity {
 
 func (w *world) nodeAffinity() *v1.NodeAffinity {
 	term := func() v1.NodeSelectorTerm {
+		if w.chance(25) {
+			return v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{{
+				Key: "cores", Operator: pick(w, []v1.NodeSelectorOperator{v1.NodeSelectorOpGt, v1.NodeSelectorOpLt}), Values: []string{pick(w, []string{"2", "7", "10"})},
+			}}}
+		}
 		key := pick(w, []string{"disk", v1.LabelTopologyZone, "rack"})
 		values := map[string][]string{"disk": {"ssd"}, v1.LabelTopologyZone: {pick(w, zones)}, "rack": {"0", "1"}}[key]
 		operator := pick(w, []v1.NodeSelectorOperator{v1.NodeSelectorOpIn, v1.NodeSelectorOpNotIn, v1.NodeSelectorOpExists})

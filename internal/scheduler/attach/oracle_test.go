@@ -14,10 +14,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
@@ -25,6 +27,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
@@ -91,10 +94,12 @@ type world struct {
 	preemptionArgs       *config.DefaultPreemptionArgs
 	reference            *reference.Reference
 	// trimmer trims objects as informers do. Only the reference gets whole objects.
-	trimmer   *cache.Trimmer
-	nodes     map[string]*v1.Node
-	pods      map[types.UID]*v1.Pod
-	nominated []*v1.Pod
+	trimmer *cache.Trimmer
+	// deviceClass is the DeviceClass for GPUs; nil if there is none.
+	deviceClass *resourcev1.DeviceClass
+	nodes       map[string]*v1.Node
+	pods        map[types.UID]*v1.Pod
+	nominated   []*v1.Pod
 	// lastNumber is the number in the name of the newest object.
 	lastNumber int
 	// decisions counts scheduling attempts, and ranked those by the index. fallbacks counts the
@@ -103,6 +108,7 @@ type world struct {
 	ranked    int
 	fallbacks map[string]int
 	history   []string
+	failures  int
 }
 
 // newWorld returns a world with some nodes and no pods. If there are shards, they own the nodes.
@@ -191,14 +197,7 @@ func pick[T any](w *world, from []T) T { return from[w.rand.IntN(len(from))] }
 // populate creates namespaces, volumes, budgets, ReplicaSets, a Service and the first nodes.
 func (w *world) populate() {
 	for _, name := range namespaces {
-		labels := map[string]string{v1.LabelMetadataName: name}
-		if name != "default" {
-			labels["team"] = "yes"
-		}
-		namespace := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-		for _, factory := range w.informers {
-			w.must(factory.Core().V1().Namespaces().Informer().GetIndexer().Add(namespace))
-		}
+		w.putNamespace(name, name != "default")
 	}
 	for _, factory := range w.informers {
 		w.addVolumes(factory)
@@ -222,6 +221,74 @@ func (w *world) populate() {
 	}
 	for range 3 + w.rand.IntN(25) {
 		w.addNode()
+	}
+}
+
+// putNamespace creates or replaces a namespace. Affinity terms select namespaces that are teams.
+func (w *world) putNamespace(name string, team bool) {
+	labels := map[string]string{v1.LabelMetadataName: name}
+	if team {
+		labels["team"] = "yes"
+	}
+	namespace := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	for _, factory := range w.informers {
+		w.must(factory.Core().V1().Namespaces().Informer().GetIndexer().Add(namespace))
+	}
+	w.namespacesChanged()
+}
+
+// namespacesChanged does what the handlers of namespace events do in a scheduler whose informers run.
+func (w *world) namespacesChanged() {
+	w.ranker.Outdated.Store(true)
+	for _, shard := range w.shards {
+		shard.ranker.Outdated.Store(true)
+	}
+	if w.search != nil {
+		w.search.Outdated.Store(true)
+	}
+}
+
+// changeNamespace changes the labels of a namespace, or deletes it. Pods stay, as while a namespace terminates.
+func (w *world) changeNamespace() {
+	name := pick(w, namespaces)
+	if w.chance(70) {
+		w.record("change namespace %s", name)
+		w.putNamespace(name, w.chance(50))
+		return
+	}
+	w.record("remove namespace %s", name)
+	for _, factory := range w.informers {
+		w.must(factory.Core().V1().Namespaces().Informer().GetIndexer().Delete(&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	}
+	w.namespacesChanged()
+}
+
+// changeDeviceClass creates or deletes a DeviceClass for GPUs. While it exists, nodes that have no GPU from a
+// device plugin could have one from a driver, but none does.
+func (w *world) changeDeviceClass() {
+	frameworks := []framework.Framework{w.reference.Framework()}
+	for _, sched := range w.schedulers() {
+		frameworks = append(frameworks, sched.Profiles[v1.DefaultSchedulerName])
+	}
+	class, create := w.deviceClass, w.deviceClass == nil
+	if create {
+		class = &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: ptr.To("example.com/gpu")}}
+		w.deviceClass = class
+	} else {
+		w.deviceClass = nil
+	}
+	w.record("DeviceClass exists: %t", create)
+	for _, fw := range frameworks {
+		// The resolver handles the events of the informer of DeviceClasses.
+		handler := fw.SharedDRAManager().DeviceClassResolver().(toolscache.ResourceEventHandler)
+		indexer := fw.SharedInformerFactory().Resource().V1().DeviceClasses().Informer().GetIndexer()
+		if create {
+			w.must(indexer.Add(class))
+			handler.OnAdd(class, false)
+		} else {
+			w.must(indexer.Delete(class))
+			handler.OnDelete(class)
+		}
 	}
 }
 
@@ -257,6 +324,10 @@ func (w *world) run(decisions int) {
 			w.changePod()
 		case n < 32:
 			w.nominate()
+		case n < 33:
+			w.changeNamespace()
+		case n < 34:
+			w.changeDeviceClass()
 		default:
 			w.schedule()
 		}
@@ -291,6 +362,9 @@ func (w *world) randomizeNode(node *v1.Node) {
 	if w.chance(40) {
 		node.Labels["rack"] = fmt.Sprint(w.rand.IntN(5))
 	}
+	if w.chance(60) {
+		node.Labels["cores"] = pick(w, []string{"2", "8", "16", "many"})
+	}
 	node.Spec.Unschedulable = w.chance(4)
 	node.Spec.Taints = nil
 	for _, effect := range []v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectPreferNoSchedule} {
@@ -300,13 +374,30 @@ func (w *world) randomizeNode(node *v1.Node) {
 	}
 	node.Status.Allocatable = schedtest.Resources(pick(w, []string{"4", "8", "3500m"}), pick(w, []string{"8Gi", "16Gi"}))
 	node.Status.Allocatable[v1.ResourcePods] = schedtest.Quantity(pick(w, []string{"8", "20", "110"}))
+	if w.chance(70) {
+		node.Status.Allocatable[v1.ResourceEphemeralStorage] = schedtest.Quantity(pick(w, []string{"1Gi", "10Gi"}))
+	}
+	if w.chance(30) {
+		node.Status.Allocatable[v1.ResourceHugePagesPrefix+"2Mi"] = schedtest.Quantity("64Mi")
+	}
+	node.Status.DeclaredFeatures = nil
+	for _, feature := range []string{userNamespacesFeature, restartFeature} {
+		if w.chance(60) {
+			node.Status.DeclaredFeatures = append(node.Status.DeclaredFeatures, feature)
+		}
+	}
 	if w.chance(20) {
 		node.Status.Allocatable["example.com/gpu"] = schedtest.Quantity("2")
 	}
 	node.Status.Images = nil
 	for _, image := range []string{"nginx:latest", "redis:7", "huge:1"} {
 		if w.chance(30) {
-			node.Status.Images = append(node.Status.Images, v1.ContainerImage{Names: []string{image}, SizeBytes: imageBytes[image]})
+			names := []string{image}
+			if w.chance(10) {
+				// Upstream counts a name that a node lists twice once.
+				names = append(names, image)
+			}
+			node.Status.Images = append(node.Status.Images, v1.ContainerImage{Names: names, SizeBytes: imageBytes[image]})
 		}
 	}
 }
@@ -489,12 +580,14 @@ func (w *world) copyOf(pod *v1.Pod) *v1.Pod {
 
 // scheduleAndCompare makes one decision and compares it with that of the reference.
 func (w *world) scheduleAndCompare(pod *v1.Pod) (kubescheduler.ScheduleResult, error) {
-	info, err := framework.NewPodInfo(trimmed(w, pod))
-	w.must(err)
-	for _, sched := range w.schedulers() {
-		w.must(sched.Cache.UpdateSnapshot(klog.Logger{}, sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*schedcache.Snapshot)))
-	}
-	want := w.referenceDecision(pod)
+	return w.scheduleAndCompareTo(pod, w.referenceDecision(pod))
+}
+
+// scheduleAndCompareTo makes one decision and compares it with a decision of the reference.
+func (w *world) scheduleAndCompareTo(pod *v1.Pod, want reference.Decision) (kubescheduler.ScheduleResult, error) {
+	w.updateSnapshots()
+	// The queue ignores malformed terms, too.
+	info, _ := framework.NewPodInfo(trimmed(w, pod))
 	fallbacks := w.ranker.FallbackCount
 	result, err := w.sched.SchedulePod(w.ctx, w.sched.Profiles[v1.DefaultSchedulerName], framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: info})
 	w.decisions++
@@ -514,13 +607,35 @@ func (w *world) scheduleAndCompare(pod *v1.Pod) (kubescheduler.ScheduleResult, e
 		w.compareErrors(pod, err, want.FitError)
 	case want.Feasible == 0:
 		w.fail(pod, "SchedulePod() = %s, want error %v", result.SuggestedHost, want.FitError)
-	case ranked && !want.Best.Has(result.SuggestedHost):
-		// Only the index always finds a best node: upstream's full scan samples nodes.
+	case !want.Best.Has(result.SuggestedHost):
+		// The full scan also finds a best node: it samples nodes only if there are at least 100.
 		w.fail(pod, "SchedulePod() = %s, want one of the nodes %v", result.SuggestedHost, want.Best)
-	case ranked && result.FeasibleNodes != want.Feasible:
+	case result.FeasibleNodes != want.Feasible:
 		w.fail(pod, "SchedulePod() found %d feasible nodes, want %d", result.FeasibleNodes, want.Feasible)
+	case ranked && w.search == nil && len(w.nominated) == 0 && want.Scores != nil:
+		w.compareScores(pod, info, want.Scores)
 	}
 	return result, err
+}
+
+// updateSnapshots makes the schedulers apply all pending changes, as at the start of a cycle.
+func (w *world) updateSnapshots() {
+	for _, sched := range w.schedulers() {
+		w.must(sched.Cache.UpdateSnapshot(klog.Logger{}, sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*schedcache.Snapshot)))
+	}
+}
+
+// compareScores compares the scores of all nodes that fit with those of the reference.
+func (w *world) compareScores(pod *v1.Pod, info *framework.PodInfo, want map[string]int64) {
+	class, _, err := w.ranker.Class(w.ctx, w.ranker.Profiles[v1.DefaultSchedulerName], info, nil)
+	w.must(err)
+	got := map[string]int64{}
+	for id, score := range class.Scores() {
+		got[w.ranker.Cluster.ByID[id].Info.Node().Name] = score
+	}
+	if !maps.Equal(got, want) {
+		w.fail(pod, "scores = %v, want %v", got, want)
+	}
 }
 
 // compareErrors compares an error of SchedulePod with that of the reference.
@@ -536,7 +651,8 @@ func (w *world) compareErrors(pod *v1.Pod, err error, want *framework.FitError) 
 			break
 		}
 		got, want := got.Diagnosis.NodeToStatus.Get(name), want.Diagnosis.NodeToStatus.Get(name)
-		if got.Code() != want.Code() || got.Message() != want.Message() {
+		// NodeResourcesFit lists the resources that a node lacks in random order.
+		if got.Code() != want.Code() || !slices.Equal(slices.Sorted(slices.Values(got.Reasons())), slices.Sorted(slices.Values(want.Reasons()))) {
 			w.fail(pod, "status of %s = %v, want %v", name, got, want)
 		}
 	}
@@ -576,6 +692,7 @@ func (w *world) bind(pod *v1.Pod, node string) {
 // fail reports an error with the pod and the latest changes.
 func (w *world) fail(pod *v1.Pod, format string, args ...any) {
 	w.t.Helper()
+	w.failures++
 	w.t.Errorf("seed %d, decision %d: "+format, append([]any{w.seed, w.decisions}, args...)...)
 	spec, labels := pod.Spec.DeepCopy(), pod.Labels
 	w.t.Logf("pod %s/%s labels %v\naffinity %v\nspread %v\nselector %v tolerations %v\ncontainers %v", pod.Namespace, pod.Name, labels,

@@ -23,8 +23,7 @@ import (
 // confirmed. It applies changes to the cluster when the next scheduling cycle starts; while no cycle runs,
 // it applies them as soon as there are enough.
 type Cache struct {
-	// Upstream's cache keeps pod groups and forwards binds to the API dispatcher.
-	schedcache.Cache
+	upstreamParts
 
 	cluster *Cluster
 	mu      sync.Mutex
@@ -66,7 +65,7 @@ type operation struct {
 // queue gets pods that lose their node.
 func New(inner schedcache.Cache, cluster *Cluster, sched *kubescheduler.Scheduler) *Cache {
 	return &Cache{
-		Cache: inner, cluster: cluster, requeuer: requeuer{sched},
+		upstreamParts: upstreamParts{inner}, cluster: cluster, requeuer: requeuer{sched},
 		pods: map[types.UID]PodState{}, assumed: map[types.NamespacedName]types.UID{}, nodes: sets.New[string](), Batch: IdleBatch,
 	}
 }

@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 )
 
 // sameForScheduling returns whether two versions of a node are equal in all fields that plugins read.
@@ -28,28 +29,23 @@ func SameOnNode(before, after *v1.Pod) bool {
 		sameUsage(before, after)
 }
 
-// sameUsage returns whether two versions of a pod certainly use the same resources of their node.
+// sameUsage returns whether two versions of a pod certainly use the same resources of their node. It compares
+// only the requests that a resize can change, and returns false if the status of one version counts.
 func sameUsage(before, after *v1.Pod) bool {
-	return sameRequests(before, after) &&
-		len(before.Status.NodeAllocatableResourceClaimStatuses) == 0 && len(after.Status.NodeAllocatableResourceClaimStatuses) == 0
-}
-
-// sameRequests returns whether two versions of a bound pod have the same requests. It compares only those
-// that a resize can change, and returns false if one version was resized.
-func sameRequests(before, after *v1.Pod) bool {
 	return slices.EqualFunc(before.Spec.Containers, after.Spec.Containers, sameContainer) &&
 		slices.EqualFunc(before.Spec.InitContainers, after.Spec.InitContainers, sameContainer) &&
 		(before.Spec.Resources == nil) == (after.Spec.Resources == nil) &&
 		(before.Spec.Resources == nil || equality.Semantic.DeepEqual(before.Spec.Resources, after.Spec.Resources)) &&
-		!Resized(before) && !Resized(after)
+		!StatusCounts(before) && !StatusCounts(after)
 }
 
 func sameContainer(a, b v1.Container) bool {
 	return maps.EqualFunc(a.Resources.Requests, b.Resources.Requests, sameQuantity)
 }
 
-// Resized returns whether the status of a pod reports resources, which may differ from those in its spec.
-func Resized(pod *v1.Pod) bool {
+// StatusCounts returns whether the requests of a pod may depend on its status: it reports resources, which may
+// differ from those in the spec, or it says that a resize is infeasible, so that the spec does not count.
+func StatusCounts(pod *v1.Pod) bool {
 	for _, statuses := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
 		for i := range statuses {
 			if statuses[i].Resources != nil || len(statuses[i].AllocatedResources) > 0 {
@@ -57,7 +53,8 @@ func Resized(pod *v1.Pod) bool {
 			}
 		}
 	}
-	return pod.Status.Resources != nil || len(pod.Status.AllocatedResources) > 0
+	return pod.Status.Resources != nil || len(pod.Status.AllocatedResources) > 0 ||
+		len(pod.Status.NodeAllocatableResourceClaimStatuses) > 0 || resourcehelper.IsPodResizeInfeasible(pod)
 }
 
 func sameQuantity(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }

@@ -1,12 +1,13 @@
 package cache
 
 import (
-	"slices"
+	"iter"
 	"sync"
 	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
@@ -33,6 +34,8 @@ type Cluster struct {
 	// Images are the images on all nodes, by name. The NodeInfo of each node points to them.
 	Images map[string]*fwk.ImageStateSummary
 	Names  Names
+	// labelled has the nodes with each label that is not part of shapes.
+	labelled labelledNodes
 	// hosts has the number of nodes for each value of the hostname label. SharedHosts is the number
 	// of values that more than one node has.
 	hosts       map[string]int
@@ -107,6 +110,7 @@ func clusterIn(snapshot *Snapshot) *Cluster {
 		Images:   map[string]*fwk.ImageStateSummary{},
 		Names:    newNames(usualLabels...),
 		hosts:    map[string]int{},
+		labelled: labelledNodes{},
 
 		SpareNames: spareNames,
 	}
@@ -142,7 +146,9 @@ func (c *Cluster) Apply(logger klog.Logger, operations []operation) {
 	clear(c.dirty)
 	c.dirty = c.dirty[:0]
 	if c.Names.len() > 2*(len(c.Nodes)+c.Pods)+c.SpareNames {
-		c.Names = newNames(c.Names.labels...)
+		// The new index has no classes. They add the labels again to which they refer.
+		c.Names = newNames(usualLabels...)
+		c.labelled = labelledNodes{}
 		c.rebuildIndex()
 	}
 }
@@ -192,7 +198,7 @@ func (c *Cluster) addPod(pod *v1.Pod) {
 	c.Pods++
 	if n.Position >= 0 {
 		c.Index.AddPod(n.ID, c.Names.Kind(info))
-		c.CountClaims(pod, 1)
+		c.CountClaims(framework.PodPVCKeys(pod), 1)
 	}
 	c.markDirty(n)
 }
@@ -220,7 +226,7 @@ func (c *Cluster) removePod(logger klog.Logger, pod *v1.Pod) {
 	c.Pods--
 	if n.Position >= 0 {
 		c.Index.RemovePod(n.ID, kind)
-		c.CountClaims(pod, -1)
+		c.CountClaims(framework.PodPVCKeys(pod), -1)
 		c.markDirty(n)
 	} else if len(n.Info.Pods) == 0 {
 		c.dropNode(pod.Spec.NodeName, n)
@@ -237,24 +243,26 @@ func (c *Cluster) kindOn(n *Node, pod *v1.Pod) index.KindID {
 	return -1
 }
 
-// CountClaims adds to the number of pods that use each volume claim of a pod. Plugins read these numbers.
-func (c *Cluster) CountClaims(pod *v1.Pod, by int) {
+// CountClaims adds to the numbers of pods that use volume claims, given as namespace/name. Plugins read these
+// numbers.
+func (c *Cluster) CountClaims(keys iter.Seq[string], by int) {
 	claims := *c.Snapshot.claims
-	for key := range framework.PodPVCKeys(pod) {
+	for key := range keys {
 		if claims[key] += by; claims[key] <= 0 {
 			delete(claims, key)
 		}
 	}
 }
 
-// ClaimsInUse returns whether a pod on a node uses a volume claim of the given pod.
-func (c *Cluster) ClaimsInUse(pod *v1.Pod) bool {
+// ClaimsInUse returns those volume claims of a pod that a pod on a node uses, sorted, as namespace/name.
+func (c *Cluster) ClaimsInUse(pod *v1.Pod) []string {
+	used := sets.Set[string]{}
 	for key := range framework.PodPVCKeys(pod) {
 		if (*c.Snapshot.claims)[key] > 0 {
-			return true
+			used.Insert(key)
 		}
 	}
-	return false
+	return sets.List(used)
 }
 
 // getOrCreate returns the node with a name. If there is none, it creates one without a node object.
@@ -307,7 +315,8 @@ func (c *Cluster) setNode(object *v1.Node) {
 		return
 	}
 	c.setHost(n, object)
-	c.setImages(n, before, object)
+	c.setImages(n, object)
+	c.noteLabels(n.ID, before, object)
 	n.Info.SetNode(object)
 	n.Shape = c.Names.shape(n.Info)
 	if before == nil {
@@ -316,27 +325,12 @@ func (c *Cluster) setNode(object *v1.Node) {
 	c.markDirty(n)
 }
 
-// ReferToLabels makes the labels with the given keys part of node shapes. Nodes with such a label get
-// another shape; nodes without keep theirs.
-func (c *Cluster) ReferToLabels(keys []string) {
-	added := c.Names.referToLabels(keys)
-	if len(added) == 0 {
-		return
-	}
-	for _, n := range c.Nodes {
-		node := n.Info.Node()
-		if node != nil && slices.ContainsFunc(added, func(key string) bool { _, labelled := node.Labels[key]; return labelled }) {
-			n.Shape = c.Names.shape(n.Info)
-			c.Index.Place(n.ID, c.Names.State(n))
-		}
-	}
-}
-
 // rebuildIndex builds a new index from all nodes.
 func (c *Cluster) rebuildIndex() {
 	c.Index = index.New()
 	for _, n := range c.Nodes {
 		if n.Position >= 0 {
+			c.noteLabels(n.ID, nil, n.Info.Node())
 			n.Shape = c.Names.shape(n.Info)
 			c.addToIndex(n)
 		}
@@ -358,7 +352,7 @@ func (c *Cluster) insert(n *Node) {
 	(*c.Snapshot.nodes)[n.Info.Node().Name] = n.Info
 	c.addToIndex(n)
 	for _, pod := range n.Info.Pods {
-		c.CountClaims(pod.GetPod(), 1)
+		c.CountClaims(framework.PodPVCKeys(pod.GetPod()), 1)
 	}
 }
 
@@ -367,11 +361,11 @@ func (c *Cluster) removeNode(name string) {
 	if n == nil || n.Position < 0 {
 		return
 	}
-	before := n.Info.Node()
+	c.noteLabels(n.ID, n.Info.Node(), nil)
 	c.setHost(n, nil)
-	c.setImages(n, before, nil)
+	c.setImages(n, nil)
 	for _, pod := range n.Info.Pods {
-		c.CountClaims(pod.GetPod(), -1)
+		c.CountClaims(framework.PodPVCKeys(pod.GetPod()), -1)
 	}
 	list := *c.Snapshot.list
 	last := len(list) - 1

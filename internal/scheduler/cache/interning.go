@@ -34,9 +34,9 @@ type Names struct {
 	WithTerms []index.KindID
 	Visible   sets.Set[string]
 	Version   int
-	// labels are the keys of the node labels to which some pod refers. Other labels are not part of
-	// a shape, because otherwise each node would have its own shape.
-	labels []string
+	// labels are the numbers of the keys of the node labels to which some pod refers. Other labels are
+	// not part of a shape, because otherwise each node would have its own shape.
+	labels intern.Numbers
 	// Key is a buffer in which keys are built.
 	Key []byte
 }
@@ -52,11 +52,14 @@ type Kind struct {
 func newNames(labels ...string) Names {
 	// The number 0 represents a missing label, and 1 the empty value.
 	values := intern.Numbers{wire.NoValue: 0, "": index.EmptyValue}
-	return Names{
+	names := Names{
 		shapes: intern.Numbers{}, extras: intern.Numbers{"": 0}, kinds: intern.Numbers{}, values: values, ValueOf: []string{wire.NoValue, ""},
-		Visible: sets.New[string](),
-		labels:  slices.Clone(labels),
+		Visible: sets.New[string](), labels: intern.Numbers{},
 	}
+	for _, label := range labels {
+		names.labels.Of([]byte(label))
+	}
+	return names
 }
 
 // usualLabels are node labels to which pods often refer.
@@ -66,7 +69,9 @@ var usualLabels = []string{
 
 // len returns the number of names. Single names are never removed, because the change log may contain their
 // numbers.
-func (n *Names) len() int { return len(n.shapes) + len(n.extras) + len(n.kinds) + len(n.values) }
+func (n *Names) len() int {
+	return len(n.shapes) + len(n.extras) + len(n.kinds) + len(n.values) + len(n.labels)
+}
 
 // State returns the node state of a node.
 func (n *Names) State(node *Node) index.State {
@@ -120,15 +125,7 @@ func (n *Names) shape(info *framework.NodeInfo) index.ShapeID {
 		key = intern.AppendString(key, string(taint.Effect))
 	}
 	key = append(key, 0)
-	for number, label := range n.labels {
-		// A missing label is not part of the shape. So nodes without the label keep their shape when
-		// a pod refers to one more label.
-		if value, labelled := node.Labels[label]; labelled {
-			key = binary.AppendUvarint(key, uint64(number)+1)
-			key = intern.AppendString(key, value)
-		}
-	}
-	key = append(key, 0)
+	key = n.appendReferencedLabels(key, node.Labels)
 	key = appendImages(key, node.Status.Images)
 	for _, feature := range node.Status.DeclaredFeatures {
 		key = intern.AppendString(key, feature)
@@ -141,13 +138,35 @@ func (n *Names) shape(info *framework.NodeInfo) index.ShapeID {
 	return index.ShapeID(number)
 }
 
+// appendReferencedLabels appends those labels of a node that are part of its shape, sorted by number. A missing
+// label is not part of the shape. So nodes without the label keep their shape when a pod refers to one more
+// label. The cost depends only on the labels of the node, because pods may refer to any number of keys.
+func (n *Names) appendReferencedLabels(key []byte, labels map[string]string) []byte {
+	type label struct {
+		number int32
+		value  string
+	}
+	referenced := make([]label, 0, 16)
+	for name, value := range labels {
+		if number, known := n.labels[name]; known {
+			referenced = append(referenced, label{number, value})
+		}
+	}
+	slices.SortFunc(referenced, func(a, b label) int { return int(a.number - b.number) })
+	for _, label := range referenced {
+		key = binary.AppendUvarint(key, uint64(label.number)+1)
+		key = intern.AppendString(key, label.value)
+	}
+	return append(key, 0)
+}
+
 // example returns a node object with only the hostname label, the labels and the taints of a node that are
 // part of its shape.
 func (n *Names) example(node *v1.Node) *v1.Node {
 	example := &v1.Node{}
 	example.Labels = map[string]string{}
-	for _, label := range append([]string{v1.LabelHostname}, n.labels...) {
-		if value, labelled := node.Labels[label]; labelled {
+	for label, value := range node.Labels {
+		if n.refersTo(label) {
 			example.Labels[label] = value
 		}
 	}
@@ -244,12 +263,20 @@ func (n *Names) ValueNumber(value string) int32 {
 	return number
 }
 
+// refersTo returns whether the label with a key is part of shapes.
+func (n *Names) refersTo(key string) bool {
+	_, referenced := n.labels[key]
+	return referenced || key == v1.LabelHostname
+}
+
 // referToLabels makes label keys part of shapes. It returns those that were not part of them before.
 func (n *Names) referToLabels(keys []string) []string {
 	var added []string
 	for _, key := range keys {
-		if key != v1.LabelHostname && !slices.Contains(n.labels, key) {
-			n.labels = append(n.labels, key)
+		if key == v1.LabelHostname {
+			continue
+		}
+		if _, fresh := n.labels.Of([]byte(key)); fresh {
 			added = append(added, key)
 		}
 	}

@@ -26,34 +26,36 @@ func (c *Cluster) setHost(n *Node, object *v1.Node) {
 	}
 }
 
-// setImages updates the images of a node and their numbers of nodes. before is nil for a new node, and after
-// for a deleted one.
-func (c *Cluster) setImages(n *Node, before, after *v1.Node) {
-	if before != nil {
-		for _, found := range before.Status.Images {
+// setImages updates the images of a node and their numbers of nodes. object is nil if the node was deleted. As
+// in upstream's cache, a name that a node lists twice counts once.
+func (c *Cluster) setImages(n *Node, object *v1.Node) {
+	for name := range n.Info.ImageStates {
+		if shared := c.Images[name]; shared != nil {
+			if shared.NumNodes--; shared.NumNodes <= 0 {
+				delete(c.Images, name)
+			}
+		}
+	}
+	states := map[string]*fwk.ImageStateSummary{}
+	if object != nil {
+		for _, found := range object.Status.Images {
 			for _, name := range found.Names {
-				if shared := c.Images[name]; shared != nil {
-					if shared.NumNodes--; shared.NumNodes <= 0 {
-						delete(c.Images, name)
-					}
+				if states[name] == nil {
+					states[name] = c.countImage(name, found.SizeBytes)
 				}
 			}
 		}
 	}
-	if after == nil {
-		return
-	}
-	states := make(map[string]*fwk.ImageStateSummary, len(after.Status.Images))
-	for _, found := range after.Status.Images {
-		for _, name := range found.Names {
-			shared := c.Images[name]
-			if shared == nil {
-				shared = &fwk.ImageStateSummary{Size: found.SizeBytes}
-				c.Images[name] = shared
-			}
-			shared.NumNodes++
-			states[name] = shared
-		}
-	}
 	n.Info.ImageStates = states
+}
+
+// countImage adds a node to the number of nodes of an image. The size is that on the first node.
+func (c *Cluster) countImage(name string, size int64) *fwk.ImageStateSummary {
+	shared := c.Images[name]
+	if shared == nil {
+		shared = &fwk.ImageStateSummary{Size: size}
+		c.Images[name] = shared
+	}
+	shared.NumNodes++
+	return shared
 }

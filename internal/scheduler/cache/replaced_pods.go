@@ -88,7 +88,7 @@ func NameOf(pod *v1.Pod) types.NamespacedName {
 // UpdatePodGroupMember is called for every update of a pod without a node. It removes an assumed pod with
 // the same name.
 func (c *Cache) UpdatePodGroupMember(logger klog.Logger, oldPod, newPod *v1.Pod) {
-	c.Cache.UpdatePodGroupMember(logger, oldPod, newPod)
+	c.upstreamParts.UpdatePodGroupMember(logger, oldPod, newPod)
 	c.mu.Lock()
 	removed := c.removeAssumedNamesake(logger, newPod)
 	c.mu.Unlock()

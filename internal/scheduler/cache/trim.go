@@ -64,7 +64,7 @@ func (t *Trimmer) Transform(object any) (any, error) {
 func (t *Trimmer) pod(pod *v1.Pod) {
 	trimMeta(&pod.ObjectMeta)
 	spec := &pod.Spec
-	spec.EphemeralContainers = nil
+	spec.EphemeralContainers = trimEphemeral(spec.EphemeralContainers)
 	trimContainers(spec.InitContainers)
 	trimContainers(spec.Containers)
 	status := &pod.Status
@@ -91,15 +91,32 @@ func trimContainers(containers []v1.Container) {
 		c.Command, c.Args, c.WorkingDir, c.EnvFrom, c.Env = nil, nil, "", nil, nil
 		c.LivenessProbe, c.ReadinessProbe, c.StartupProbe, c.Lifecycle = nil, nil, nil, nil
 		c.TerminationMessagePath, c.TerminationMessagePolicy, c.ImagePullPolicy = "", "", ""
-		mounts := c.VolumeMounts
-		c.VolumeMounts = nil
-		for _, mount := range mounts {
-			// The plugin NodeDeclaredFeatures reads these: nodes declare whether they support them.
-			if len(mount.BindMountOptions) > 0 {
-				c.VolumeMounts = append(c.VolumeMounts, mount)
-			}
+		c.VolumeMounts = trimMounts(c.VolumeMounts)
+	}
+}
+
+// trimMounts keeps only the mounts with options. The plugin NodeDeclaredFeatures reads these: nodes declare
+// whether they support them.
+func trimMounts(mounts []v1.VolumeMount) []v1.VolumeMount {
+	var kept []v1.VolumeMount
+	for _, mount := range mounts {
+		if len(mount.BindMountOptions) > 0 {
+			kept = append(kept, mount)
 		}
 	}
+	return kept
+}
+
+// trimEphemeral keeps only the ephemeral containers that have mounts with options, and only these mounts.
+func trimEphemeral(containers []v1.EphemeralContainer) []v1.EphemeralContainer {
+	var kept []v1.EphemeralContainer
+	for i := range containers {
+		if mounts := trimMounts(containers[i].VolumeMounts); len(mounts) > 0 {
+			common := v1.EphemeralContainerCommon{Name: containers[i].Name, VolumeMounts: mounts}
+			kept = append(kept, v1.EphemeralContainer{EphemeralContainerCommon: common})
+		}
+	}
+	return kept
 }
 
 // trimStatuses keeps only the container statuses that report resources, and only the resources in them.

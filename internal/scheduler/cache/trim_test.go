@@ -87,7 +87,7 @@ func TestTrimKeepsAllocatedResources(t *testing.T) {
 	pod := webPod(1, "a")
 	pod.Status.ContainerStatuses[0].AllocatedResources = requests("2", "4Gi")
 	NewTrimmer().pod(pod)
-	if len(pod.Status.ContainerStatuses) != 1 || !Resized(pod) {
+	if len(pod.Status.ContainerStatuses) != 1 || !StatusCounts(pod) {
 		t.Errorf("container statuses = %+v, want one with allocated resources", pod.Status.ContainerStatuses)
 	}
 }

@@ -51,3 +51,29 @@ func (c *Class) sizes() map[string]int {
 	}
 	return sizes
 }
+
+// Scores returns the total score of each node that fits, without nominated pods. It is slow; only tests call
+// it.
+func (c *Class) Scores() map[NodeID]int64 {
+	r := &c.scratch
+	c.candidates(r)
+	c.total(r)
+	scores := map[NodeID]int64{}
+	for i := range r.candidates {
+		candidate := &r.candidates[i]
+		for _, b := range candidate.group.buckets {
+			total := candidate.total - candidate.top.static + b.static
+			for _, node := range b.nodes {
+				scores[node] = total
+			}
+			for _, id := range b.states {
+				for _, node := range c.x.states[id].nodes {
+					if c.special[node] == nil {
+						scores[node] = total
+					}
+				}
+			}
+		}
+	}
+	return scores
+}

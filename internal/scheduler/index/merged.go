@@ -1,6 +1,7 @@
 package index
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 )
@@ -211,6 +212,31 @@ type NodeCounts struct {
 	Host []int64
 	// Extra has the numbers that nominated pods add to the counters.
 	Extra []int64
+}
+
+// Equal returns whether two nodes have the same topology and counts.
+func (s *NodeCounts) Equal(other *NodeCounts) bool {
+	return s.Topology.Host == other.Topology.Host && s.Topology.Eligible == other.Topology.Eligible &&
+		slices.Equal(s.Topology.Values, other.Topology.Values) && slices.Equal(s.Host, other.Host) && slices.Equal(s.Extra, other.Extra)
+}
+
+// Renumber returns a copy with other numbers of values.
+func (s *NodeCounts) Renumber(value func(int32) int32) *NodeCounts {
+	renumbered := *s
+	renumbered.Topology.Values = make([]int32, len(s.Topology.Values))
+	for i, v := range s.Topology.Values {
+		renumbered.Topology.Values[i] = value(v)
+	}
+	return &renumbered
+}
+
+// CheckSpec returns an error if the counts cannot belong to a class with this Spec.
+func (s *NodeCounts) CheckSpec(spec *Spec) error {
+	counters := len(spec.Counters)
+	if len(s.Topology.Values) != len(spec.Keys) || len(s.Host) != 0 && len(s.Host) != counters || len(s.Extra) != 0 && len(s.Extra) != counters {
+		return fmt.Errorf("%w: it belongs to another pod class", errMalformed)
+	}
+	return nil
 }
 
 // RefusedWith reports whether counters reject a node after more was added to the counts of the node; a

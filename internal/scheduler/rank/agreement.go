@@ -13,9 +13,10 @@ type Agreement struct {
 	wire.TermKeys
 	// MayGrow is true in the leader, which may add topology keys.
 	MayGrow bool
-	// PerNode is true if the class is for one pod and each node is evaluated separately. inUse is
-	// true if another pod uses a claim of this pod.
-	PerNode, inUse bool
+	// PerNode is true if the class is for one pod and each node is evaluated separately.
+	PerNode bool
+	// inUse are those volume claims of this pod that another pod uses, as namespace/name.
+	inUse []string
 }
 
 // appendKey appends the fields by which classes with different agreements differ.

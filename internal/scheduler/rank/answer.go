@@ -58,13 +58,13 @@ func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer,
 	if err != nil {
 		return nil, err
 	}
+	if query.Reasons {
+		indexClass.WithNominated(nominated, func() { class.explain(a, indexClass, refused, query.NodeByNode) })
+	}
 	class.translate(a)
 	class.countImages(a)
 	if n := r.Cluster.Lookup(query.Node); n != nil && query.IncludeNode {
 		a.Node, a.Pods = marshalNode(n)
-	}
-	if query.Reasons {
-		class.explain(a, indexClass, refused, query.NodeByNode)
 	}
 	return a, nil
 }
@@ -164,7 +164,7 @@ func (cl *Class) evaluateNominated(ctx context.Context, pod *v1.Pod, nominees []
 func (cl *Class) translate(a *wire.Answer) {
 	numbers := intern.Numbers{wire.NoValue: 0, "": index.EmptyValue}
 	a.Values, a.ImageSets = []string{wire.NoValue, ""}, cl.imageSetKeys
-	a.Summary.Renumber(func(value int32) int32 {
+	a.Renumber(func(value int32) int32 {
 		number, fresh := numbers.Of([]byte(cl.cluster.Names.ValueOf[value]))
 		if fresh {
 			a.Values = append(a.Values, cl.cluster.Names.ValueOf[value])
@@ -186,26 +186,41 @@ func (cl *Class) translate(a *wire.Answer) {
 // explain adds to an answer the reasons for which nodes do not fit: the statuses in refused, and, unless
 // each node was evaluated separately (walk), the rejections by plugins that read only one node.
 func (cl *Class) explain(a *wire.Answer, indexClass *index.Class, refused map[index.NodeID]*fwk.Status, walk bool) {
-	addRefusal := func(status *fwk.Status, nodes int) {
-		if nodes > 0 {
-			a.AddRefusal(wire.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: nodes})
+	add := func(status *fwk.Status, id index.NodeID) {
+		refusal := refusalOf(status, 1)
+		if cl.asksCountersBefore(status.Plugin()) {
+			counts := indexClass.NodeCounts(id)
+			refusal.Counts = &counts
 		}
+		a.AddRefusal(refusal)
 	}
-	for _, status := range refused {
-		addRefusal(status, 1)
+	for id, status := range refused {
+		add(status, id)
 	}
 	if walk {
 		return
 	}
 	counts := make([]int, len(cl.refusals))
 	indexClass.EachRefused(func(number int32, ids []index.NodeID) {
+		late := cl.asksCountersBefore(cl.refusals[number].Plugin())
 		for _, id := range ids {
-			if refused[id] == nil {
+			switch {
+			case refused[id] != nil:
+			case late:
+				add(cl.refusals[number], id)
+			default:
 				counts[number]++
 			}
 		}
 	})
 	for number, nodes := range counts {
-		addRefusal(cl.refusals[number], nodes)
+		if nodes > 0 {
+			a.AddRefusal(refusalOf(cl.refusals[number], nodes))
+		}
 	}
+}
+
+// refusalOf returns the refusal of a number of nodes with a status.
+func refusalOf(status *fwk.Status, nodes int) wire.Refusal {
+	return wire.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: nodes}
 }

@@ -3,6 +3,7 @@ package rank
 import (
 	"context"
 	"reflect"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -40,7 +41,7 @@ type Class struct {
 	terms          terms
 	// refusals are the statuses of rejected nodes, by [index.Verdict.Refusal].
 	refusals []*fwk.Status
-	// request has the requests of the pod. simple is the result of [Class.isSimple].
+	// request has the requests of the pod. For simple, see [Class.readRequest].
 	request request
 	simple  bool
 	// lackStatuses are the statuses of nodes that fit only without their nominated pods, by the
@@ -92,8 +93,10 @@ func NewClass(ctx context.Context, c *cache.Cluster, p *Profile, pod *framework.
 		return nil, err
 	}
 	cl.listImages()
-	cl.request, cl.simple = newRequest(cl.pod), cl.isSimple()
 	cl.fitWeight, cl.balanceWeight = cl.weight(pluginnames.NodeResourcesFit), cl.weight(pluginnames.NodeResourcesBalancedAllocation)
+	if err := cl.readRequest(); err != nil {
+		return nil, err
+	}
 	if err := cl.specify(); err != nil {
 		return nil, err
 	}
@@ -106,9 +109,9 @@ func (cl *Class) prepare(ctx context.Context) (err error) {
 	state := recorder{CycleState: cl.state, written: cl.written}
 	pod, fw := cl.pod.GetPod(), cl.profile.Framework
 	walk := cl.agreed != nil && cl.agreed.PerNode
-	if walk && cl.agreed.inUse {
-		cl.cluster.CountClaims(pod, 1)
-		defer cl.cluster.CountClaims(pod, -1)
+	if walk {
+		cl.cluster.CountClaims(slices.Values(cl.agreed.inUse), 1)
+		defer cl.cluster.CountClaims(slices.Values(cl.agreed.inUse), -1)
 	}
 	cl.cluster.Snapshot.HideNodes(walk, func() {
 		result, status, unschedulable := fw.RunPreFilterPlugins(ctx, state, pod)
@@ -120,7 +123,7 @@ func (cl *Class) prepare(ctx context.Context) (err error) {
 		case !result.AllNodes() && !walk:
 			err = ReasonNamedNodes
 		default:
-			err = fw.RunPreScorePlugins(ctx, state, pod, nil).AsError()
+			err = cl.preScore(ctx, state)
 		}
 		if !result.AllNodes() {
 			cl.namedNodes, cl.NamingPlugins = result.NodeNames, sets.List(unschedulable)
@@ -138,6 +141,16 @@ func (cl *Class) prepare(ctx context.Context) (err error) {
 	cl.state.SetSkipFilterPlugins(cl.skipFilter.Union(IndexPlugins))
 	cl.state.SetSkipScorePlugins(cl.skipScore.Union(IndexPlugins))
 	return nil
+}
+
+// preScore runs PreScore. If it fails, the full scan has to find the node: upstream runs PreScore only if several
+// nodes fit. A leader has no full scan.
+func (cl *Class) preScore(ctx context.Context, state fwk.CycleState) error {
+	status := cl.profile.Framework.RunPreScorePlugins(ctx, state, cl.pod.GetPod(), nil)
+	if !status.IsSuccess() && cl.agreed == nil {
+		return reasonPreScore
+	}
+	return status.AsError()
 }
 
 // WriteState writes into a cycle state the data that PreFilter and PreScore wrote for the class.

@@ -75,10 +75,22 @@ func appendRequests(key []byte, pod fwk.PodInfo) []byte {
 	if spec.Resources != nil {
 		key = appendList(key, spec.Resources.Requests)
 	}
-	if cache.Resized(object) || len(object.Status.NodeAllocatableResourceClaimStatuses) > 0 {
-		key = appendResources(key, pod.CalculateResource())
+	if cache.StatusCounts(object) {
+		key = appendStatus(key, object)
 	}
 	return append(key, 0)
+}
+
+// appendStatus appends what the requests of a pod may depend on besides its spec: its status, and the names of
+// containers, to which the status refers.
+func appendStatus(key []byte, pod *v1.Pod) []byte {
+	for i := range pod.Spec.InitContainers {
+		key = intern.AppendString(key, pod.Spec.InitContainers[i].Name)
+	}
+	for i := range pod.Spec.Containers {
+		key = intern.AppendString(key, pod.Spec.Containers[i].Name)
+	}
+	return intern.AppendMessage(key, &pod.Status)
 }
 
 // appendList appends a list of resources. CPU and memory are first and need no sorting, because nearly
@@ -102,21 +114,18 @@ func appendList(key []byte, list v1.ResourceList) []byte {
 	return append(key, 0)
 }
 
+// appendAmount appends an amount exactly. Rounded amounts would not suffice, because plugins round the sum of
+// all containers.
 func appendAmount(key []byte, name v1.ResourceName, amount resource.Quantity) []byte {
 	if name == v1.ResourceCPU {
-		return binary.AppendVarint(key, amount.MilliValue())
+		return binary.AppendVarint(key, amount.ScaledValue(resource.Nano))
 	}
-	return binary.AppendVarint(key, amount.Value())
-}
-
-func appendResources(key []byte, resources fwk.PodResource) []byte {
-	for _, amount := range []int64{
-		resources.Resource.GetMilliCPU(), resources.Resource.GetMemory(), resources.Resource.GetEphemeralStorage(),
-		resources.Non0CPU, resources.Non0Mem,
-	} {
-		key = binary.AppendVarint(key, amount)
+	whole, exact := amount.AsInt64()
+	key = intern.AppendBool(key, exact)
+	if exact {
+		return binary.AppendVarint(key, whole)
 	}
-	return intern.AppendScalars(key, resources.Resource.GetScalarResources())
+	return intern.AppendString(key, amount.String())
 }
 
 func appendPodImages(key []byte, spec *v1.PodSpec) []byte {

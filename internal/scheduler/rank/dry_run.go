@@ -175,9 +175,7 @@ func (r *Ranker) propose(
 	if err != nil && len(candidates) == 0 {
 		return nil, err
 	}
-	statuses.ForEachExplicitNode(func(_ string, status *fwk.Status) {
-		a.AddRefusal(wire.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: 1})
-	})
+	statuses.ForEachExplicitNode(func(_ string, status *fwk.Status) { a.AddRefusal(refusalOf(status, 1)) })
 	if best := evaluator.SelectCandidate(ctx, candidates); best != nil {
 		candidate := wire.Candidate{Node: best.Name(), Violations: best.Victims().NumPDBViolations}
 		for _, victim := range best.Victims().Pods {
@@ -206,11 +204,8 @@ func (d *dryRun) potential(refused map[index.NodeID]*fwk.Status, name string) (n
 		if number, ok := d.indexClass.RefusalOf(n.ID); status == nil && ok && !d.class.agreed.PerNode {
 			status = d.class.refusals[number]
 		}
-		if status == nil {
-			nodeCounts := d.indexClass.NodeCounts(n.ID)
-			if reason, counter, ok := d.counts.RefusedWith(&nodeCounts, nil); ok {
-				status = StatusOf(d.class.CounterRefusal(reason, counter, 1))
-			}
+		if status == nil || d.class.asksCountersBefore(status.Plugin()) {
+			status = d.firstStatus(n.ID, status)
 		}
 		if status.Code() == fwk.Unschedulable {
 			nodes = append(nodes, n.Info)
@@ -220,4 +215,19 @@ func (d *dryRun) potential(refused map[index.NodeID]*fwk.Status, name string) (n
 		}
 	}
 	return nodes, nominatedStatus
+}
+
+// firstStatus returns the status with which upstream rejects a node first: because of other pods, or the given
+// status; nil if the node is not rejected.
+func (d *dryRun) firstStatus(id index.NodeID, status *fwk.Status) *fwk.Status {
+	nodeCounts := d.indexClass.NodeCounts(id)
+	if status != nil {
+		refusal := refusalOf(status, 1)
+		refusal.Counts = &nodeCounts
+		return StatusOf(d.class.FirstRefusal(refusal, d.counts))
+	}
+	if reason, counter, refused := d.counts.RefusedWith(&nodeCounts, nil); refused {
+		return StatusOf(d.class.CounterRefusal(reason, counter, 1))
+	}
+	return nil
 }

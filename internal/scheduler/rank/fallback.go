@@ -26,6 +26,7 @@ const (
 	reasonConstraints    FallbackReason = "constraints"
 	ReasonRejected       FallbackReason = "rejected"
 	reasonUnschedulable  FallbackReason = "unschedulable"
+	reasonPreScore       FallbackReason = "pre-score"
 )
 
 // Rejection is the status of a PreFilter plugin that rejects a pod for all nodes. Plugins are the plugins to

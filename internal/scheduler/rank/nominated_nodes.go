@@ -15,7 +15,7 @@ import (
 type nominatedNode struct {
 	*cache.Node
 	// load is the sum of the requests of these nominated pods, and pods is their number.
-	load request
+	load usage
 	pods int32
 }
 

@@ -40,7 +40,7 @@ type Nominations struct {
 type Nominee struct {
 	UID      types.UID
 	priority int32
-	request  request
+	usage    usage
 }
 
 // NewNominations wraps a scheduling queue.
@@ -173,17 +173,17 @@ func (n *Nominations) ByNode() map[string][]Nominee {
 // newNominee returns the data that the ranker needs of a nominated pod.
 func newNominee(info fwk.PodInfo) Nominee {
 	pod := info.GetPod()
-	return Nominee{UID: pod.UID, priority: corev1helpers.PodPriority(pod), request: newRequest(info)}
+	return Nominee{UID: pod.UID, priority: corev1helpers.PodPriority(pod), usage: newUsage(info)}
 }
 
 // requestedByNominated returns the summed requests and the number of those nominees for which a pod must
 // leave room: other pods with at least its priority.
-func requestedByNominated(nominees []Nominee, pod *v1.Pod) (total request, pods int32) {
+func requestedByNominated(nominees []Nominee, pod *v1.Pod) (total usage, pods int32) {
 	for i := range nominees {
 		if other := &nominees[i]; other.UID != pod.UID && other.priority >= corev1helpers.PodPriority(pod) {
-			total.milliCPU += other.request.milliCPU
-			total.memory += other.request.memory
-			total.storage += other.request.storage
+			total.milliCPU += other.usage.milliCPU
+			total.memory += other.usage.memory
+			total.storage += other.usage.storage
 			pods++
 		}
 	}

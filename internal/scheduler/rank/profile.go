@@ -2,6 +2,7 @@ package rank
 
 import (
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -12,10 +13,12 @@ import (
 	componentversion "k8s.io/component-base/version"
 	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
 	"k8s.io/kubernetes/pkg/features"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	pluginnames "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
 )
@@ -27,6 +30,8 @@ type Profile struct {
 	// name.
 	filters sets.Set[string]
 	weights map[string]int64
+	// filterOrder has the positions of the filter plugins. Upstream reports the first that rejects a node.
+	filterOrder map[string]int
 	// unknown is the name of an enabled plugin that the ranker does not know; "" if there is none.
 	unknown string
 	// version is the Kubernetes version for which the ranker infers the node features that a pod
@@ -35,6 +40,9 @@ type Profile struct {
 	spread   spreadRules
 	affinity affinityRules
 	usage    usageRules
+	// addedAffinity is what the ranker needs of the node affinity that the profile adds to that of each
+	// pod.
+	addedAffinity addedAffinity
 	// DryRuns is the instance of upstream's preemption plugin that evaluates preemption on the nodes
 	// of this replica; nil if the scheduler has no replicas.
 	DryRuns *defaultpreemption.DefaultPreemption
@@ -62,6 +70,13 @@ type affinityRules struct {
 	hardWeight     int64
 	ignoreExisting bool
 	namespaces     corelisters.NamespaceLister
+}
+
+// addedAffinity has the keys of the node labels to which added affinity refers. namesNodes is true if it
+// selects nodes by name or hostname.
+type addedAffinity struct {
+	labelKeys  []string
+	namesNodes bool
 }
 
 // nodeLocalPlugins read only one node and its pods, and of these only what [index.State] contains.
@@ -95,9 +110,10 @@ var normalizedPlugins = []struct {
 // newProfile returns a profile with the data that the ranker needs of its configuration.
 func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*Profile, error) {
 	enabled := fw.ListPlugins()
-	p := &Profile{Framework: fw, filters: sets.New[string](), weights: map[string]int64{}, usage: newUsageRules(cfg), percentage: percentageOf(cfg), unknown: UnknownPlugin(fw)}
-	for _, plugin := range enabled.Filter.Enabled {
+	p := &Profile{Framework: fw, filters: sets.New[string](), filterOrder: map[string]int{}, weights: map[string]int64{}, usage: newUsageRules(cfg), percentage: percentageOf(cfg), unknown: UnknownPlugin(fw)}
+	for i, plugin := range enabled.Filter.Enabled {
 		p.filters.Insert(plugin.Name)
+		p.filterOrder[plugin.Name] = i
 	}
 	for _, plugin := range enabled.Score.Enabled {
 		p.weights[plugin.Name] = int64(plugin.Weight)
@@ -124,6 +140,9 @@ func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*Profi
 		case *config.InterPodAffinityArgs:
 			p.affinity.hardWeight = int64(args.HardPodAffinityWeight)
 			p.affinity.ignoreExisting = args.IgnorePreferredTermsOfExistingPods
+		case *config.NodeAffinityArgs:
+			terms := termsOf(args.AddedAffinity)
+			p.addedAffinity = addedAffinity{labelKeys: labelKeys(terms), namesNodes: nameNodes(terms)}
 		}
 	}
 	if factory == nil {
@@ -149,6 +168,45 @@ func UnknownPlugin(fw framework.Framework) string {
 		}
 	}
 	return ""
+}
+
+// requestsDevices returns whether a pod requests an extended resource for which a DeviceClass exists. Upstream's
+// DynamicResources then allocates devices, as for a pod with resource claims.
+func (p *Profile) requestsDevices(spec *v1.PodSpec) bool {
+	mapped := func(requests v1.ResourceList) bool {
+		for name, amount := range requests {
+			if !amount.IsZero() && p.hasDeviceClass(name) {
+				return true
+			}
+		}
+		return false
+	}
+	requests := func(c v1.Container) bool { return mapped(c.Resources.Requests) }
+	return mapped(spec.Overhead) || slices.ContainsFunc(spec.Containers, requests) || slices.ContainsFunc(spec.InitContainers, requests)
+}
+
+// hasDeviceClass returns whether a DeviceClass exists for a resource.
+func (p *Profile) hasDeviceClass(resource v1.ResourceName) bool {
+	if !schedutil.IsDRAExtendedResourceName(resource) {
+		return false
+	}
+	manager := p.Framework.SharedDRAManager()
+	return manager != nil && manager.DeviceClassResolver().GetDeviceClass(resource) != nil
+}
+
+// Admits returns whether a node has the resources, free ports and labels that a pod requires, for a pod that the
+// index cannot rank. Like upstream's NodeResourcesFit, it ignores resources that the profile ignores, and those
+// that the node does not have from a device plugin, but may have by a DeviceClass.
+func (p *Profile) Admits(pod *v1.Pod, info *framework.NodeInfo) bool {
+	refuses := func(result kubescheduler.AdmissionResult) bool {
+		lacking := result.InsufficientResource
+		if lacking == nil {
+			return true
+		}
+		byDeviceClass := info.Allocatable.ScalarResources[lacking.ResourceName] == 0 && p.hasDeviceClass(lacking.ResourceName)
+		return !byDeviceClass && !p.usage.ignores(lacking.ResourceName)
+	}
+	return !slices.ContainsFunc(kubescheduler.AdmissionCheck(pod, info, true), refuses)
 }
 
 // leastSample is the minimal number of nodes to score (minFeasibleNodesToFind in schedule_one.go).

@@ -196,11 +196,11 @@ func (r *Ranker) Unrankable(p *Profile, pod *v1.Pod) FallbackReason {
 		return reasonPlugin
 	case r.extenderInterested(pod):
 		return reasonExtender
-	case len(pod.Spec.ResourceClaims) > 0:
+	case len(pod.Spec.ResourceClaims) > 0, p.requestsDevices(&pod.Spec):
 		return ReasonClaims
 	case hasVolumes(&pod.Spec):
 		return ReasonVolumes
-	case NamesNodes(&pod.Spec):
+	case NamesNodes(&pod.Spec), p.addedAffinity.namesNodes:
 		return ReasonNamedNodes
 	}
 	return ""

@@ -38,6 +38,37 @@ func (cl *Class) CounterRefusal(reason index.Refusal, counter, nodes int) wire.R
 	return refusal(fwk.Unschedulable, pluginnames.InterPodAffinity, interpodaffinity.ErrReasonExistingAntiAffinityRulesNotMatch)
 }
 
+// FirstRefusal returns the refusal by the plugin that upstream asks first: the given one, or one because of
+// other pods. merged has the counters of all replicas.
+func (cl *Class) FirstRefusal(refusal wire.Refusal, merged *index.Merged) wire.Refusal {
+	if refusal.Counts == nil {
+		return refusal
+	}
+	reason, counter, refused := merged.RefusedWith(refusal.Counts, nil)
+	if refused {
+		first := cl.CounterRefusal(reason, counter, refusal.Nodes)
+		if cl.profile.filterOrder[first.Plugin] < cl.profile.filterOrder[refusal.Plugin] {
+			return first
+		}
+	}
+	return refusal
+}
+
+// asksCountersBefore returns whether other pods may forbid nodes for the class, and upstream asks a plugin that
+// the counters replace before the given one.
+func (cl *Class) asksCountersBefore(plugin string) bool {
+	position, filters := cl.profile.filterOrder[plugin]
+	if !filters || !cl.dependsOnOtherPods() {
+		return false
+	}
+	for replaced := range IndexPlugins {
+		if first, enabled := cl.profile.filterOrder[replaced]; enabled && first < position {
+			return true
+		}
+	}
+	return false
+}
+
 // StatusOf converts a refusal to the status of its plugin.
 func StatusOf(refusal wire.Refusal) *fwk.Status {
 	return fwk.NewStatus(fwk.Code(refusal.Code), refusal.Reasons...).WithPlugin(refusal.Plugin)

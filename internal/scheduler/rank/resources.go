@@ -2,10 +2,13 @@ package rank
 
 import (
 	"math"
+	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
+	v1helper "k8s.io/kubernetes/pkg/apis/core/v1/helper"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	pluginnames "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
@@ -24,6 +27,17 @@ type usageRules struct {
 	arithmetic bool
 	// cpu and memory are the weights of LeastAllocated.
 	cpu, memory int64
+	// fit and balance are the resources of NodeResourcesFit's score and of balanced allocation, in the
+	// order of the arguments.
+	fit, balance []config.ResourceSpec
+	// ignored are the extended resources, and the groups of them, that NodeResourcesFit ignores.
+	ignored, ignoredGroups []string
+}
+
+// ignores returns whether NodeResourcesFit ignores a resource.
+func (r *usageRules) ignores(resource v1.ResourceName) bool {
+	group, _, _ := strings.Cut(string(resource), "/")
+	return v1helper.IsExtendedResourceName(resource) && (slices.Contains(r.ignored, string(resource)) || slices.Contains(r.ignoredGroups, group))
 }
 
 func newUsageRules(cfg config.KubeSchedulerProfile) usageRules {
@@ -32,13 +46,16 @@ func newUsageRules(cfg config.KubeSchedulerProfile) usageRules {
 	for _, plugin := range cfg.PluginConfig {
 		switch args := plugin.Args.(type) {
 		case *config.NodeResourcesFitArgs:
+			rules.ignored, rules.ignoredGroups = args.IgnoredResources, args.IgnoredResourceGroups
 			strategy := args.ScoringStrategy
 			if strategy == nil || strategy.Type != config.LeastAllocated {
-				return usageRules{}
+				continue
 			}
 			rules.cpu, rules.memory, fit = weightsOf(strategy.Resources)
+			rules.fit = strategy.Resources
 		case *config.NodeResourcesBalancedAllocationArgs:
 			_, _, balance = weightsOf(args.Resources)
+			rules.balance = args.Resources
 		}
 	}
 	rules.arithmetic = fit && balance
@@ -61,29 +78,6 @@ func weightsOf(resources []config.ResourceSpec) (cpu, memory int64, arithmetic b
 	return cpu, memory, len(resources) == 2 && cpu > 0 && memory > 0
 }
 
-// request has the requests of a pod, as plugins count them.
-type request struct {
-	milliCPU, memory, storage      int64
-	nonZeroMilliCPU, nonZeroMemory int64
-}
-
-func newRequest(pod fwk.PodInfo) request {
-	resources := pod.CalculateResource()
-	return request{
-		milliCPU: resources.Resource.GetMilliCPU(), memory: resources.Resource.GetMemory(),
-		storage:         resources.Resource.GetEphemeralStorage(),
-		nonZeroMilliCPU: resources.Non0CPU, nonZeroMemory: resources.Non0Mem,
-	}
-}
-
-// isSimple returns whether the ranker can compute verdicts without the usage plugins: their arguments allow
-// it, and the pod requests no host ports and no other resources than CPU, memory and ephemeral storage.
-func (cl *Class) isSimple() bool {
-	resources := cl.pod.CalculateResource()
-	return cl.profile.usage.arithmetic && len(resources.Resource.GetScalarResources()) == 0 &&
-		cl.skipFilter.Has(pluginnames.NodePorts) && cl.profile.filters.Has(pluginnames.NodeResourcesFit)
-}
-
 // allocatable has the allocatable resources of the nodes of a shape.
 type allocatable struct{ milliCPU, memory, storage, pods int64 }
 
@@ -102,13 +96,13 @@ func (r *request) lacks(allocatable *allocatable, used *index.State) (lacks lack
 	if int64(used.Pods)+1 > allocatable.pods {
 		lacks |= lackPods
 	}
-	if r.milliCPU != 0 && r.milliCPU > allocatable.milliCPU-used.MilliCPU {
+	if r.required.milliCPU != 0 && r.required.milliCPU > allocatable.milliCPU-used.MilliCPU {
 		lacks |= lackCPU
 	}
-	if r.memory != 0 && r.memory > allocatable.memory-used.Memory {
+	if r.required.memory != 0 && r.required.memory > allocatable.memory-used.Memory {
 		lacks |= lackMemory
 	}
-	if r.storage != 0 && r.storage > allocatable.storage-used.EphemeralStorage {
+	if r.required.storage != 0 && r.required.storage > allocatable.storage-used.EphemeralStorage {
 		lacks |= lackStorage
 	}
 	return lacks
@@ -118,8 +112,8 @@ func (r *request) lacks(allocatable *allocatable, used *index.State) (lacks lack
 func (r *request) leastAllocated(allocatable *allocatable, used *index.State, rules *usageRules) int64 {
 	score, weights := int64(0), int64(0)
 	for _, part := range [2]struct{ requested, allocatable, weight int64 }{
-		{used.NonZeroMilliCPU + r.nonZeroMilliCPU, allocatable.milliCPU, rules.cpu},
-		{used.NonZeroMemory + r.nonZeroMemory, allocatable.memory, rules.memory},
+		{used.NonZeroMilliCPU + r.fit.milliCPU, allocatable.milliCPU, rules.cpu},
+		{used.NonZeroMemory + r.fit.memory, allocatable.memory, rules.memory},
 	} {
 		if part.allocatable == 0 {
 			continue
@@ -137,7 +131,7 @@ func (r *request) leastAllocated(allocatable *allocatable, used *index.State, ru
 
 // balancedAllocation returns the balanced allocation score (noderesources/balanced_allocation.go).
 func (r *request) balancedAllocation(allocatable *allocatable, used *index.State) int64 {
-	with := allocatable.balance(used.MilliCPU+r.milliCPU, used.Memory+r.memory)
+	with := allocatable.balance(used.MilliCPU+r.balance.milliCPU, used.Memory+r.balance.memory)
 	without := allocatable.balance(used.MilliCPU, used.Memory)
 	return fwk.MaxScore/2 + (fwk.MaxScore/2+with-without)/2
 }
@@ -200,7 +194,7 @@ func (cl *Class) Steps(id index.NodeID, used *index.State, limit int) ([]index.S
 	steps := make([]index.Step, 0, limit)
 	after := *used
 	for len(steps) < limit {
-		after = cl.request.addTo(after)
+		after = cl.request.usage.addTo(after)
 		verdict, fits, err := cl.arithmeticVerdict(id, &after)
 		if err != nil {
 			return nil, err
@@ -211,17 +205,6 @@ func (cl *Class) Steps(id index.NodeID, used *index.State, limit int) ([]index.S
 		}
 	}
 	return steps, nil
-}
-
-// addTo returns a node state with the request of one more pod added.
-func (r *request) addTo(s index.State) index.State {
-	s.Pods++
-	s.MilliCPU += r.milliCPU
-	s.Memory += r.memory
-	s.EphemeralStorage += r.storage
-	s.NonZeroMilliCPU += r.nonZeroMilliCPU
-	s.NonZeroMemory += r.nonZeroMemory
-	return s
 }
 
 // pluginStep runs the plugins on a node with one more pod of the class.

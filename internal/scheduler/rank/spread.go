@@ -124,6 +124,9 @@ func spreadSelector(constraint *v1.TopologySpreadConstraint, podLabels map[strin
 	if err != nil {
 		return nil, err
 	}
+	if !utilfeature.DefaultFeatureGate.Enabled(features.MatchLabelKeysInPodTopologySpread) {
+		return selector, nil
+	}
 	own := labels.Set{}
 	for _, key := range constraint.MatchLabelKeys {
 		if value, labelled := podLabels[key]; labelled {

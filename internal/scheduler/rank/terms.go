@@ -56,7 +56,7 @@ func (cl *Class) specify() error {
 	if len(cl.terms.counters) > index.MaxCounters {
 		return reasonConstraints
 	}
-	cl.cluster.ReferToLabels(slices.Concat(cl.Spec.Keys, nodeLabelKeys(&cl.pod.GetPod().Spec)))
+	cl.cluster.ReferToLabels(slices.Concat(cl.Spec.Keys, nodeLabelKeys(&cl.pod.GetPod().Spec), cl.profile.addedAffinity.labelKeys))
 	return nil
 }
 
@@ -101,11 +101,18 @@ func (cl *Class) Amounts(number index.KindID) []index.Amount {
 
 // nodeTerms returns the node affinity terms of a pod, required and preferred.
 func nodeTerms(spec *v1.PodSpec) []*v1.NodeSelectorTerm {
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil {
+	if spec.Affinity == nil {
+		return nil
+	}
+	return termsOf(spec.Affinity.NodeAffinity)
+}
+
+// termsOf returns the terms of a node affinity, required and preferred.
+func termsOf(affinity *v1.NodeAffinity) []*v1.NodeSelectorTerm {
+	if affinity == nil {
 		return nil
 	}
 	var terms []*v1.NodeSelectorTerm
-	affinity := spec.Affinity.NodeAffinity
 	if required := affinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
 		for i := range required.NodeSelectorTerms {
 			terms = append(terms, &required.NodeSelectorTerms[i])
@@ -118,12 +125,16 @@ func nodeTerms(spec *v1.PodSpec) []*v1.NodeSelectorTerm {
 	return terms
 }
 
-// NamesNodes returns whether a pod selects nodes by field (the node's name) or by hostname label.
+// NamesNodes returns whether a pod selects nodes by field (the node's name) or by hostname label, or has a node
+// name already.
 func NamesNodes(spec *v1.PodSpec) bool {
-	if _, hostname := spec.NodeSelector[v1.LabelHostname]; hostname {
-		return true
-	}
-	return slices.ContainsFunc(nodeTerms(spec), func(term *v1.NodeSelectorTerm) bool {
+	_, hostname := spec.NodeSelector[v1.LabelHostname]
+	return hostname || spec.NodeName != "" || nameNodes(nodeTerms(spec))
+}
+
+// nameNodes returns whether one of the terms selects nodes by field or by hostname label.
+func nameNodes(terms []*v1.NodeSelectorTerm) bool {
+	return slices.ContainsFunc(terms, func(term *v1.NodeSelectorTerm) bool {
 		return len(term.MatchFields) > 0 || slices.ContainsFunc(term.MatchExpressions, func(r v1.NodeSelectorRequirement) bool {
 			return r.Key == v1.LabelHostname
 		})
@@ -132,8 +143,13 @@ func NamesNodes(spec *v1.PodSpec) bool {
 
 // nodeLabelKeys returns the keys of the node labels to which a pod's node selector and affinity refer.
 func nodeLabelKeys(spec *v1.PodSpec) []string {
-	keys := slices.Collect(maps.Keys(spec.NodeSelector))
-	for _, term := range nodeTerms(spec) {
+	return append(slices.Collect(maps.Keys(spec.NodeSelector)), labelKeys(nodeTerms(spec))...)
+}
+
+// labelKeys returns the keys of the node labels to which terms refer.
+func labelKeys(terms []*v1.NodeSelectorTerm) []string {
+	var keys []string
+	for _, term := range terms {
 		for i := range term.MatchExpressions {
 			keys = append(keys, term.MatchExpressions[i].Key)
 		}

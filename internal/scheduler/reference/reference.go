@@ -8,6 +8,7 @@ package reference
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 
@@ -37,11 +38,19 @@ type Reference struct {
 	nominated nominator
 }
 
-// nominator has the pods that are nominated to nodes, by node name.
+// nominator has the pods that are nominated to nodes, by node name. Only [Reference.Nominate] changes them.
 type nominator struct {
-	fwk.PodNominator
 	pods map[string][]fwk.PodInfo
 }
+
+// AddNominatedPod does nothing.
+func (nominator) AddNominatedPod(klog.Logger, fwk.PodInfo, *fwk.NominatingInfo) {}
+
+// DeleteNominatedPodIfExists does nothing.
+func (nominator) DeleteNominatedPodIfExists(*v1.Pod) {}
+
+// UpdateNominatedPod does nothing.
+func (nominator) UpdateNominatedPod(klog.Logger, *v1.Pod, fwk.PodInfo) {}
 
 // NominatedPodsForNode returns the pods that are nominated to a node.
 func (n nominator) NominatedPodsForNode(node string) []fwk.PodInfo { return n.pods[node] }
@@ -57,6 +66,8 @@ type Decision struct {
 	Best sets.Set[string]
 	// Feasible is the number of nodes that fit.
 	Feasible int
+	// Scores are the total scores of the nodes that fit; nil if at most one fits.
+	Scores map[string]int64
 	// FitError has the reasons if no node fits; otherwise nil.
 	FitError *framework.FitError
 }
@@ -85,6 +96,9 @@ func New(ctx context.Context, profile config.KubeSchedulerProfile, factory infor
 	}
 	return &Reference{framework: fw, snapshot: snapshot, nominated: nominated}, nil
 }
+
+// Framework returns the framework whose plugins the reference runs.
+func (r *Reference) Framework() framework.Framework { return r.framework }
 
 // deviceManager returns the DRA manager, which the plugin DynamicResources requires even if no
 // pod claims a device.
@@ -131,11 +145,11 @@ func (r *Reference) Decide(ctx context.Context, pods []*v1.Pod, nodes []*v1.Node
 	case len(feasible) == 1:
 		return Decision{Best: sets.New(feasible[0].Node().Name), Feasible: 1}, nil
 	}
-	best, err := r.score(ctx, state, pod, feasible)
+	scores, err := r.score(ctx, state, pod, feasible)
 	if err != nil {
 		return Decision{}, fmt.Errorf("scoring nodes for pod %s: %w", pod.Name, err)
 	}
-	return Decision{Best: best, Feasible: len(feasible)}, nil
+	return Decision{Best: best(scores), Feasible: len(feasible), Scores: scores}, nil
 }
 
 // onNodes returns the pods whose node is in nodes.
@@ -212,8 +226,8 @@ func (r *Reference) admits(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		r.framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, node).IsSuccess()
 }
 
-// score returns the names of the nodes with the highest score.
-func (r *Reference) score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, feasible []fwk.NodeInfo) (sets.Set[string], error) {
+// score returns the total score of each node.
+func (r *Reference) score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, feasible []fwk.NodeInfo) (map[string]int64, error) {
 	if status := r.framework.RunPreScorePlugins(ctx, state, pod, feasible); !status.IsSuccess() {
 		return nil, status.AsError()
 	}
@@ -221,15 +235,24 @@ func (r *Reference) score(ctx context.Context, state fwk.CycleState, pod *v1.Pod
 	if !status.IsSuccess() {
 		return nil, status.AsError()
 	}
-	best, highest := sets.New[string](), scores[0].TotalScore
+	totals := make(map[string]int64, len(scores))
 	for _, score := range scores {
-		if score.TotalScore > highest {
-			highest = score.TotalScore
-			best.Clear()
+		totals[score.Name] = score.TotalScore
+	}
+	return totals, nil
+}
+
+// best returns the names of the nodes with the highest score.
+func best(scores map[string]int64) sets.Set[string] {
+	names, highest := sets.New[string](), int64(math.MinInt64)
+	for name, score := range scores {
+		if score > highest {
+			highest = score
+			names.Clear()
 		}
-		if score.TotalScore == highest {
-			best.Insert(score.Name)
+		if score == highest {
+			names.Insert(name)
 		}
 	}
-	return best, nil
+	return names
 }

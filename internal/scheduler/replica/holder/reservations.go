@@ -10,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
@@ -144,7 +143,7 @@ func (h *Holder) checkFit(ctx context.Context, pod *v1.Pod, r *wire.Reservation)
 		if errors.As(err, new(rank.FallbackReason)) {
 			// The index cannot rank this pod, so it has no verdict. Check the resources, ports and
 			// other node properties that may have changed since the query.
-			fits, err = len(kubescheduler.AdmissionCheck(&unbound, n.Info, false)) == 0, nil
+			fits, err = profile.Admits(&unbound, n.Info), nil
 		}
 		if err == nil && !fits {
 			refused = "the pod no longer fits on the node"

@@ -23,7 +23,14 @@ func (l *Search) merge(class *searchClass, answer *wire.Answer) (*index.Merged, 
 	if err := answer.Summary.CheckSpec(&class.Spec); err != nil {
 		return nil, fmt.Errorf("answer of the replicas: %w", err)
 	}
-	answer.Summary.Renumber(
+	for i := range answer.Refusals {
+		if counts := answer.Refusals[i].Counts; counts != nil {
+			if err := counts.CheckSpec(&class.Spec); err != nil {
+				return nil, fmt.Errorf("answer of the replicas: %w", err)
+			}
+		}
+	}
+	answer.Renumber(
 		func(value int32) int32 { return l.Cluster.Names.ValueNumber(answer.Values[value]) },
 		func(imageSet int32) int32 {
 			key := []byte(answer.ImageSets[imageSet])
@@ -69,7 +76,10 @@ func (r *podBatch) fitError(pod *v1.Pod) error {
 		return kubescheduler.ErrNoNodesAvailable
 	}
 	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus(), UnschedulablePlugins: sets.New(r.class.NamingPlugins...)}
-	refusals := r.answer.Refusals
+	refusals := make([]wire.Refusal, 0, len(r.answer.Refusals))
+	for _, refusal := range r.answer.Refusals {
+		refusals = append(refusals, r.class.FirstRefusal(refusal, r.merged))
+	}
 	r.merged.EachRefused(func(reason index.Refusal, counter, nodes int) {
 		refusals = append(refusals, r.class.CounterRefusal(reason, counter, nodes))
 	})

@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -33,17 +34,16 @@ func (l *Search) walk(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 // again in the leader. If they reject the node, the owners are queried again without it.
 func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, only string) (kubescheduler.ScheduleResult, error) {
 	none := kubescheduler.ScheduleResult{}
-	var excluded []string
-	inUse := false
+	var excluded, inUse []string
 	for range maxQueries {
 		r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Reasons: true, Offers: 1, Node: only, Exclude: excluded, InUse: inUse})
 		if err != nil {
 			return none, l.explainRejection(pod, err)
 		}
-		if r.answer.InUse && !inUse {
+		if more := without(r.answer.InUse, inUse); len(more) > 0 {
 			// An owner knows that a claim is in use only if a pod on its nodes uses it. Query again
 			// and tell all owners.
-			inUse = true
+			inUse = append(inUse, more...)
 			continue
 		}
 		r.class.WriteState(state)
@@ -67,6 +67,11 @@ func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk
 		excluded = append(excluded, name)
 	}
 	return none, errTooManyQueries
+}
+
+// without returns the strings of a list that are not in another.
+func without(list, other []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(other, s) })
 }
 
 // fitsNode runs the filters of the leader's plugins for the chosen node, because only the leader knows

@@ -27,8 +27,9 @@ type Answer struct {
 	// are in the API's protobuf encoding.
 	Node []byte   `cbor:",omitempty"`
 	Pods [][]byte `cbor:",omitempty"`
-	// InUse is true if another pod uses a PersistentVolumeClaim of the pod in the query.
-	InUse bool `cbor:",omitempty"`
+	// InUse are those PersistentVolumeClaims of the pod in the query that another pod uses, as
+	// namespace/name, sorted.
+	InUse []string `cbor:",omitempty"`
 	// Candidates has the best node of each replica for preemption. Ineligible is the reason for
 	// which the pod must not preempt; "" if it may.
 	Candidates []Candidate `cbor:",omitempty"`
@@ -65,11 +66,28 @@ type Refusal struct {
 	Plugin  string
 	Reasons []string
 	Nodes   int
+	// Counts are those of each of the nodes if other pods may forbid them as well, and upstream asks the
+	// plugins for these pods first. Then the leader finds out which plugin comes first. Values of the
+	// topology are indexes into [Answer.Values].
+	Counts *index.NodeCounts `cbor:",omitempty"`
 }
 
 // sameStatus reports whether two refusals differ at most in the number of nodes.
 func (r *Refusal) sameStatus(other *Refusal) bool {
-	return r.Code == other.Code && r.Plugin == other.Plugin && slices.Equal(r.Reasons, other.Reasons)
+	sameCounts := r.Counts == other.Counts || r.Counts != nil && other.Counts != nil && r.Counts.Equal(other.Counts)
+	return r.Code == other.Code && r.Plugin == other.Plugin && sameCounts && slices.Equal(r.Reasons, other.Reasons)
+}
+
+// Renumber replaces the numbers of values and image sets in the summary and the refusals.
+func (a *Answer) Renumber(value, imageSet func(int32) int32) {
+	a.Summary.Renumber(value, imageSet)
+	// Several answers may share one slice of refusals in memory.
+	a.Refusals = slices.Clone(a.Refusals)
+	for i := range a.Refusals {
+		if counts := a.Refusals[i].Counts; counts != nil {
+			a.Refusals[i].Counts = counts.Renumber(value)
+		}
+	}
 }
 
 // AddRefusal adds rejected nodes to the answer.

@@ -58,7 +58,7 @@ func (a *Answer) dropUnusedNames() {
 // add adds the fields of another answer that Fold does not merge itself. It replaces the numbers in the
 // other answer's summary by those of the dictionaries.
 func (a *Answer) add(other *Answer, values, imageSets *dictionary) {
-	other.Summary.Renumber(
+	other.Renumber(
 		func(value int32) int32 { return values.number(other.Values[value]) },
 		func(imageSet int32) int32 { return imageSets.number(other.ImageSets[imageSet]) },
 	)
@@ -78,7 +78,7 @@ func (a *Answer) add(other *Answer, values, imageSets *dictionary) {
 		a.Images[i].Nodes += image.Nodes
 		a.Images[i].Size = max(a.Images[i].Size, image.Size)
 	}
-	a.InUse = a.InUse || other.InUse
+	a.InUse = union(a.InUse, other.InUse)
 	a.Candidates = append(a.Candidates, other.Candidates...)
 	if a.Ineligible == "" {
 		a.Ineligible = other.Ineligible

@@ -33,9 +33,9 @@ type Query struct {
 	// the index does not support. Exclude are the names of nodes that are known not to fit.
 	NodeByNode bool     `cbor:",omitempty"`
 	Exclude    []string `cbor:",omitempty"`
-	// InUse is true if the leader knows from a previous answer that another pod uses a
-	// PersistentVolumeClaim of this pod.
-	InUse bool `cbor:",omitempty"`
+	// InUse are those PersistentVolumeClaims of this pod of which the leader knows from a previous answer
+	// that another pod uses them, as namespace/name.
+	InUse []string `cbor:",omitempty"`
 	// IncludeNode requests the node object and its pods. It requires Node.
 	IncludeNode bool `cbor:",omitempty"`
 	// Preempt requests the best node on which the pod would fit if other pods were evicted.
@@ -65,12 +65,14 @@ func (k TermKeys) Without(others TermKeys) TermKeys {
 
 // Union returns the keys that are in at least one of the two.
 func (k TermKeys) Union(others TermKeys) TermKeys {
-	union := func(keys, others []string) []string {
-		all := slices.Concat(keys, others)
-		slices.Sort(all)
-		return slices.Compact(all)
-	}
 	return TermKeys{Forbid: union(k.Forbid, others.Forbid), Prefer: union(k.Prefer, others.Prefer)}
+}
+
+// union returns the strings that are in at least one of the two lists, sorted.
+func union(list, other []string) []string {
+	all := slices.Concat(list, other)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // Empty reports whether there are no keys.

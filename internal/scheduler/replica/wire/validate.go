@@ -144,6 +144,12 @@ func (a *Answer) validate() error {
 		if a.Refusals[i].Nodes < 0 || a.Refusals[i].Nodes > a.Summary.Nodes {
 			return malformed("more refusals than nodes")
 		}
+		if counts := a.Refusals[i].Counts; counts != nil {
+			known := func(value int32) bool { return value >= 0 && int(value) < len(a.Values) }
+			if slices.ContainsFunc(counts.Topology.Values, func(value int32) bool { return !known(value) }) {
+				return malformed("refusal with an unknown topology value")
+			}
+		}
 	}
 	return nil
 }

@@ -1,0 +1,105 @@
+package cache
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+)
+
+// labelledNodes has the nodes with each label that is not part of node shapes, by the key of the label. When
+// a pod refers to such a label, only these nodes get another shape. To look for them among all nodes would
+// delay the scheduling cycle, and anybody who creates pods could cause it again and again with new keys.
+type labelledNodes map[string]*nodesWithLabel
+
+// nodesWithLabel has the nodes with one label.
+type nodesWithLabel struct {
+	// ids has each node with the label at least once. It may also have nodes that have lost the label,
+	// and unused numbers.
+	ids []index.NodeID
+	// count is the number of nodes with the label.
+	count int
+}
+
+// noteLabels updates labelled after a change of a node. before is nil for a new node, and after for a deleted
+// one.
+func (c *Cluster) noteLabels(id index.NodeID, before, after *v1.Node) {
+	var old, now map[string]string
+	if before != nil {
+		old = before.Labels
+	}
+	if after != nil {
+		now = after.Labels
+	}
+	for label := range old {
+		if _, kept := now[label]; !kept {
+			c.removeLabel(label)
+		}
+	}
+	for label := range now {
+		if _, had := old[label]; !had && !c.Names.refersTo(label) {
+			c.addLabel(id, label)
+		}
+	}
+}
+
+// addLabel adds a node to the nodes with a label.
+func (c *Cluster) addLabel(id index.NodeID, label string) {
+	nodes := c.labelled[label]
+	if nodes == nil {
+		nodes = &nodesWithLabel{}
+		c.labelled[label] = nodes
+	}
+	nodes.ids = append(nodes.ids, id)
+	nodes.count++
+	if len(nodes.ids) > 2*nodes.count+sparePositions {
+		// Most entries are outdated.
+		nodes.ids = slices.DeleteFunc(nodes.ids, func(other index.NodeID) bool { return other != id && !c.hasLabel(other, label) })
+		slices.Sort(nodes.ids)
+		nodes.ids = slices.Compact(nodes.ids)
+	}
+}
+
+// sparePositions is the number of outdated entries of [nodesWithLabel] that are not worth a cleanup.
+const sparePositions = 16
+
+// removeLabel subtracts a node from the number of nodes with a label.
+func (c *Cluster) removeLabel(label string) {
+	nodes := c.labelled[label]
+	if nodes == nil {
+		return
+	}
+	if nodes.count--; nodes.count == 0 {
+		delete(c.labelled, label)
+	}
+}
+
+// hasLabel returns whether the node with a number has a label.
+func (c *Cluster) hasLabel(id index.NodeID, label string) bool {
+	n := c.ByID[id]
+	if n == nil || n.Position < 0 {
+		return false
+	}
+	_, labelled := n.Info.Node().Labels[label]
+	return labelled
+}
+
+// ReferToLabels makes the labels with the given keys part of node shapes. Nodes with such a label get
+// another shape; nodes without keep theirs.
+func (c *Cluster) ReferToLabels(keys []string) {
+	for _, label := range c.Names.referToLabels(keys) {
+		nodes := c.labelled[label]
+		if nodes == nil {
+			continue
+		}
+		delete(c.labelled, label)
+		for _, id := range nodes.ids {
+			if c.hasLabel(id, label) {
+				n := c.ByID[id]
+				n.Shape = c.Names.shape(n.Info)
+				c.Index.Place(n.ID, c.Names.State(n))
+			}
+		}
+	}
+}
