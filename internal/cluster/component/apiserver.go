@@ -41,6 +41,9 @@ func (b *builder) apiServer(i int) Component {
 		// share of the objects.
 		a.add("feature-gates", "ShardedListAndWatch=true")
 	}
+	if settings.SchedulerIntake == clusterdir.IntakeWebhook {
+		a.add("admission-control-config-file", b.dir.ConfigFile(admissionConfigFile))
+	}
 	b.addStoreClient(&a)
 	b.addServiceAccounts(&a)
 	b.addFrontProxy(&a)

@@ -8,12 +8,13 @@ import (
 
 // WriteConfigFiles writes the configuration files of the components that have options without a flag.
 func WriteConfigFiles(config clusterdir.Config, dir clusterdir.Dir) error {
-	files := []struct {
+	type file struct {
 		name    string
 		content func(clusterdir.Config, clusterdir.Dir) ([]byte, error)
-	}{
-		{schedulerConfigFile, schedulerConfig},
-		{kwokConfigFile, kwokConfig},
+	}
+	files := []file{{schedulerConfigFile, schedulerConfig}, {kwokConfigFile, kwokConfig}}
+	if config.Settings.SchedulerIntake == clusterdir.IntakeWebhook {
+		files = append(files, file{admissionConfigFile, admissionConfig}, file{webhookKubeconfigFile, webhookKubeconfig})
 	}
 	for _, file := range files {
 		content, err := file.content(config, dir)

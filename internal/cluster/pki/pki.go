@@ -3,7 +3,8 @@
 //
 // [Ensure] creates missing certificates, keeps existing ones, and renews leaf certificates that expire
 // within 30 days. It returns the cluster's certificate [Authority]. With it, [Kubeconfig] signs the
-// client certificate of a [User].
+// client certificate of a [User]. [EnsureReplicas] does the same for the scheduler replicas, which have a
+// certificate authority of their own.
 package pki
 
 import (
@@ -35,6 +36,14 @@ const (
 	caValidity   = 10 * leafValidity
 	// renewBefore is the remaining validity below which a leaf certificate is renewed.
 	renewBefore = 30 * 24 * time.Hour
+)
+
+// With this certificate the API servers authenticate to the admission webhook of dist-scheduler.
+const (
+	// WebhookClientFile is the base name of the certificate and its key, without extension.
+	WebhookClientFile = "apiserver-webhook-client"
+	// WebhookClientName is the common name in the certificate.
+	WebhookClientName = "kube-apiserver-webhook-client"
 )
 
 // Authority is a certificate authority with its private key.
@@ -72,6 +81,9 @@ func Ensure(dir, clusterName, serviceCIDR string, loopback net.IP) (*Authority, 
 		}
 	}
 	if err := ensureServing(dir, clusterCA, loopback); err != nil {
+		return nil, err
+	}
+	if err := ensureLeaf(dir, WebhookClientFile, clusterCA, leafConfig(WebhookClientName, nil, x509.ExtKeyUsageClientAuth)); err != nil {
 		return nil, err
 	}
 	return clusterCA, ensureServiceAccountKey(dir)

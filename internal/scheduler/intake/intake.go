@@ -28,6 +28,8 @@ import (
 // Bounds and times of early pods.
 const (
 	// maxEarly is the maximal number of early pods. Further pods are added when the watch shows them.
+	// One namespace may have as many early pods as there is room left: half of all if it is the only
+	// one, a third each if there are two. So there is always room for pods of a further namespace.
 	maxEarly = 10_000
 	// A pod whose bind waits is requested from the API server when it is firstGetAfter old, and again
 	// when it is secondGetAfter old, because it may not be stored at the first request.
@@ -82,6 +84,8 @@ type Intake struct {
 	// mu is held during calls of the queue, so that the queue and the early pods are consistent.
 	mu    sync.Mutex
 	early map[types.UID]*early
+	// perNamespace is the number of early pods of each namespace.
+	perNamespace map[string]int
 	// names are the early pods whose fate is unsettled, by name.
 	names map[types.NamespacedName]*early
 	// paused has, by namespace, the time until which the intake ignores pods from the webhook.
@@ -134,7 +138,7 @@ func Attach(
 		},
 		handles: sched.Profiles.HandlesSchedulerName, trim: func(*v1.Pod) {}, clock: clock.RealClock{}, started: time.Now(),
 		leads: make(chan struct{}), stop: make(chan struct{}),
-		early: map[types.UID]*early{}, names: map[types.NamespacedName]*early{}, paused: map[string]time.Time{},
+		early: map[types.UID]*early{}, perNamespace: map[string]int{}, names: map[types.NamespacedName]*early{}, paused: map[string]time.Time{},
 	}
 	if attach.CanTrim(sched, profiles) {
 		t := cache.NewTrimmer()
@@ -188,6 +192,8 @@ func (in *Intake) take(pod *v1.Pod) (reason string) {
 		return dropNotLeading
 	case len(in.early) >= maxEarly:
 		return dropOverload
+	case in.perNamespace[pod.Namespace] >= maxEarly-len(in.early):
+		return dropShare
 	case in.paused[pod.Namespace].After(now):
 		return dropNamespace
 	case in.exists(pod):
@@ -195,6 +201,7 @@ func (in *Intake) take(pod *v1.Pod) (reason string) {
 	}
 	e := &early{pod: pod, since: now, settled: make(chan struct{})}
 	in.early[pod.UID], in.names[cache.NameOf(pod)] = e, e
+	in.perNamespace[pod.Namespace]++
 	in.recordTaken(pod, sourceWebhook, now)
 	earlyPods.Set(float64(len(in.early)))
 	in.queue.Add(context.Background(), pod)
@@ -297,7 +304,12 @@ func (in *Intake) settle(e *early, fate fate, now time.Time) {
 
 // forget removes an early pod from the intake, but not from the queue.
 func (in *Intake) forget(e *early) {
-	delete(in.early, e.pod.UID)
+	if in.early[e.pod.UID] == e {
+		delete(in.early, e.pod.UID)
+		if in.perNamespace[e.pod.Namespace]--; in.perNamespace[e.pod.Namespace] == 0 {
+			delete(in.perNamespace, e.pod.Namespace)
+		}
+	}
 	if name := cache.NameOf(e.pod); in.names[name] == e {
 		delete(in.names, name)
 	}

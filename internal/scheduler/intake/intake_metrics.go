@@ -15,6 +15,8 @@ import (
 const (
 	// dropOverload: there are too many early pods.
 	dropOverload = "overload"
+	// dropShare: there are too many early pods of the pod's namespace.
+	dropShare = "namespace_share"
 	// dropForeign: this scheduler does not schedule the pod.
 	dropForeign = "foreign"
 	// dropExists: the watch has already shown the pod, or another pod has its name.

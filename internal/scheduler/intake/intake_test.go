@@ -379,6 +379,44 @@ func TestPodsOverTheLimitAreDropped(t *testing.T) {
 	}
 }
 
+// TestOneNamespaceLeavesRoomForOthers delivers as many pods of one namespace as it may have, and then
+// pods of others.
+func TestOneNamespaceLeavesRoomForOthers(t *testing.T) {
+	base := schedtest.New(t, nil)
+	in := Attach(base.Sched, []config.KubeSchedulerProfile{*schedtest.DefaultProfile(t)}, base.Informers, fake.NewClientset())
+	// The scheduler does not run, so all pods remain in the queue.
+	in.startSweep(klog.Background())
+	t.Cleanup(in.stopSweep)
+	deliver := func(namespace string, count int) (taken int) {
+		before := len(in.early)
+		for i := range count {
+			pod := schedtest.PlainPod(fmt.Sprintf("%s-%d", namespace, i), "1")
+			pod.Namespace = namespace
+			in.Take(pod)
+		}
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		return len(in.early) - before
+	}
+	for _, c := range []struct {
+		namespace       string
+		deliver, expect int
+	}{{"flood", maxEarly, maxEarly / 2}, {"a", 100, 100}, {"flood", 1, 0}, {"second-flood", maxEarly, (maxEarly/2 - 100) / 2}, {"b", 100, 100}} {
+		if taken := deliver(c.namespace, c.deliver); taken != c.expect {
+			t.Errorf("%d of %d pods of namespace %s were taken, want %d", taken, c.deliver, c.namespace, c.expect)
+		}
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, e := range in.early {
+		in.forget(e)
+		in.forget(e)
+	}
+	if len(in.perNamespace) != 0 {
+		t.Errorf("early pods per namespace = %v after all were forgotten, want none", in.perNamespace)
+	}
+}
+
 // TestRandomlyDeliveredPodsAreBoundOnce delivers, stores, refuses and deletes pods in random order
 // while time passes. Each pod that stays stored is bound once, and nothing is remembered of the
 // others.

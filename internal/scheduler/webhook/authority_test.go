@@ -3,13 +3,17 @@ package webhook
 import (
 	"bytes"
 	"crypto/x509"
+	"strings"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+
+	ca "github.com/k8s-1m/k8s-1m/internal/util/authority"
 )
 
 const (
@@ -90,8 +94,8 @@ func TestCertificatesAreRenewed(t *testing.T) {
 				t.Fatalf("at %v, after the renewal, the certificate is not trusted by a recent bundle", c.Time)
 			}
 		}
-		if validity := a.serving().Leaf.NotAfter.Sub(c.Time); validity <= leafReserve {
-			t.Fatalf("at %v the certificate is valid for %v, want more than %v", c.Time, validity, leafReserve)
+		if validity := a.serving().Leaf.NotAfter.Sub(c.Time); validity <= ca.LeafReserve {
+			t.Fatalf("at %v the certificate is valid for %v, want more than %v", c.Time, validity, ca.LeafReserve)
 		}
 		bundles = append(bundles, a.bundle())
 		leaves[a.serving().Leaf.SerialNumber.String()] = true
@@ -156,5 +160,54 @@ func TestBrokenSecretIsReplaced(t *testing.T) {
 				t.Errorf("CA bundle of the next leader = %q, want %q", next.bundle(), a.bundle())
 			}
 		})
+	}
+}
+
+// TestForeignSecretIsNotOverwritten checks that a Secret of the same name that this program did not create
+// is left alone, and that the error names it and the remedy.
+func TestForeignSecretIsNotOverwritten(t *testing.T) {
+	c := &manualClock{time.Now()}
+	other := fake.NewClientset()
+	otherCA := newAuthority(other, "other", host, c.now)
+	if err := otherCA.ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stored, err := other.CoreV1().Secrets(metav1.NamespaceSystem).Get(t.Context(), "other", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, data := range map[string]map[string][]byte{
+		"password":                {"password": []byte("x")},
+		"no data":                 nil,
+		"another program's CA":    {caCertsKey: stored.Data[caCertsKey], caKeysKey: stored.Data[caKeysKey]},
+		"certificate without key": {caCertsKey: stored.Data[caCertsKey]},
+	} {
+		secret := &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem}, Data: data}
+		client := fake.NewClientset(secret)
+		err := newAuthority(client, name, host, c.now).ensure(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "kube-system/"+name+" exists and was not created by dist-scheduler") {
+			t.Errorf("%s: ensure() = %v, want an error that names the Secret", kind, err)
+		}
+		if got := secretOf(t, client); !equality.Semantic.DeepEqual(got, secret) {
+			t.Errorf("%s: the Secret is %v after ensure(), want it unchanged", kind, got)
+		}
+	}
+}
+
+// TestSecretOfEarlierVersionIsKept checks that the CA in a Secret without label, as earlier versions wrote
+// it, is kept, and that the Secret gets the label.
+func TestSecretOfEarlierVersionIsKept(t *testing.T) {
+	client, c := fake.NewClientset(), &manualClock{time.Now()}
+	before := newEnsuredAuthority(t, client, c).bundle()
+	secret := secretOf(t, client)
+	secret.Labels = nil
+	if _, err := client.CoreV1().Secrets(metav1.NamespaceSystem).Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if after := newEnsuredAuthority(t, client, c).bundle(); !bytes.Equal(after, before) {
+		t.Errorf("CA bundle = %q, want %q as before", after, before)
+	}
+	if label := secretOf(t, client).Labels[ManagedByLabel]; label != managedBy {
+		t.Errorf("label %s = %q, want %q", ManagedByLabel, label, managedBy)
 	}
 }

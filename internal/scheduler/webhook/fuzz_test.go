@@ -29,7 +29,7 @@ func FuzzReview(f *testing.F) {
 	f.Add([]byte(`{"kind":"AdmissionReview","request":{"object":{"request":{"uid":"2"}},"uid":"1"}}`))
 	f.Add([]byte(`{"request":{"uid":"1"},"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		h := newHandler(path, func(*v1.Pod) {}, func(string) {})
+		h := newHandler(path, &clients{}, func(*v1.Pod) {}, func(string) {})
 		uid, err := h.receive(bytes.NewReader(body))
 		_, _ = uidOf(bytes.NewReader(body)) // must not panic
 		if err == nil {

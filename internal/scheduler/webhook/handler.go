@@ -43,6 +43,8 @@ const (
 	// timeout (timeoutSeconds), after which the API server no longer waits for the response.
 	readTimeout = 5 * time.Second
 	idleTimeout = 2 * time.Minute
+	// clientLogInterval is the shortest time between two log messages about rejected clients.
+	clientLogInterval = 10 * time.Second
 )
 
 // Reasons for which a pod is dropped. The scheduler then receives it from the watch.
@@ -51,13 +53,19 @@ const (
 	dropMalformed = "malformed"
 	dropForeign   = "foreign"
 	dropDryRun    = "dry_run"
+	// dropUnauthenticated: the client is not an API server, or the API server has no client certificate.
+	dropUnauthenticated = "unauthenticated"
 )
 
 // handler answers AdmissionReviews, and queues the pods in them for take.
 type handler struct {
 	path string
-	take func(*v1.Pod)
-	drop func(reason string)
+	// clients decides who may send reviews.
+	clients *clients
+	take    func(*v1.Pod)
+	drop    func(reason string)
+	// clientLogged is the time at which a rejected client was last logged, in Unix nanoseconds.
+	clientLogged atomic.Int64
 	// reading is a semaphore with maxReading places.
 	reading chan struct{}
 	// waiting are the queued pods as JSON, and bytes is their total size.
@@ -65,9 +73,9 @@ type handler struct {
 	bytes   atomic.Int64
 }
 
-func newHandler(path string, take func(*v1.Pod), drop func(reason string)) *handler {
+func newHandler(path string, clients *clients, take func(*v1.Pod), drop func(reason string)) *handler {
 	return &handler{
-		path: path, take: take, drop: drop,
+		path: path, clients: clients, take: take, drop: drop,
 		reading: make(chan struct{}, maxReading), waiting: make(chan []byte, maxWaiting),
 	}
 }
@@ -93,6 +101,14 @@ func (h *handler) serve(ctx context.Context, listener net.Listener, secure *tls.
 
 // ServeHTTP allows every AdmissionReview and returns an HTTP error for other requests.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := h.clients.check(r.TLS); err != nil {
+		h.drop(dropUnauthenticated)
+		if h.mayLogClient(time.Now()) {
+			klog.FromContext(r.Context()).Error(err, "Rejected an admission review; its pod arrives through the watch", "client", r.RemoteAddr)
+		}
+		http.Error(w, oneLine(err), http.StatusUnauthorized)
+		return
+	}
 	switch {
 	case r.URL.Path != h.path:
 		http.Error(w, "not found: use the path in the ValidatingWebhookConfiguration", http.StatusNotFound)
@@ -120,6 +136,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(admission.AdmissionReview{
 		TypeMeta: review, Response: &admission.AdmissionResponse{UID: uid, Allowed: true},
 	})
+}
+
+// mayLogClient reports whether the last rejected client was logged at least clientLogInterval ago.
+func (h *handler) mayLogClient(now time.Time) bool {
+	last := h.clientLogged.Load()
+	return now.UnixNano()-last >= int64(clientLogInterval) && h.clientLogged.CompareAndSwap(last, now.UnixNano())
 }
 
 var review = metav1.TypeMeta{APIVersion: admission.SchemeGroupVersion.String(), Kind: "AdmissionReview"}

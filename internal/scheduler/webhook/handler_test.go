@@ -38,7 +38,7 @@ type handlerFixture struct {
 
 func newHandlerFixture(t *testing.T) *handlerFixture {
 	f := &handlerFixture{t: t, dropped: map[string]int{}}
-	f.handler = newHandler(path, func(pod *v1.Pod) {
+	f.handler = newHandler(path, &clients{}, func(pod *v1.Pod) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.pods = append(f.pods, pod)

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -35,6 +36,10 @@ type Options struct {
 	// URL is the URL at which API servers reach this process. If empty, it is derived from
 	// BindAddress and Port.
 	URL string
+	// ClientCAFile has the CAs that sign the client certificates of API servers, and ClientNames are the
+	// common names of these certificates. Without them, no client certificate is required.
+	ClientCAFile string
+	ClientNames  []string
 	// Name is the name of the ValidatingWebhookConfiguration and of the Secret with its CA.
 	Name string
 }
@@ -50,6 +55,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.BindAddress, "intake-bind-address", o.BindAddress, "The IP address on which the webhook listens (:: for all IPv6 interfaces). Used with --intake=webhook.")
 	fs.IntVar(&o.Port, "intake-port", o.Port, "The port on which the webhook listens. Used with --intake=webhook.")
 	fs.StringVar(&o.URL, "intake-url", o.URL, "The URL at which API servers reach the webhook of this process, without a path, such as https://10.0.0.7:10261. Each replica needs its own URL, so it cannot be the URL of a Service. Default: the bind address, or the address of the host's default interface if the bind address is unspecified. Used with --intake=webhook.")
+	fs.StringVar(&o.ClientCAFile, "intake-client-ca-file", o.ClientCAFile, "File with the CAs of the client certificates with which API servers call the webhook. If set, the webhook accepts pods only from clients with such a certificate and a name in --intake-client-names. API servers get a certificate by --admission-control-config-file: an AdmissionConfiguration whose plugin ValidatingAdmissionWebhook has a kubeConfigFile with a user of the name HOST:PORT of --intake-url. Changed files are read again. Used with --intake=webhook.")
+	fs.StringSliceVar(&o.ClientNames, "intake-client-names", o.ClientNames, "The common names of the client certificates that the webhook accepts. Required with --intake-client-ca-file.")
 	fs.StringVar(&o.Name, "intake-name", o.Name, "The name of the ValidatingWebhookConfiguration and of the Secret in kube-system with its CA. Independent schedulers in one cluster need different names. Used with --intake=webhook.")
 }
 
@@ -75,6 +82,9 @@ func (o *Options) Validate() error {
 	}
 	if len(validation.IsDNS1123Subdomain(o.Name)) > 0 {
 		return fmt.Errorf("--intake-name %q: use a-z, 0-9, '-' and '.', beginning and ending with a letter or digit", o.Name)
+	}
+	if (o.ClientCAFile == "") != (len(o.ClientNames) == 0) {
+		return errors.New("set both of --intake-client-ca-file and --intake-client-names, or none")
 	}
 	return o.validateURL()
 }

@@ -72,7 +72,8 @@ func (r *registrar) desired(bundle []byte) []admissionregistration.ValidatingWeb
 	}}
 }
 
-// ensure writes the configuration if it differs from the desired one. bundle is the CA bundle in PEM.
+// ensure writes the configuration if it differs from the desired one. bundle is the CA bundle in PEM. It
+// does not change a configuration that this program did not create.
 func (r *registrar) ensure(ctx context.Context, bundle []byte) error {
 	configurations := r.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	desired := r.desired(bundle)
@@ -80,9 +81,12 @@ func (r *registrar) ensure(ctx context.Context, bundle []byte) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		_, err = configurations.Create(ctx, &admissionregistration.ValidatingWebhookConfiguration{
-			ObjectMeta: metav1.ObjectMeta{Name: r.name}, Webhooks: desired,
+			ObjectMeta: metav1.ObjectMeta{Name: r.name, Labels: map[string]string{ManagedByLabel: managedBy}}, Webhooks: desired,
 		}, metav1.CreateOptions{})
-	case err == nil && !equality.Semantic.DeepEqual(stored.Webhooks, desired):
+	case err == nil && !created(stored):
+		err = errNotOurs
+	case err == nil && !(equality.Semantic.DeepEqual(stored.Webhooks, desired) && stored.Labels[ManagedByLabel] == managedBy):
+		metav1.SetMetaDataLabel(&stored.ObjectMeta, ManagedByLabel, managedBy)
 		stored.Webhooks = desired
 		_, err = configurations.Update(ctx, stored, metav1.UpdateOptions{})
 	}
@@ -90,6 +94,11 @@ func (r *registrar) ensure(ctx context.Context, bundle []byte) error {
 		return fmt.Errorf("writing ValidatingWebhookConfiguration %s: %w", r.name, err)
 	}
 	return nil
+}
+
+// created reports whether this program has created a configuration. An earlier version set no label.
+func created(stored *admissionregistration.ValidatingWebhookConfiguration) bool {
+	return stored.Labels[ManagedByLabel] == managedBy || len(stored.Webhooks) == 1 && stored.Webhooks[0].Name == webhookName
 }
 
 // withdraw deletes the configuration, unless another process has replaced it.

@@ -45,10 +45,12 @@ type Server struct {
 	stop, done chan struct{}
 }
 
-// New returns a server for pods with one of the given scheduler names. The server calls take for each pod, and
-// drop with a reason for each pod that it leaves to the watch. It may call both concurrently. New returns an
-// error if the port is in use, so that the process fails at its start and not when it becomes the leader.
-func New(o Options, schedulers []string, client kubernetes.Interface, take func(*v1.Pod), drop func(reason string)) (*Server, error) {
+// New returns a server for pods with one of the given scheduler names. The server calls take for each
+// pod, and drop with a reason for each pod that it leaves to the watch. It may call both concurrently.
+// New returns an error if the port is in use, or if the CA of the clients cannot be read, so that the
+// process fails at its start and not when it becomes the leader. Changed files are read again until ctx
+// ends.
+func New(ctx context.Context, o Options, schedulers []string, client kubernetes.Interface, take func(*v1.Pod), drop func(reason string)) (*Server, error) {
 	listener, err := net.Listen("tcp", o.address())
 	if err != nil {
 		return nil, fmt.Errorf("--intake-port %d: %w; choose another", o.Port, err)
@@ -60,10 +62,15 @@ func New(o Options, schedulers []string, client kubernetes.Interface, take func(
 	if err != nil {
 		return nil, err
 	}
-	// The path is random, so that clients without access to the configuration cannot send pods.
+	clients, err := newClients(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	// The path is random. If no client certificate is required, only this prevents clients without
+	// access to the configuration from sending pods.
 	path := "/pods/" + rand.Text()
 	return &Server{
-		options: o, handler: newHandler(path, take, drop),
+		options: o, handler: newHandler(path, clients, take, drop),
 		authority: newAuthority(client, o.Name, base.Hostname(), time.Now),
 		registrar: newRegistrar(client, o.Name, base.JoinPath(path).String(), schedulers),
 		stop:      make(chan struct{}), done: make(chan struct{}),
@@ -146,6 +153,7 @@ func (s *Server) listen(ctx context.Context, serving *sync.WaitGroup) error {
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.authority.serving(), nil },
 	}
+	s.handler.clients.configure(secure)
 	serving.Go(func() {
 		if err := s.handler.serve(ctx, listener, secure); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			klog.FromContext(ctx).Error(err, "Webhook server failed; pods arrive only through the watch")

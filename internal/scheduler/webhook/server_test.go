@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -26,15 +27,17 @@ import (
 
 func TestOptionsAreValidatedAndSetBaseURL(t *testing.T) {
 	for want, change := range map[string]func(*Options){
-		"":                                      func(*Options) {},
-		"--intake \"x\": no such mode":          func(o *Options) { o.Mode = "x" },
-		"use --intake webhook":                  func(o *Options) { o.Mode = modeBoth },
-		"--intake-port 0: choose 1 to 65535":    func(o *Options) { o.Port = 0 },
-		"--intake-bind-address \"localhost\":":  func(o *Options) { o.BindAddress = "localhost" },
-		"--intake-name \"A_b\":":                func(o *Options) { o.Name = "A_b" },
-		"--intake-url \"http://a:1\":":          func(o *Options) { o.URL = "http://a:1" },
-		"--intake-url \"https://a:1/path\":":    func(o *Options) { o.URL = "https://a:1/path" },
-		"--intake-url \"https://user@host:1\":": func(o *Options) { o.URL = "https://user@host:1" },
+		"":                                        func(*Options) {},
+		"--intake \"x\": no such mode":            func(o *Options) { o.Mode = "x" },
+		"use --intake webhook":                    func(o *Options) { o.Mode = modeBoth },
+		"--intake-port 0: choose 1 to 65535":      func(o *Options) { o.Port = 0 },
+		"--intake-bind-address \"localhost\":":    func(o *Options) { o.BindAddress = "localhost" },
+		"--intake-name \"A_b\":":                  func(o *Options) { o.Name = "A_b" },
+		"--intake-url \"http://a:1\":":            func(o *Options) { o.URL = "http://a:1" },
+		"--intake-url \"https://a:1/path\":":      func(o *Options) { o.URL = "https://a:1/path" },
+		"--intake-url \"https://user@host:1\":":   func(o *Options) { o.URL = "https://user@host:1" },
+		"set both of --intake-client-ca-file and": func(o *Options) { o.ClientNames = []string{"apiserver"} },
+		"and --intake-client-names, or none":      func(o *Options) { o.ClientCAFile = "ca.crt" },
 	} {
 		o := DefaultOptions()
 		o.Mode = ModeWebhook
@@ -63,13 +66,16 @@ type serverFixture struct {
 	pods   chan *v1.Pod
 }
 
-func newServerFixture(t *testing.T, client *fake.Clientset) *serverFixture {
+func newServerFixture(t *testing.T, client *fake.Clientset, changes ...func(*Options)) *serverFixture {
 	t.Helper()
 	s := &serverFixture{t: t, client: client, pods: make(chan *v1.Pod, 10)}
 	o := DefaultOptions()
 	o.Mode, o.BindAddress, o.Port, o.Name = ModeWebhook, host, freePort(t), name
+	for _, change := range changes {
+		change(&o)
+	}
 	var err error
-	s.Server, err = New(o, []string{"default-scheduler", `odd "name"`}, client, func(pod *v1.Pod) { s.pods <- pod }, func(string) {})
+	s.Server, err = New(t.Context(), o, []string{"default-scheduler", `odd "name"`}, client, func(pod *v1.Pod) { s.pods <- pod }, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +105,10 @@ func configurationOf(client kubernetes.Interface) (*admissionregistration.Valida
 }
 
 // call sends a review as an API server does: it uses only the configuration.
-func (s *serverFixture) call() error {
+func (s *serverFixture) call() error { return s.callWith() }
+
+// callWith sends a review with client certificates.
+func (s *serverFixture) callWith(certificates ...tls.Certificate) error {
 	configuration, err := configurationOf(s.client)
 	if err != nil {
 		return err
@@ -107,13 +116,17 @@ func (s *serverFixture) call() error {
 	client := configuration.Webhooks[0].ClientConfig
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(client.CABundle)
-	web := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}}
+	web := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates}, ForceAttemptHTTP2: true}}
 	defer web.CloseIdleConnections()
 	response, err := web.Post(*client.URL, "application/json", strings.NewReader(createReview(s.t, nil)))
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		message, err := io.ReadAll(response.Body)
+		return errors.Join(fmt.Errorf("%s: %s", response.Status, message), err)
+	}
 	var got admission.AdmissionReview
 	if err := json.NewDecoder(response.Body).Decode(&got); err != nil {
 		return err
@@ -204,6 +217,25 @@ func TestConfigurationIsRestored(t *testing.T) {
 	}
 }
 
+// TestForeignConfigurationIsNotOverwritten checks that a configuration of the same name that this
+// program did not create is left alone. An earlier version of this program set no label.
+func TestForeignConfigurationIsNotOverwritten(t *testing.T) {
+	for hook, ours := range map[string]bool{"policy.example.com": false, webhookName: true} {
+		client := fake.NewClientset(&admissionregistration.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: []admissionregistration.ValidatingWebhook{{Name: hook}},
+		})
+		err := newRegistrar(client, name, "https://127.0.0.1:1", nil).ensure(t.Context(), nil)
+		after, getErr := configurationOf(client)
+		if getErr != nil {
+			t.Fatal(getErr)
+		}
+		written := after.Webhooks[0].ClientConfig.URL != nil
+		if (err == nil) != ours || written != ours || err != nil && !errors.Is(err, errNotOurs) {
+			t.Errorf("ensure() over a configuration of %s = %v, configuration %v, want it written: %v", hook, err, after, ours)
+		}
+	}
+}
+
 func TestStopDeletesConfigurationAndClosesPort(t *testing.T) {
 	s := newServerFixture(t, fake.NewClientset())
 	s.eventually("the webhook is called", s.call)
@@ -266,7 +298,7 @@ func TestPortInUseIsAnError(t *testing.T) {
 	defer listener.Close()
 	o := DefaultOptions()
 	o.BindAddress, o.Port = host, listener.Addr().(*net.TCPAddr).Port
-	_, err = New(o, nil, fake.NewClientset(), nil, nil)
+	_, err = New(t.Context(), o, nil, fake.NewClientset(), nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "choose another") {
 		t.Errorf("New() with a port in use = %v, want an error with %q", err, "choose another")
 	}

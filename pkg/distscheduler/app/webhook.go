@@ -46,7 +46,7 @@ func (w *podIntake) start(
 		leads = queue.Leads()
 	}
 	names := slices.Collect(maps.Keys(sched.Profiles))
-	running, err := webhook.New(w.options, names, client, queue.Take, intake.CountDropped)
+	running, err := webhook.New(w.ctx, w.options, names, client, queue.Take, intake.CountDropped)
 	if err != nil {
 		return err
 	}
