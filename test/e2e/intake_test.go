@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -40,9 +43,36 @@ func TestIntakeByWebhook(t *testing.T) {
 	if early := metrics[`pods_total{source="webhook"}`]; early < pods*9/10 {
 		t.Errorf("the webhook delivered %v of %d pods: %v", early, pods, metrics)
 	}
+	forgedReviewIsRejected(t, w, client)
 	rejectedPodsReserveNothing(t, w, own)
 	own.checkCapacity(t)
 	deadWebhookDoesNotBlockPods(t, w, client)
+}
+
+// forgedReviewIsRejected sends an admission review as a process that can read the webhook's
+// configuration, but has no certificate of an API server.
+func forgedReviewIsRejected(t *testing.T, w *workspace, client kubernetes.Interface) {
+	t.Helper()
+	configuration, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), "dist-scheduler-intake", metav1.GetOptions{})
+	must(t, err)
+	webhook := configuration.Webhooks[0].ClientConfig
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(webhook.CABundle)
+	kubelet, err := tls.LoadX509KeyPair(filepath.Join(w.clusterDir("intake"), "pki", "apiserver-kubelet-client.crt"), filepath.Join(w.clusterDir("intake"), "pki", "apiserver-kubelet-client.key"))
+	must(t, err)
+	before := w.intakeMetrics(t, "intake")[`dropped_pods_total{reason="unauthenticated"}`]
+	for _, certificates := range [][]tls.Certificate{nil, {kubelet}} {
+		web := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates}}}
+		response, err := web.Post(*webhook.URL, "application/json", strings.NewReader("{}"))
+		must(t, err)
+		response.Body.Close()
+		if response.StatusCode != http.StatusUnauthorized {
+			t.Errorf("a review of a client with %d certificates that is not an API server: %s, want %d", len(certificates), response.Status, http.StatusUnauthorized)
+		}
+	}
+	if dropped := w.intakeMetrics(t, "intake")[`dropped_pods_total{reason="unauthenticated"}`] - before; dropped != 2 {
+		t.Errorf("%v reviews were counted as unauthenticated, want 2", dropped)
+	}
 }
 
 // rejectedPodsReserveNothing creates a pod that a quota rejects and a pod in a dry run. The scheduler

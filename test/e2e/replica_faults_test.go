@@ -280,7 +280,10 @@ func (c *campaign) join() func() {
 // startSameName starts another replica with the name of a running replica. It must exit with an error.
 func (c *campaign) startSameName() func() {
 	r := c.rs.prepare(false)
-	r.args[slices.Index(r.args, "--replica-name")+1] = c.shard().name
+	same := c.shard()
+	for _, flag := range []string{"--replica-name", "--replica-cert-file", "--replica-key-file"} {
+		r.args[slices.Index(r.args, flag)+1] = same.args[slices.Index(same.args, flag)+1]
+	}
 	r.start()
 	return func() {
 		r.await()

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
 // replicas are dist-scheduler replicas that the test starts in a cluster with another scheduler. The test
@@ -66,7 +68,8 @@ func (rs *replicas) prepare(relay bool) *replica {
 	rs.t.Helper()
 	r := &replica{set: rs, relay: relay, name: fmt.Sprintf("replica-%d", rs.created), metrics: freePort(rs.t)}
 	rs.created++
-	pki := func(name string) string { return filepath.Join(rs.w.clusterDir(rs.cluster), "pki", name) }
+	must(rs.t, pki.EnsureReplicas(rs.folder, "dist-scheduler", []string{r.name}, time.Now()))
+	cert, key := pki.ReplicaFiles(r.name)
 	bind, reach := rs.net.addReplica(rs.t, r.name)
 	kubeconfig := rs.kubeconfig(r.name)
 	config := filepath.Join(rs.folder, r.name+".yaml")
@@ -77,7 +80,8 @@ func (rs *replicas) prepare(relay bool) *replica {
 		"--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig,
 		"--authorization-always-allow-paths", "/healthz,/readyz,/livez,/metrics",
 		"--replica-name", r.name, "--replica-bind-address", bind, "--replica-advertise-address", reach,
-		"--replica-cert-file", pki("dist-scheduler.crt"), "--replica-key-file", pki("dist-scheduler.key"), "--replica-ca-file", pki("ca.crt"),
+		"--replica-cert-file", filepath.Join(rs.folder, cert), "--replica-key-file", filepath.Join(rs.folder, key),
+		"--replica-ca-file", filepath.Join(rs.folder, pki.ReplicaCAFile),
 	}
 	if relay {
 		r.args = append(r.args, "--replica-relay-only")

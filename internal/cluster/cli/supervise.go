@@ -4,8 +4,10 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
@@ -59,6 +61,7 @@ func supervise(ctx context.Context, name string, parentPipe *os.File) error {
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	klog.SetSlogLogger(log)
+	go renewCertificates(ctx, config, dir, log)
 	return supervisor.Run(ctx, supervisor.Options{
 		Dir:        dir,
 		Components: components,
@@ -81,4 +84,18 @@ func supervise(ctx context.Context, name string, parentPipe *os.File) error {
 		ParentPipe: parentPipe,
 		Log:        log,
 	})
+}
+
+// renewInterval is the interval between checks of the certificates of scheduler replicas. They are
+// renewed ten days before they expire.
+const renewInterval = time.Hour
+
+// renewCertificates renews the certificates of scheduler replicas until the context ends. A cluster may
+// run for longer than they are valid. The replicas read changed files again.
+func renewCertificates(ctx context.Context, config clusterdir.Config, dir clusterdir.Dir, log *slog.Logger) {
+	wait.UntilWithContext(ctx, func(context.Context) {
+		if err := component.EnsureReplicaCertificates(config, dir, time.Now()); err != nil {
+			log.Error("cannot renew the certificates of the scheduler replicas; trying again", "error", err, "after", renewInterval)
+		}
+	}, renewInterval)
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apiserver/pkg/util/webhook"
+
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
@@ -150,6 +152,74 @@ func TestEachReplicaHasItsOwnIntakePort(t *testing.T) {
 			t.Fatalf("arguments of %s = %q, want --intake-port with a port that no other replica has", name, args)
 		}
 		ports[args[port]] = true
+	}
+}
+
+// TestEachReplicaHasItsOwnCertificate checks that no certificate of the cluster's CA is used between
+// replicas.
+func TestEachReplicaHasItsOwnCertificate(t *testing.T) {
+	components := buildWith(t, func(s *clusterdir.Settings) {
+		s.Scheduler, s.SchedulerReplicas, s.SchedulerRelays = clusterdir.SchedulerDist, 2, 1
+	})
+	for _, name := range []string{"dist-scheduler", "dist-scheduler-1", "dist-scheduler-relay-0"} {
+		args := find(t, components, name).Args
+		for flag, file := range map[string]string{"cert": "replica-" + name + ".crt", "key": "replica-" + name + ".key", "ca": "replica-ca.crt"} {
+			want := func(arg string) bool {
+				return strings.HasPrefix(arg, "--replica-"+flag+"-file=") && strings.HasSuffix(arg, "/pki/"+file)
+			}
+			if !slices.ContainsFunc(args, want) {
+				t.Errorf("arguments of %s = %q, want --replica-%s-file with %s", name, args, flag, file)
+			}
+		}
+	}
+}
+
+// TestAPIServersAuthenticateToTheWebhook checks that the API servers have a certificate for the webhooks
+// of the schedulers only, and that the schedulers require it.
+func TestAPIServersAuthenticateToTheWebhook(t *testing.T) {
+	settings := func(s *clusterdir.Settings) {
+		s.Scheduler, s.SchedulerIntake, s.SchedulerReplicas = clusterdir.SchedulerDist, clusterdir.IntakeWebhook, 2
+	}
+	components := buildWith(t, settings)
+	dir, err := clusterdir.NewDir("test")
+	if err == nil {
+		err = dir.Create()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := clusterdir.NewConfig("test", clusterdir.DefaultSettings())
+	settings(&config.Settings)
+	for i, name := range config.Settings.PortNames() {
+		config.Ports[name] = 1000 + i
+	}
+	if err := WriteConfigFiles(config, dir); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(find(t, components, clusterdir.APIServerName(0)).Args, "--admission-control-config-file="+dir.ConfigFile("admission.yaml")) {
+		t.Errorf("arguments of the API server = %q, want --admission-control-config-file", find(t, components, clusterdir.APIServerName(0)).Args)
+	}
+	resolver, err := webhook.NewDefaultAuthenticationInfoResolver(dir.ConfigFile("webhook-client.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"dist-scheduler", "dist-scheduler-1"} {
+		client, err := resolver.ClientConfigFor(config.Ports.Address(clusterdir.IntakePort(name)))
+		if err != nil || !strings.HasSuffix(client.CertFile, "/pki/apiserver-webhook-client.crt") || !strings.HasSuffix(client.KeyFile, "/pki/apiserver-webhook-client.key") {
+			t.Errorf("client configuration for the webhook of %s = %+v, %v, want the certificate apiserver-webhook-client", name, client, err)
+		}
+		args := find(t, components, name).Args
+		if !slices.Contains(args, "--intake-client-names=kube-apiserver-webhook-client") {
+			t.Errorf("arguments of %s = %q, want --intake-client-names", name, args)
+		}
+	}
+	if client, err := resolver.ClientConfigFor("127.0.0.1:9"); err != nil || client.CertFile != "" {
+		t.Errorf("client configuration for another webhook = %+v, %v, want no certificate", client, err)
+	}
+	for _, arg := range find(t, buildWith(t, func(*clusterdir.Settings) {}), clusterdir.APIServerName(0)).Args {
+		if strings.Contains(arg, "admission-control") {
+			t.Errorf("argument of an API server without webhook: %s", arg)
+		}
 	}
 }
 

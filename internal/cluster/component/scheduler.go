@@ -15,6 +15,9 @@ import (
 const (
 	schedulerConfigFile = "kube-scheduler.yaml"
 
+	// replicaGroup is the group of all scheduler replicas of a cluster.
+	replicaGroup = "dist-scheduler"
+
 	// With the defaults (50 and 100), the client's rate limit would be the bottleneck.
 	schedulerQPS   = 5000
 	schedulerBurst = 10000
@@ -29,9 +32,11 @@ func (b *builder) scheduler(name string, relay bool) Component {
 	if b.config.Settings.HasReplicas() {
 		a.add("replica-name", name)
 		a.add("replica-bind-address", b.config.Ports.Address(clusterdir.ReplicaPort(name)))
-		a.add("replica-cert-file", b.pki(program+".crt"))
-		a.add("replica-key-file", b.pki(program+".key"))
-		a.add("replica-ca-file", b.pki("ca.crt"))
+		a.add("replica-group", replicaGroup)
+		cert, key := pki.ReplicaFiles(name)
+		a.add("replica-cert-file", b.pki(cert))
+		a.add("replica-key-file", b.pki(key))
+		a.add("replica-ca-file", b.pki(pki.ReplicaCAFile))
 		if relay {
 			a.addBool("replica-relay-only", true)
 		}
@@ -40,6 +45,8 @@ func (b *builder) scheduler(name string, relay bool) Component {
 		a.add("intake", clusterdir.IntakeWebhook)
 		a.add("intake-bind-address", clusterdir.Loopback)
 		a.addInt("intake-port", b.config.Ports[clusterdir.IntakePort(name)])
+		a.add("intake-client-ca-file", b.pki("ca.crt"))
+		a.add("intake-client-names", pki.WebhookClientName)
 	}
 	a.addUserArgs(b.config.Settings.SchedulerArgs)
 
@@ -53,6 +60,15 @@ func (b *builder) scheduler(name string, relay bool) Component {
 		Ready:     b.secureProbe(name, "/readyz"),
 		StopGrace: statelessStopGrace,
 	}
+}
+
+// EnsureReplicaCertificates creates or renews the certificates with which the schedulers of a cluster
+// connect to each other, if there are several. It may be called while they run.
+func EnsureReplicaCertificates(config clusterdir.Config, dir clusterdir.Dir, now time.Time) error {
+	if !config.Settings.HasReplicas() {
+		return nil
+	}
+	return pki.EnsureReplicas(dir.PKI(), replicaGroup, config.Settings.Schedulers(), now)
 }
 
 // schedulerConfig returns the content of the configuration file of all schedulers.

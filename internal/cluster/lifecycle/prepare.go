@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
@@ -61,6 +62,9 @@ func writeFiles(dir clusterdir.Dir, config clusterdir.Config) error {
 	}
 	authority, err := pki.Ensure(dir.PKI(), config.Name, component.ServiceCIDR(), net.ParseIP(clusterdir.Loopback))
 	if err != nil {
+		return addRemedy(err)
+	}
+	if err := component.EnsureReplicaCertificates(config, dir, time.Now()); err != nil {
 		return addRemedy(err)
 	}
 	if err := component.WriteKubeconfigs(config, dir, authority); err != nil {

@@ -34,6 +34,7 @@ func Attach(
 	if err := checkShareable(sched, profiles); err != nil {
 		return nil, err
 	}
+	registerMetrics()
 	leader.RegisterMetrics()
 	member.RegisterMetrics()
 	wire.RegisterMetrics()

@@ -40,6 +40,46 @@ type group struct {
 	in       *intake.Intake
 	clock    *testingclock.FakeClock
 	replicas []*testReplica
+	election *election
+}
+
+// election is the leader election. Its zero value has no leader.
+type election struct {
+	mu     sync.Mutex
+	leader string
+	term   int64
+	// unreachable is the error if it cannot be read.
+	unreachable error
+}
+
+// elect makes a replica the leader for the next term.
+func (e *election) elect(replica string) int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leader, e.term = replica, e.term+1
+	return e.term
+}
+
+// Check returns whether a replica was elected last, for the given term.
+func (e *election) Check(_ context.Context, leader string, term int64) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.unreachable != nil:
+		return e.unreachable
+	case term < e.term:
+		return fmt.Errorf("%s for term %d: %w", leader, term, membership.ErrReplaced)
+	case leader != e.leader || term != e.term:
+		return fmt.Errorf("%s for term %d: %w", leader, term, membership.ErrNotElected)
+	}
+	return nil
+}
+
+// set replaces the state of the election.
+func (e *election) set(leader string, term int64, unreachable error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leader, e.term, e.unreachable = leader, term, unreachable
 }
 
 // testReplica is one of the replicas. Each has an intake, because each may become leader.
@@ -69,7 +109,7 @@ func startReplicas(t *testing.T, relays []bool, nodes ...*v1.Node) *group {
 	for _, node := range nodes {
 		server.Put(node)
 	}
-	g := &group{Fixture: &schedtest.Fixture{T: t, Ctx: t.Context(), API: server}, clock: testingclock.NewFakeClock(time.Now())}
+	g := &group{Fixture: &schedtest.Fixture{T: t, Ctx: t.Context(), API: server}, clock: testingclock.NewFakeClock(time.Now()), election: &election{}}
 	var members membership.Addresses
 	var listeners []net.Listener
 	for i, relay := range relays {
@@ -98,10 +138,10 @@ func (g *group) startReplica(members membership.Addresses, self membership.Membe
 		kubescheduler.WithProfiles(*profile), kubescheduler.WithFrameworkOutOfTreeRegistry(registry),
 		kubescheduler.WithPodInitialBackoffSeconds(0), kubescheduler.WithPodMaxBackoffSeconds(0))
 	g.Must(err)
-	term := func(context.Context) (int64, error) { return 1, nil }
+	term := func(context.Context) (int64, error) { return g.election.elect(self.Name), nil }
 	resigned := make(chan struct{})
 	replica, err := Attach(ctx, sched, []config.KubeSchedulerProfile{*profile}, client, client, feeds, member.Options{
-		Self: self, Listener: listener, Discovery: members, Fanout: 10, Patience: wire.Patience{Deadline: 2 * time.Second, Quorum: 100},
+		Self: self, Listener: listener, Discovery: members, Election: g.election, Fanout: 10, Patience: wire.Patience{Deadline: 2 * time.Second, Quorum: 100},
 		Elected: true, Resign: sync.OnceFunc(func() { close(resigned) }),
 	}, term)
 	g.Must(err)
@@ -317,16 +357,105 @@ func TestAnswerOfLostNodesIsDiscarded(t *testing.T) {
 }
 
 // TestLeaderExitsWhenItLearnsOfLaterTerm checks that a replica that knows a later term sends it to
-// the leader of an earlier term.
+// the leader of an earlier term, also if another replica leads for the later term.
 func TestLeaderExitsWhenItLearnsOfLaterTerm(t *testing.T) {
+	for next := range 2 {
+		g := newGroup(t, 3, schedtest.PlainNode("node", "4"))
+		leader, other := g.replicas[0], g.replicas[1]
+		earlier := *other.member.Assignment()
+		later := earlier
+		later.Leader = g.replicas[1+next].options.Self
+		later.Term = g.election.elect(later.Leader.Name)
+		other.member.Adopt(&later)
+		g.Must(other.Receive(leader.member.Self(), &wire.Batch{Assignments: []*wire.Assignment{&earlier}}))
+		g.awaitExit(leader, "leads for term 2")
+	}
+}
+
+// TestClaimedLeadershipIsIgnored has a replica claim to lead. Only a replica that was elected may assign
+// hash slots, and only for its term. A claim must not stop scheduling, now or in the next term.
+func TestClaimedLeadershipIsIgnored(t *testing.T) {
+	const farBeyondTheLease = 1<<38 - 1
+	g := newGroup(t, 3, schedtest.PlainNode("node", "8"))
+	leader, victim, hostile := g.replicas[0], g.replicas[1], g.replicas[2]
+	current := victim.member.Assignment()
+	for name, change := range map[string]func(*wire.Assignment){
+		"a term far beyond the Lease":                  func(a *wire.Assignment) { a.Term, a.Leader = farBeyondTheLease, hostile.options.Self },
+		"the next term":                                func(a *wire.Assignment) { a.Term, a.Leader = current.Term+1, hostile.options.Self },
+		"the term of the leader":                       func(a *wire.Assignment) { a.Number, a.Leader = 1<<24-1, hostile.options.Self },
+		"the leader's name":                            func(a *wire.Assignment) { a.Number = 1<<24 - 1 },
+		"the leader's name, a term beyond the Lease":   func(a *wire.Assignment) { a.Term = farBeyondTheLease },
+		"the receiver's name, a term beyond the Lease": func(a *wire.Assignment) { a.Term, a.Leader = farBeyondTheLease, victim.options.Self },
+	} {
+		for _, receiver := range []*testReplica{leader, victim} {
+			forged, before := *current, receiver.member.Assignment()
+			change(&forged)
+			g.Must(receiver.Receive("replica-2", &wire.Batch{Assignments: []*wire.Assignment{&forged}}))
+			if got := receiver.member.Assignment(); got != before {
+				t.Errorf("%s: %s follows term %d, number %d of %s", name, receiver.options.Self.Name, got.Term, got.Number, got.Leader.Name)
+			}
+		}
+	}
+	query := &wire.Request{
+		Query: &wire.Query{Pod: wire.MarshalObject(schedtest.PlainPod("pod", "1")), Profile: v1.DefaultSchedulerName, Offers: 1, Steps: 1},
+		From:  "replica-2", Term: current.Term, Number: current.Number,
+	}
+	if answer := victim.Answer(g.Ctx, query); len(answer.Absent) != 1 {
+		t.Errorf("Answer() to a query of a replica that does not lead = %+v, want the replica absent", answer)
+	}
+	g.API.Put(schedtest.PlainPod("now", "1"))
+	g.AwaitBound("now")
+	g.lead(1)
+	g.API.Put(schedtest.PlainPod("next", "1"))
+	g.AwaitBound("next")
+	if term := victim.member.Assignment().Term; term != current.Term+1 {
+		t.Errorf("the next leader leads for term %d, want %d", term, current.Term+1)
+	}
+	g.awaitExit(leader, "leads for term 2")
+}
+
+// TestReplicasStartAgainIfTheLeaseWasReplaced has a replica be elected for an earlier term than the
+// current one, as after somebody has deleted the leader election Lease. The others could not follow it.
+func TestReplicasStartAgainIfTheLeaseWasReplaced(t *testing.T) {
 	g := newGroup(t, 2, schedtest.PlainNode("node", "4"))
-	leader, other := g.replicas[0], g.replicas[1]
-	earlier := *other.member.Assignment()
-	later := earlier
-	later.Term, later.Leader = 7, other.options.Self
-	other.member.Adopt(&later)
-	g.Must(other.Receive(leader.member.Self(), &wire.Batch{Assignments: []*wire.Assignment{&earlier}}))
-	g.awaitExit(leader, "leads for term 7")
+	replaced := *g.replicas[1].member.Assignment()
+	g.election.set("replica-0", 0, nil)
+	replaced.Term = 0
+	g.Must(g.replicas[1].Receive("replica-0", &wire.Batch{Assignments: []*wire.Assignment{&replaced}}))
+	g.awaitExit(g.replicas[1], "the leader election Lease was replaced")
+}
+
+// TestLeaderIsFollowedWhileTheLeaseCannotBeRead checks that a replica follows a new leader also while it
+// cannot read the Lease, if the term is near the last one that it has verified. It exits when the Lease
+// proves that this leader was not elected.
+func TestLeaderIsFollowedWhileTheLeaseCannotBeRead(t *testing.T) {
+	for _, elected := range []bool{true, false} {
+		g := newGroup(t, 2, schedtest.PlainNode("node", "4"))
+		r, unreachable := g.replicas[1], errors.New("unreachable")
+		next := *r.member.Assignment()
+		g.election.set("replica-0", next.Term, unreachable)
+		next.Term += maxUnverifiedTerms + 1
+		if err := r.Receive("replica-0", &wire.Batch{Assignments: []*wire.Assignment{&next}}); !errors.Is(err, unreachable) {
+			t.Errorf("Receive() of a term that is not near = %v, want %v", err, unreachable)
+		}
+		next.Term--
+		g.Must(r.Receive("replica-0", &wire.Batch{Assignments: []*wire.Assignment{&next}}))
+		if term := r.member.Assignment().Term; term != next.Term {
+			t.Errorf("the replica follows term %d, want %d", term, next.Term)
+		}
+		if !elected {
+			g.election.set("replica-0", next.Term-1, nil)
+			g.awaitExit(r, "not elected")
+			continue
+		}
+		g.election.set("replica-0", next.Term, nil)
+		g.Eventually("the term is verified", func() error {
+			if term := r.verifiedTerm.Load(); term != next.Term {
+				return fmt.Errorf("the last verified term is %d", term)
+			}
+			return nil
+		})
+	}
 }
 
 // TestRelayWithoutOwnersResigns checks that a leading relay resigns when it is cut off from the

@@ -12,9 +12,8 @@ func (r *Replica) Connected(from string) { r.holder.Connected(from) }
 
 // Receive handles the messages in a batch from another replica.
 func (r *Replica) Receive(from string, b *wire.Batch) error {
-	for _, a := range b.Assignments {
-		r.member.Adopt(a)
-		r.member.SendNewerAssignment(from, a)
+	if err := r.receiveAssignments(from, b.Assignments); err != nil {
+		return err
 	}
 	for i := range b.Refreshing {
 		r.holder.BeginList(from, b.Refreshing[i].ID)
@@ -51,14 +50,19 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 	return nil
 }
 
-var errNotReady = errors.New("this replica does not follow the query's assignment of hash slots, or has not loaded all nodes and pods that belong to it")
+var (
+	errNotReady  = errors.New("this replica does not follow the query's assignment of hash slots, or has not loaded all nodes and pods that belong to it")
+	errNotLeader = errors.New("the query does not come from the leader that this replica follows")
+)
 
 // Answer answers a query of the leader. If this replica has not loaded all nodes and pods of the query's
 // assignment, the answer lists this replica as absent.
 func (r *Replica) Answer(ctx context.Context, q *wire.Request) *wire.Answer {
 	self := r.member.Self()
 	answer, err := (*wire.Answer)(nil), errNotReady
-	if r.member.Ready(q.Term, q.Number) {
+	if a := r.member.Assignment(); a != nil && a.Leader.Name != q.From {
+		err = errNotLeader
+	} else if r.member.Ready(q.Term, q.Number) {
 		answer, err = r.holder.Answer(ctx, q.From, q, self)
 		if err == nil && !r.member.Ready(q.Term, q.Number) {
 			// An assignment that arrived meanwhile may have removed nodes before they were read.

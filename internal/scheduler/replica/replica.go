@@ -32,6 +32,8 @@ type Replica struct {
 	ctx     context.Context
 	sched   *kubescheduler.Scheduler
 	dial    *wire.Dialer
+	// verifiedTerm is the last term for which this replica has verified who was elected.
+	verifiedTerm atomic.Int64
 	// leaving is true if this replica is about to exit.
 	leaving atomic.Bool
 	// present is the context of discovery: the other replicas discover this one until withdraw ends
@@ -99,14 +101,14 @@ func (r *Replica) Run(ctx context.Context) error {
 	go func() {
 		defer close(r.withdrawn)
 		switch err := r.options.Discovery.Run(r.present); {
-		case errors.Is(err, membership.ErrNameTaken):
+		case errors.Is(err, membership.ErrNameTaken), errors.Is(err, membership.ErrNotOurLease):
 			end(err)
 		case err != nil:
 			r.logger.Error(err, "Announcing this replica failed")
 		}
 	}()
 	err := wire.Serve(ctx, r.options.Listener, r.options.TLS, r, r.dial)
-	if cause := context.Cause(ctx); errors.Is(cause, membership.ErrNameTaken) {
+	if cause := context.Cause(ctx); errors.Is(cause, membership.ErrNameTaken) || errors.Is(cause, membership.ErrNotOurLease) {
 		return cause
 	}
 	return err
@@ -133,9 +135,23 @@ func (r *Replica) startLeading(term func(context.Context) (int64, error)) {
 	if err != nil {
 		r.exit(err, "Reading the leader's term failed")
 	}
+	r.verifiedTerm.Store(max(r.verifiedTerm.Load(), number))
 	r.leader.Start(r.ctx, number)
 	close(r.leading)
 	r.logger.Info("Leading", "term", number)
+}
+
+// Transitions returns the smallest number of transitions that the leader election Lease may have while this
+// replica holds it, because it counts the terms. If the Lease was deleted, it counts from 0 again, but the
+// terms must not decrease.
+func (r *Replica) Transitions() int64 {
+	if term := r.leader.Term(); term > 0 {
+		return term - 1
+	}
+	if last := r.member.Assignment(); last != nil {
+		return last.Term
+	}
+	return 0
 }
 
 // Leads returns a channel that is closed when this replica leads and all owners of nodes are ready.

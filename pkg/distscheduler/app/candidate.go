@@ -11,6 +11,14 @@ type candidate struct {
 	resourcelock.Interface
 	// mayLead returns an error if this replica must not lead.
 	mayLead func(context.Context) error
+	// transitions returns the smallest number of transitions of the lock object. It counts the terms of
+	// the leaders, and must not decrease if the object was deleted.
+	transitions func() int64
+}
+
+func (c candidate) counted(record resourcelock.LeaderElectionRecord) resourcelock.LeaderElectionRecord {
+	record.LeaderTransitions = max(record.LeaderTransitions, int(c.transitions()))
+	return record
 }
 
 // Create creates the lock object and acquires it.
@@ -18,7 +26,7 @@ func (c candidate) Create(ctx context.Context, record resourcelock.LeaderElectio
 	if err := c.mayLead(ctx); err != nil {
 		return err
 	}
-	return c.Interface.Create(ctx, record)
+	return c.Interface.Create(ctx, c.counted(record))
 }
 
 // Update acquires, renews or releases the lock. It can always release the lock.
@@ -28,5 +36,5 @@ func (c candidate) Update(ctx context.Context, record resourcelock.LeaderElectio
 			return err
 		}
 	}
-	return c.Interface.Update(ctx, record)
+	return c.Interface.Update(ctx, c.counted(record))
 }

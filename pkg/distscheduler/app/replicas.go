@@ -12,10 +12,11 @@ import (
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
@@ -95,7 +96,8 @@ func (r *replicas) attach(ctx context.Context, cfg *schedulerconfig.CompletedCon
 	self := r.self(listener)
 	var certificates *wire.TLS
 	if r.cert != "" {
-		if certificates, err = wire.NewTLS(ctx, r.cert, r.key, r.ca); err != nil {
+		identity := membership.Identity{Group: r.group, Name: self.Name}
+		if certificates, err = wire.NewTLS(ctx, identity, r.cert, r.key, r.ca); err != nil {
 			return nil, err
 		}
 	}
@@ -116,19 +118,39 @@ func (r *replicas) attach(ctx context.Context, cfg *schedulerconfig.CompletedCon
 		Self: self, Listener: listener, TLS: certificates, Discovery: discovery, Fanout: r.fanout,
 		Patience: wire.Patience{Deadline: r.deadline, Quorum: r.quorum, Grace: r.grace}, Config: digest(profiles),
 	}
-	if cfg.LeaderElection != nil {
-		opts.Elected, opts.Resign = true, sync.OnceFunc(func() { close(r.resigned) })
+	if cfg.LeaderElection == nil {
+		opts.Election = membership.ClockElection{}
+		return replica.Attach(ctx, sched, profiles, watchClient, cfg.Client, feeds, opts, startTerm)
 	}
+	if err := nameCandidate(cfg.LeaderElection.Lock, self.Name); err != nil {
+		return nil, err
+	}
+	lock := cfg.ComponentConfig.LeaderElection
+	election := membership.NewLeaseElection(cfg.Client, lock.ResourceNamespace, lock.ResourceName)
+	opts.Election, opts.Elected, opts.Resign = election, true, sync.OnceFunc(func() { close(r.resigned) })
 	attached, err := replica.Attach(ctx, sched, profiles, watchClient, cfg.Client, feeds, opts,
-		func(ctx context.Context) (int64, error) { return leaderTerm(ctx, cfg) })
+		func(ctx context.Context) (int64, error) { return election.Term(ctx, self.Name) })
 	if err != nil {
 		return nil, err
 	}
-	if cfg.LeaderElection != nil {
-		cfg.LeaderElection.Lock = candidate{cfg.LeaderElection.Lock, attached.MayLead}
-	}
+	cfg.LeaderElection.Lock = candidate{cfg.LeaderElection.Lock, attached.MayLead, attached.Transitions}
 	return attached, nil
 }
+
+// nameCandidate makes a replica hold the leader election Lease under its name, so that the other replicas
+// can check which replica was elected.
+func nameCandidate(lock resourcelock.Interface, replica string) error {
+	lease, ok := lock.(*resourcelock.LeaseLock)
+	if !ok {
+		return fmt.Errorf("leader election by %T: replicas require leaderElection.resourceLock: leases", lock)
+	}
+	lease.LockConfig.Identity = membership.HolderIdentity(replica, string(uuid.NewUUID()))
+	return nil
+}
+
+// startTerm returns the term of a leader without leader election: the current Unix time, so that the other
+// replicas follow the one that started last.
+func startTerm(context.Context) (int64, error) { return time.Now().Unix(), nil }
 
 // digest returns a digest of the profiles. Replicas compare it to detect different configurations.
 func digest(profiles []config.KubeSchedulerProfile) string {
@@ -138,25 +160,6 @@ func digest(profiles []config.KubeSchedulerProfile) string {
 	}
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:8])
-}
-
-// leaderTerm returns the term of this leader: the number of transitions of the leader election Lease plus 1.
-// Without leader election it returns the current Unix time, so that the other replicas follow the one that
-// started last.
-func leaderTerm(ctx context.Context, cfg *schedulerconfig.CompletedConfig) (int64, error) {
-	election := cfg.ComponentConfig.LeaderElection
-	if cfg.LeaderElection == nil {
-		return time.Now().Unix(), nil
-	}
-	lease, err := cfg.Client.CoordinationV1().Leases(election.ResourceNamespace).Get(ctx, election.ResourceName, metav1.GetOptions{})
-	if err != nil {
-		return 0, err
-	}
-	transitions := int64(1)
-	if lease.Spec.LeaseTransitions != nil {
-		transitions += int64(*lease.Spec.LeaseTransitions)
-	}
-	return transitions, nil
 }
 
 // setup creates a scheduler as kube-scheduler's Setup does (cmd/kube-scheduler/app/server.go), except that the

@@ -42,17 +42,21 @@ func TestReplicaPeersAreValidated(t *testing.T) {
 type countingLock struct {
 	resourcelock.Interface
 	writes int
+	// transitions is the number of transitions that was last written.
+	transitions int
 }
 
 func (l *countingLock) Identity() string { return "self" }
 
-func (l *countingLock) Create(context.Context, resourcelock.LeaderElectionRecord) error {
+func (l *countingLock) Create(_ context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.writes++
+	l.transitions = record.LeaderTransitions
 	return nil
 }
 
-func (l *countingLock) Update(context.Context, resourcelock.LeaderElectionRecord) error {
+func (l *countingLock) Update(_ context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.writes++
+	l.transitions = record.LeaderTransitions
 	return nil
 }
 
@@ -60,7 +64,7 @@ func (l *countingLock) Update(context.Context, resourcelock.LeaderElectionRecord
 // acquire the Lease but can release it.
 func TestCandidateThatMayNotLeadDoesNotAcquireLease(t *testing.T) {
 	lease, refusal := &countingLock{}, errors.New("alone")
-	c := candidate{lease, func(context.Context) error { return refusal }}
+	c := candidate{lease, func(context.Context) error { return refusal }, func() int64 { return 0 }}
 	acquired := resourcelock.LeaderElectionRecord{HolderIdentity: "self"}
 	if c.Create(t.Context(), acquired) != refusal || c.Update(t.Context(), acquired) != refusal || lease.writes != 0 {
 		t.Errorf("a candidate that may not lead acquired the Lease with %d writes, want error %v and 0 writes", lease.writes, refusal)
@@ -72,6 +76,42 @@ func TestCandidateThatMayNotLeadDoesNotAcquireLease(t *testing.T) {
 	refusal = nil
 	if c.Create(t.Context(), acquired) != nil || c.Update(t.Context(), acquired) != nil || lease.writes != 3 {
 		t.Errorf("a candidate that may lead did not acquire the Lease: %d writes, want 3", lease.writes)
+	}
+}
+
+// TestTransitionsDoNotDecrease checks that a candidate that knows a term counts from there if the Lease
+// was deleted or replaced, and that each write of the leader keeps the number.
+func TestTransitionsDoNotDecrease(t *testing.T) {
+	lease, known := &countingLock{}, int64(7)
+	c := candidate{lease, func(context.Context) error { return nil }, func() int64 { return known }}
+	created, renewed, released := resourcelock.LeaderElectionRecord{HolderIdentity: "self"}, resourcelock.LeaderElectionRecord{HolderIdentity: "self"}, resourcelock.LeaderElectionRecord{}
+	for _, write := range []func() error{
+		func() error { return c.Create(t.Context(), created) },
+		func() error { return c.Update(t.Context(), renewed) },
+		func() error { return c.Update(t.Context(), released) },
+	} {
+		if err := write(); err != nil || lease.transitions != 7 {
+			t.Errorf("writing the Lease = %v with %d transitions, want 7", err, lease.transitions)
+		}
+	}
+	if err := c.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "self", LeaderTransitions: 9}); err != nil || lease.transitions != 9 {
+		t.Errorf("writing a Lease with 9 transitions = %v with %d transitions, want 9", err, lease.transitions)
+	}
+}
+
+// TestLeaseHasTheNameOfTheReplica checks that the other replicas can read from the Lease which replica
+// was elected.
+func TestLeaseHasTheNameOfTheReplica(t *testing.T) {
+	lock := &resourcelock.LeaseLock{LockConfig: resourcelock.ResourceLockConfig{Identity: "host_1"}}
+	if err := nameCandidate(lock, "replica-1"); err != nil {
+		t.Fatal(err)
+	}
+	first := lock.Identity()
+	if err := nameCandidate(lock, "replica-1"); err != nil || lock.Identity() == first || !strings.HasPrefix(first, "replica-1_") {
+		t.Errorf("identities of two processes = %q and %q (error %v), want different ones that begin with replica-1_", first, lock.Identity(), err)
+	}
+	if err := nameCandidate(&countingLock{}, "replica-1"); err == nil {
+		t.Error("nameCandidate() of a lock that is not a Lease = nil, want an error")
 	}
 }
 

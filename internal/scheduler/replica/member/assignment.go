@@ -17,7 +17,7 @@ import (
 func (m *Member) SendNewerAssignment(from string, a *wire.Assignment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if latest := m.assignment; latest.Term > a.Term {
+	if latest := m.assignment; latest != nil && latest.Term > a.Term {
 		m.send(from, func(b *wire.Batch) { b.Assignments = append(b.Assignments, latest) })
 	}
 }

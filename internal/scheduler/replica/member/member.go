@@ -105,6 +105,8 @@ type Options struct {
 	Listener  net.Listener
 	TLS       *wire.TLS
 	Discovery membership.Discovery
+	// Election knows which replica leads for which term.
+	Election membership.Election
 	// Fanout is the maximal number of replicas to which one replica sends a query.
 	Fanout int
 	// Patience limits the time for which queries wait for answers.

@@ -64,6 +64,9 @@ const (
 	claimTimeout      = leaseRenewInterval + 2*time.Second
 )
 
+// ErrNotOurLease is returned if a Lease with the name of this replica's Lease belongs to somebody else.
+var ErrNotOurLease = errors.New("the Lease exists and is not of this group of replicas: choose another --replica-name or --replica-group, or delete the Lease")
+
 // ErrNameTaken is returned if two processes run with one replica name.
 var ErrNameTaken = errors.New("another replica has the same name: give each replica its own --replica-name")
 
@@ -73,7 +76,10 @@ func NewLeases(client kubernetes.Interface, namespace, group string, self Member
 }
 
 // name returns the name of this replica's Lease.
-func (l *Leases) name() string { return l.group + "-replica-" + l.self.Name }
+func (l *Leases) name() string { return l.nameOf(l.self.Name) }
+
+// nameOf returns the name of the Lease of a replica.
+func (l *Leases) nameOf(replica string) string { return l.group + "-replica-" + replica }
 
 // Run renews the Lease of this replica until the context ends, and then deletes it. It returns
 // [ErrNameTaken] if another process has the same replica name. The process that started later fails if
@@ -130,8 +136,9 @@ func (l *Leases) release(ctx context.Context) error {
 }
 
 // claim waits until this process may use its replica name. It returns immediately if there is no Lease,
-// or if the Lease has this replica's address, because then a previous process wrote it. Otherwise it
-// returns ErrNameTaken if the Lease is renewed within claimTimeout, and nil if it is not.
+// or if the Lease has this replica's address, because then a previous process wrote it. It returns
+// ErrNotOurLease if no replica of the group has written the Lease. Otherwise it returns ErrNameTaken if the
+// Lease is renewed within claimTimeout, and nil if it is not.
 func (l *Leases) claim(ctx context.Context) error {
 	var last time.Time
 	for since := time.Now(); ctx.Err() == nil && time.Since(since) < claimTimeout; {
@@ -143,6 +150,8 @@ func (l *Leases) claim(ctx context.Context) error {
 			// Start the wait again: if the API server is unreachable, the other process may be unable
 			// to renew its Lease, too.
 			since = time.Now()
+		case lease.Labels[GroupLabel] != l.group:
+			return fmt.Errorf("lease %s/%s: %w", l.namespace, l.name(), ErrNotOurLease)
 		case lease.Annotations[AddressAnnotation] == l.self.Address || lease.Spec.RenewTime == nil:
 			return nil
 		case !last.IsZero() && !last.Equal(lease.Spec.RenewTime.Time):
@@ -224,6 +233,9 @@ func (l *Leases) Members() []Member {
 			continue
 		}
 		name := *lease.Spec.HolderIdentity
+		if lease.Name != l.nameOf(name) {
+			continue
+		}
 		if last := l.renewals[name]; !last.renewTime.Equal(lease.Spec.RenewTime.Time) {
 			l.renewals[name] = renewal{renewTime: lease.Spec.RenewTime.Time, observed: now}
 		}

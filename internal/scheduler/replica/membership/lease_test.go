@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 )
 
 // newLeaseServer returns a fake API server that, unlike the fake of client-go, refuses
@@ -134,4 +135,60 @@ func TestKilledReplicaRestartsUnderItsName(t *testing.T) {
 			<-result
 		})
 	}
+}
+
+// TestForeignLeaseIsNotOverwritten checks that a replica does not take or delete a Lease of its name
+// that is not of its group.
+func TestForeignLeaseIsNotOverwritten(t *testing.T) {
+	for kind, foreignLabels := range map[string]map[string]string{"no labels": nil, "another group": {GroupLabel: "other"}} {
+		synctest.Test(t, func(t *testing.T) {
+			server := newLeaseServer()
+			l := NewLeases(server, "default", "group", Member{Name: "name", Address: "10.0.0.1:7000"})
+			foreign := &coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Name: l.name(), Namespace: "default", Labels: foreignLabels},
+				Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("somebody")},
+			}
+			if _, err := server.CoordinationV1().Leases("default").Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			result, stop := l.start(t)
+			defer stop()
+			if err := <-result; !errors.Is(err, ErrNotOurLease) {
+				t.Errorf("%s: Run() = %v, want %v", kind, err, ErrNotOurLease)
+			}
+			lease, err := server.CoordinationV1().Leases("default").Get(t.Context(), l.name(), metav1.GetOptions{})
+			if err != nil || *lease.Spec.HolderIdentity != "somebody" {
+				t.Errorf("%s: the Lease is %v (error %v), want it unchanged", kind, lease, err)
+			}
+		})
+	}
+}
+
+// TestLeaseOfAnotherNameIsIgnored checks that a replica cannot announce another one: a Lease counts only
+// for the replica after which it is named.
+func TestLeaseOfAnotherNameIsIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := newLeaseServer()
+		honest := NewLeases(server, "default", "group", Member{Name: "honest", Address: "10.0.0.1:7000"})
+		hostile := NewLeases(server, "default", "group", Member{Name: "hostile", Address: "10.0.0.2:7000"})
+		honestResult, stopHonest := honest.start(t)
+		hostileResult, stopHostile := hostile.start(t)
+		time.Sleep(time.Second)
+		lease, err := server.CoordinationV1().Leases("default").Get(t.Context(), hostile.name(), metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease.Name, lease.ResourceVersion, lease.Spec.HolderIdentity = "group-replica-forged", "", ptr.To("third")
+		if _, err := server.CoordinationV1().Leases("default").Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if members := honest.Members(); len(members) != 2 || members[1].Name != "hostile" {
+			t.Errorf("Members() = %v, want honest and hostile", members)
+		}
+		stopHonest()
+		stopHostile()
+		<-honestResult
+		<-hostileResult
+	})
 }

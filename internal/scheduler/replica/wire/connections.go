@@ -11,22 +11,28 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// connections are client connections to other replicas, by address.
+// connections are client connections to other replicas.
 type connections struct {
 	mu   sync.Mutex
-	open map[string]*grpc.ClientConn
+	open map[target]*grpc.ClientConn
 }
 
-// get returns the connection to an address, and creates it if there is none. gRPC connects in the
+// target is a replica to which a connection leads. The name matters too, because the certificate of the
+// other side must have it.
+type target struct{ name, address string }
+
+func targetOf(m membership.Member) target { return target{m.Name, m.Address} }
+
+// get returns the connection to a replica, and creates it if there is none. gRPC connects in the
 // background.
-func (c *connections) get(address string, certificates *TLS) (*grpc.ClientConn, error) {
+func (c *connections) get(to membership.Member, certificates *TLS) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if connection := c.open[address]; connection != nil {
+	if connection := c.open[targetOf(to)]; connection != nil {
 		return connection, nil
 	}
-	connection, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(certificates.credentials()),
+	connection, err := grpc.NewClient("passthrough:///"+to.Address,
+		grpc.WithTransportCredentials(certificates.clientCredentials(to.Name)),
 		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connectionWindow),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(codec{}), grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout, PermitWithoutStream: true}),
@@ -39,25 +45,25 @@ func (c *connections) get(address string, certificates *TLS) (*grpc.ClientConn, 
 		return nil, err
 	}
 	if c.open == nil {
-		c.open = map[string]*grpc.ClientConn{}
+		c.open = map[target]*grpc.ClientConn{}
 	}
-	c.open[address] = connection
+	c.open[targetOf(to)] = connection
 	return connection, nil
 }
 
 // Keep closes the connections to all replicas except the given members.
 func (d *Dialer) Keep(members []membership.Member) {
-	addresses := map[string]bool{}
+	targets := map[target]bool{}
 	for _, member := range members {
-		addresses[member.Address] = true
+		targets[targetOf(member)] = true
 	}
 	c := &d.connections
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for address, connection := range c.open {
-		if !addresses[address] {
+	for to, connection := range c.open {
+		if !targets[to] {
 			connection.Close()
-			delete(c.open, address)
+			delete(c.open, to)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func (d *Dialer) forward(q *Request) func(context.Context, *membership.Branch) (
 // Query sends a query to the root of a branch and returns its answer, which includes the
 // answers of q.Branches. It returns an error if the answer is malformed.
 func (d *Dialer) Query(ctx context.Context, b *membership.Branch, q *Request) (*Answer, error) {
-	connection, err := d.connections.get(b.Member.Address, d.certificates)
+	connection, err := d.connections.get(b.Member, d.certificates)
 	if err != nil {
 		return nil, err
 	}

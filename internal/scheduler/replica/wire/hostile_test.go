@@ -2,116 +2,15 @@ package wire
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
-
-// authority is a CA that signs certificates of replicas.
-type authority struct {
-	t    *testing.T
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-	file string
-}
-
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t, file: filepath.Join(t.TempDir(), "ca.crt")}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	a.cert, a.key = template, a.newKey()
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &a.key.PublicKey, a.key)
-	a.must(err)
-	a.write(a.file, "CERTIFICATE", der)
-	return a
-}
-
-func (a *authority) must(err error) {
-	a.t.Helper()
-	if err != nil {
-		a.t.Fatal(err)
-	}
-}
-
-func (a *authority) newKey() *ecdsa.PrivateKey {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	a.must(err)
-	return key
-}
-
-func (a *authority) write(path, kind string, der []byte) {
-	a.must(os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
-}
-
-// issue returns the TLS files of a replica: a certificate of this authority, and the CA of the
-// authority that the replica trusts.
-func (a *authority) issue(trusted *authority) *TLS {
-	key, folder := a.newKey(), a.t.TempDir()
-	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "replica"}, NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	a.must(err)
-	secret, err := x509.MarshalECPrivateKey(key)
-	a.must(err)
-	cert, keyFile := filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key")
-	a.write(cert, "CERTIFICATE", der)
-	a.write(keyFile, "EC PRIVATE KEY", secret)
-	certificates, err := NewTLS(a.t.Context(), cert, keyFile, trusted.file)
-	a.must(err)
-	return certificates
-}
-
-// serveTLS starts a server and returns its address.
-func serveTLS(t *testing.T, certificates *TLS, handler Handler) string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = Serve(t.Context(), listener, certificates, handler, NewDialer(certificates)) }()
-	return listener.Addr().String()
-}
-
-// TestPeersOfAnotherCAAreRejected checks that clients and servers reject peers whose certificate is
-// not signed by their CA.
-func TestPeersOfAnotherCAAreRejected(t *testing.T) {
-	groupCA, otherCA := newAuthority(t), newAuthority(t)
-	replica := membership.Branch{Member: membership.Member{Name: "server", Address: serveTLS(t, groupCA.issue(groupCA), &recorder{answer: &Answer{}})}}
-	impostor := membership.Branch{Member: membership.Member{Name: "impostor", Address: serveTLS(t, otherCA.issue(groupCA), &recorder{answer: &Answer{}})}}
-	for _, c := range []struct {
-		name     string
-		dialer   *Dialer
-		branch   *membership.Branch
-		accepted bool
-	}{
-		{"client and server of the same CA", NewDialer(groupCA.issue(groupCA)), &replica, true},
-		{"client of another CA", NewDialer(otherCA.issue(groupCA)), &replica, false},
-		{"client without a certificate", NewDialer(nil), &replica, false},
-		{"server of another CA", NewDialer(groupCA.issue(groupCA)), &impostor, false},
-	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		_, err := c.dialer.Query(ctx, c.branch, seedRequest())
-		cancel()
-		if (err == nil) != c.accepted {
-			t.Errorf("%s: Query() = %v, want success: %v", c.name, err, c.accepted)
-		}
-	}
-}
 
 // TestServeRequiresCertificatesBeyondLoopback checks that Serve without certificates rejects a
 // listener on all addresses.
@@ -133,7 +32,7 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 	address, stop := serve(t, "127.0.0.1:0", receiver)
 	defer stop()
 	dialer := NewDialer(nil)
-	connection, err := dialer.connections.get(address, nil)
+	connection, err := dialer.connections.get(membership.Member{Address: address}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

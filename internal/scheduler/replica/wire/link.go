@@ -294,7 +294,7 @@ func (l *Link) open(ctx context.Context, cancel func()) (func(*Batch) error, <-c
 		l.local.Connected(l.from)
 		return func(b *Batch) error { return l.local.Receive(l.from, b) }, ended, nil
 	}
-	connection, err := l.dial.connections.get(l.to.Address, l.dial.certificates)
+	connection, err := l.dial.connections.get(l.to, l.dial.certificates)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -13,7 +13,12 @@ var (
 		Help:           "Number of connections to another replica that ended or could not be opened, by replica; after each, this replica sends its whole state to the other one again",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"replica"})
+	rejectedConnections = metrics.NewCounter(&metrics.CounterOpts{
+		Subsystem: "scheduler", Name: "replica_rejected_connections_total",
+		Help:           "Number of connections between replicas that failed because of a certificate: it is of another CA, expired, or not for the replica that was expected",
+		StabilityLevel: metrics.ALPHA,
+	})
 )
 
 // RegisterMetrics registers the metrics of this package at the first call.
-var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(linkResets) })
+var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(linkResets, rejectedConnections) })

@@ -46,12 +46,12 @@ func Serve(ctx context.Context, listener net.Listener, certificates *TLS, handle
 		return fmt.Errorf("replicas that listen on %v need certificates: set --replica-cert-file, --replica-key-file and --replica-ca-file", listener.Addr())
 	}
 	server := grpc.NewServer(
-		grpc.Creds(certificates.credentials()), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(1024),
+		grpc.Creds(certificates.serverCredentials()), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(1024),
 		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connectionWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingInterval / 2, PermitWithoutStream: true}),
 	)
-	server.RegisterService(service(handler, dial), handler)
+	server.RegisterService(service(handler, dial, certificates != nil), handler)
 	go func() {
 		<-ctx.Done()
 		server.Stop()
@@ -60,8 +60,8 @@ func Serve(ctx context.Context, listener net.Listener, certificates *TLS, handle
 }
 
 // service describes the gRPC service with its two methods: Query answers a query and Send
-// receives batches.
-func service(handler Handler, dial *Dialer) *grpc.ServiceDesc {
+// receives batches. If authenticated is true, callers have certificates with their names.
+func service(handler Handler, dial *Dialer, authenticated bool) *grpc.ServiceDesc {
 	all := &sessions{latest: map[string]*session{}}
 	return &grpc.ServiceDesc{
 		ServiceName: serviceName,
@@ -77,13 +77,14 @@ func service(handler Handler, dial *Dialer) *grpc.ServiceDesc {
 			return Gather(ctx, func() *Answer { return handler.Answer(ctx, q) }, q.Branches, q.Patience, q.Query.Offers, dial.forward(q)), nil
 		}}},
 		Streams: []grpc.StreamDesc{{StreamName: "Send", ClientStreams: true, ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
-			return receive(handler, all, stream)
+			return receive(handler, all, stream, authenticated)
 		}}},
 	}
 }
 
-// receive processes the batches of one connection.
-func receive(handler Handler, all *sessions, stream grpc.ServerStream) error {
+// receive processes the batches of one connection. If authenticated is true, the certificate of the
+// sender must have the name in the batches.
+func receive(handler Handler, all *sessions, stream grpc.ServerStream, authenticated bool) error {
 	first := &Batch{}
 	if err := stream.RecvMsg(first); err != nil {
 		return err
@@ -91,11 +92,17 @@ func receive(handler Handler, all *sessions, stream grpc.ServerStream) error {
 	if first.From == "" {
 		return status.Error(codes.InvalidArgument, "the first batch has no sender")
 	}
+	if caller, known := callerOf(stream.Context()); authenticated && (!known || caller != first.From) {
+		return status.Errorf(codes.PermissionDenied, "a batch of replica %q with a certificate of replica %q", first.From, caller)
+	}
 	go sendHeartbeats(stream)
 	s := all.begin(first.From)
 	defer all.end(first.From, s)
 	for b := first; ; {
 		err := b.validate()
+		if err == nil && b.From != "" && b.From != first.From {
+			err = malformed("batch with another sender than the first")
+		}
 		if err != nil {
 			return status.Error(codes.InvalidArgument, err.Error())
 		}
