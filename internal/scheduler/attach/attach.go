@@ -75,6 +75,9 @@ func New(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile)
 	if err != nil {
 		return nil, err
 	}
+	for _, fw := range sched.Profiles {
+		wakePreemptors(fw)
+	}
 	sched.Cache = parts.Cache
 	sched.NextEntity = func(logger klog.Logger) (framework.QueuedEntityInfo, error) {
 		parts.Cache.EndCycle(logger)
@@ -114,7 +117,6 @@ func Build(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfil
 		if err := r.AddProfile(fw, cfg); err != nil {
 			return nil, err
 		}
-		wakePreemptors(fw)
 		if err := guard.Wrap(fw, limits); err != nil {
 			return nil, err
 		}

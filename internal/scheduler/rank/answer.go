@@ -44,9 +44,6 @@ func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer,
 	if err != nil {
 		return nil, err
 	}
-	if query.Preempt {
-		return r.proposeAround(ctx, query, class, indexClass, pod.Pod, nominated, refused)
-	}
 	a := &wire.Answer{}
 	if query.NodeByNode {
 		w := &nodeWalk{ctx: ctx, class: class, pod: pod.Pod, except: sets.New(query.Exclude...), refused: refused}
@@ -54,6 +51,9 @@ func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer,
 		a.InUse = r.Cluster.ClaimsInUse(pod.Pod)
 	} else {
 		a.Summary, err = r.summarize(indexClass, query, nominated)
+	}
+	if err == nil && query.Preempt {
+		err = r.proposeAround(ctx, query, a, class, indexClass, pod.Pod, nominated, refused)
 	}
 	if err != nil {
 		return nil, err

@@ -125,55 +125,48 @@ func (d *dryCounts) checkCounters(node string) *fwk.Status {
 	return StatusOf(cl.CounterRefusal(reason, counter, 1))
 }
 
-// proposeAround proposes victims while nominated pods count on their nodes. If the query requests it, it
-// first evaluates each node separately, which adds to refused.
+// proposeAround proposes victims while nominated pods count on their nodes. The answer has the summary of the
+// same nodes: if it offers one, no pod needs to be evicted.
 func (r *Ranker) proposeAround(
-	ctx context.Context, query *wire.Query, cl *Class, indexClass *index.Class, pod *v1.Pod, nominated []index.Nominated, refused map[index.NodeID]*fwk.Status,
-) (a *wire.Answer, err error) {
-	indexClass.WithNominated(nominated, func() {
-		if query.NodeByNode {
-			w := &nodeWalk{ctx: ctx, class: cl, pod: pod, refused: refused}
-			for _, id := range w.nodeIDs("") {
-				if _, err = w.verdict(id); err != nil {
-					return
-				}
-			}
+	ctx context.Context, query *wire.Query, a *wire.Answer, cl *Class, indexClass *index.Class, pod *v1.Pod, nominated []index.Nominated, refused map[index.NodeID]*fwk.Status,
+) (err error) {
+	for _, name := range query.Exclude {
+		// Plugins of the leader have rejected these nodes, and evicting pods there does not help.
+		if n := r.Cluster.Lookup(name); n != nil {
+			delete(refused, n.ID)
 		}
-		a, err = r.propose(ctx, query, cl, indexClass, pod, refused)
-	})
-	return a, err
+	}
+	indexClass.WithNominated(nominated, func() { err = r.propose(ctx, query, a, cl, indexClass, pod, refused) })
+	return err
 }
 
-// propose returns an answer with the best node of this replica on which a pod would fit if other pods were
-// evicted.
+// propose adds to an answer the best node of this replica on which a pod would fit if other pods were evicted.
 func (r *Ranker) propose(
-	ctx context.Context, query *wire.Query, cl *Class, indexClass *index.Class, pod *v1.Pod, refused map[index.NodeID]*fwk.Status,
-) (*wire.Answer, error) {
+	ctx context.Context, query *wire.Query, a *wire.Answer, cl *Class, indexClass *index.Class, pod *v1.Pod, refused map[index.NodeID]*fwk.Status,
+) error {
 	if len(query.Counters) != len(cl.Spec.Counters) {
-		return nil, errors.New("the affinity terms of other pods have changed since the query for the counters")
+		return errors.New("the affinity terms of other pods have changed since the query for the counters")
 	}
-	a := &wire.Answer{Values: []string{wire.NoValue, ""}}
 	run := &dryRun{class: cl, indexClass: indexClass, counts: cl.mergedCounters(query)}
 	potential, own := run.potential(refused, pod.Status.NominatedNodeName)
 	evaluator := cl.profile.DryRuns.Evaluator
 	if eligible, reason := evaluator.PodEligibleToPreemptOthers(ctx, pod, own); !eligible {
 		a.Ineligible = reason
-		return a, nil
+		return nil
 	}
-	a.Summary.Nodes = r.Cluster.Index.Len()
 	if len(potential) == 0 {
-		return a, nil
+		return nil
 	}
 	state := cl.state.Clone()
 	state.Write(dryRunKey, &dryCounts{run: run, delta: make([]int64, len(cl.Spec.Counters))})
 	budgets, err := cl.profile.Framework.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister().List(labels.Everything())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	offset, wanted := evaluator.GetOffsetAndNumCandidates(int32(len(potential)))
 	candidates, statuses, err := evaluator.DryRunPreemption(ctx, state, pod, potential, budgets, offset, wanted)
 	if err != nil && len(candidates) == 0 {
-		return nil, err
+		return err
 	}
 	statuses.ForEachExplicitNode(func(_ string, status *fwk.Status) { a.AddRefusal(refusalOf(status, 1)) })
 	if best := evaluator.SelectCandidate(ctx, candidates); best != nil {
@@ -183,7 +176,7 @@ func (r *Ranker) propose(
 		}
 		a.Candidates = []wire.Candidate{candidate}
 	}
-	return a, nil
+	return nil
 }
 
 // mergedCounters returns the counters of all replicas from a query, with the value numbers of this replica.

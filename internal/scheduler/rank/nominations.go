@@ -36,9 +36,10 @@ type Nominations struct {
 	remote map[string][]fwk.PodInfo
 }
 
-// Nominee is a pod that is nominated to a node.
+// Nominee is a pod that is nominated to a node. Version is its resource version.
 type Nominee struct {
 	UID      types.UID
+	Version  string
 	priority int32
 	usage    usage
 }
@@ -173,7 +174,7 @@ func (n *Nominations) ByNode() map[string][]Nominee {
 // newNominee returns the data that the ranker needs of a nominated pod.
 func newNominee(info fwk.PodInfo) Nominee {
 	pod := info.GetPod()
-	return Nominee{UID: pod.UID, priority: corev1helpers.PodPriority(pod), usage: newUsage(info)}
+	return Nominee{UID: pod.UID, Version: pod.ResourceVersion, priority: corev1helpers.PodPriority(pod), usage: newUsage(info)}
 }
 
 // requestedByNominated returns the summed requests and the number of those nominees for which a pod must

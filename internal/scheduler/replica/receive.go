@@ -8,7 +8,10 @@ import (
 )
 
 // Connected handles a new connection from a replica, which sends its whole state again on it.
-func (r *Replica) Connected(from string) { r.holder.Connected(from) }
+func (r *Replica) Connected(from string) {
+	r.holder.Connected(from)
+	r.leader.Connected()
+}
 
 // Receive handles the messages in a batch from another replica.
 func (r *Replica) Receive(from string, b *wire.Batch) error {
@@ -33,7 +36,7 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 	for i := range b.Refreshed {
 		refresh := &b.Refreshed[i]
 		slots := r.member.SlotsOf(from, refresh.Slots)
-		r.holder.EndList(from, refresh.ID, slots, refresh.Version)
+		r.member.EndList(from, refresh, slots)
 		r.leader.EndList(from, refresh.ID, slots)
 		r.member.HandleRefreshed(from, refresh)
 	}

@@ -36,6 +36,8 @@ type API struct {
 	// OnBind decides whether a bind is executed, and which error is returned for it. It is called
 	// without the lock, so it may block.
 	OnBind func(pod *v1.Pod, node string) (execute bool, answer error)
+	// OnDelete decides whether a deletion by a client is executed. It is called without the lock.
+	OnDelete func(pod *v1.Pod) bool
 	// Disorder, if set, makes scripted informers receive some events twice or late.
 	Disorder *rand.Rand
 	// muted is set while changes send no events.
@@ -64,6 +66,7 @@ func NewAPI() *API {
 		Binds:      map[types.UID]int{},
 		conditions: map[string][]v1.PodCondition{},
 		OnBind:     func(*v1.Pod, string) (bool, error) { return true, nil },
+		OnDelete:   func(*v1.Pod) bool { return true },
 	}
 }
 
@@ -123,10 +126,18 @@ func (a *API) Client() *fake.Clientset {
 		if pod == nil {
 			return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
 		}
-		a.Remove(pod)
+		if a.onDelete()(pod) {
+			a.Remove(pod)
+		}
 		return true, nil, nil
 	})
 	return client
+}
+
+func (a *API) onDelete() func(*v1.Pod) bool {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	return a.OnDelete
 }
 
 func (a *API) list(resource string) runtime.Object {

@@ -29,9 +29,8 @@ type Holder struct {
 	pods map[types.UID]refresh.Object
 	// reservations are the reservations on the holder's nodes, by the pod's UID.
 	reservations map[types.UID]*reservation
-	// nominated has the nominated node of each pod in the leader's queue that is nominated to one of
-	// the holder's nodes.
-	nominated map[types.UID]string
+	// nominated are the nominations of pods in the leader's queue to the holder's nodes.
+	nominated map[types.UID]nomination
 	// tick is the number of lists that have started. lists are those that have not ended.
 	tick  int64
 	lists refresh.Lists
@@ -48,7 +47,7 @@ type Holder struct {
 // New returns a holder. Its nodes are those of the ranker and its cache.
 func New(logger klog.Logger, r *rank.Ranker, c *cache.Cache) *Holder {
 	h := &Holder{
-		logger: logger, ranker: r, cache: c, nominated: map[types.UID]string{}, snapshot: r.Cluster.Snapshot.Upstream,
+		logger: logger, ranker: r, cache: c, nominated: map[types.UID]nomination{}, snapshot: r.Cluster.Snapshot.Upstream,
 		pods: map[types.UID]refresh.Object{}, reservations: map[types.UID]*reservation{}, lists: refresh.Lists{}, reservationsSeen: map[string]uint64{},
 	}
 	h.reservationArrived = sync.NewCond(&h.mu)
@@ -117,6 +116,7 @@ func (h *Holder) Connected(from string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.reservationsSeen[from] = 0
+	h.forgetNominated(func(n nomination) bool { return n.from == from })
 	delete(h.lists, from)
 }
 
@@ -131,8 +131,8 @@ func (h *Holder) BeginList(from string, id int64) {
 // EndList handles the end of a replica's list of pods. It removes the pods in the given hash slots that
 // were not in the list. If a pod is newer than the list (see [wire.Refresh.Version]), it keeps the
 // capacity of the pod: the former watcher of the hash slot has sent the pod, and the replica that sent the
-// list has not received the bind yet.
-func (h *Holder) EndList(from string, id int64, slots []int, version string) {
+// list has not received the bind yet. It returns the removed pods.
+func (h *Holder) EndList(from string, id int64, slots []int, version string) (removed []*v1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lists.End(from, id, slots, h.pods, func(pod *v1.Pod) {
@@ -140,19 +140,22 @@ func (h *Holder) EndList(from string, id int64, slots []int, version string) {
 			h.reserveBound(pod)
 		} else {
 			h.remove(pod.UID)
+			removed = append(removed, pod)
 		}
 	})
+	return removed
 }
 
 // SetPod stores the current version of a pod on one of the holder's nodes. If the pod is new, it replaces
-// the pod's reservation.
-func (h *Holder) SetPod(pod *v1.Pod) {
+// the pod's reservation. It returns the version that it has replaced; nil if there was none.
+func (h *Holder) SetPod(pod *v1.Pod) *v1.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	known, ok := h.pods[pod.UID]
 	if ok && refresh.IsNewer(known.Pod.ResourceVersion, pod.ResourceVersion) {
 		// Two replicas watched the pod one after the other, and the second has an older version.
-		pod = known.Pod
+		h.pods[pod.UID] = refresh.Object{Pod: known.Pod, Tick: h.tick}
+		return nil
 	}
 	h.pods[pod.UID] = refresh.Object{Pod: pod, Tick: h.tick}
 	var err error
@@ -170,16 +173,21 @@ func (h *Holder) SetPod(pod *v1.Pod) {
 	if err != nil {
 		h.logger.Error(err, "Adding a pod failed", "pod", klog.KObj(pod))
 	}
+	return known.Pod
 }
 
-// RemovePod removes a bound pod, if the holder has it. A reservation that a leader requested remains.
-func (h *Holder) RemovePod(uid types.UID) {
+// RemovePod removes a bound pod, and returns it; nil if the holder does not have it. A reservation that a
+// leader requested remains.
+func (h *Holder) RemovePod(uid types.UID) *v1.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	before := h.pods[uid].Pod
 	h.remove(uid)
 	if r := h.reservations[uid]; r != nil && r.bound {
+		before = r.pod
 		h.unreserve(uid)
 	}
+	return before
 }
 
 func (h *Holder) remove(uid types.UID) {
@@ -228,6 +236,8 @@ func (h *Holder) Clear(nodes []*v1.Node) {
 type Counts struct {
 	// Nodes, Pods and Reservations are the current numbers. Pods are bound pods.
 	Nodes, Pods, Reservations int
+	// Nominations is the number of nominations by the leader to the holder's nodes.
+	Nominations int
 	// Expired is the number of reservations that have expired since the start.
 	Expired int64
 	// AntiAffinityBeyondNode is true if a bound or reserved pod has anti-affinity beyond its node.
@@ -238,5 +248,8 @@ type Counts struct {
 func (h *Holder) Counts() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return Counts{h.cache.NodeCount(), len(h.pods), len(h.reservations), h.expired, h.antiAffinityPods > 0}
+	return Counts{
+		Nodes: h.cache.NodeCount(), Pods: len(h.pods), Reservations: len(h.reservations), Nominations: len(h.nominated),
+		Expired: h.expired, AntiAffinityBeyondNode: h.antiAffinityPods > 0,
+	}
 }

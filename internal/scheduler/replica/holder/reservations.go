@@ -44,7 +44,7 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 	h.reservationsSeen[from]++
 	h.reservationArrived.Broadcast()
 	if r.Nominated {
-		return h.nominate(r)
+		return h.nominate(from, r)
 	}
 	if len(r.Pod) == 0 {
 		if before := h.reservations[r.UID]; before != nil && !before.bound && before.pod.Spec.NodeName == r.Node {
@@ -89,11 +89,13 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 	return ""
 }
 
+// nomination is the nomination of a pod to a node. from is the leader that has sent it.
+type nomination struct{ node, from string }
+
 // nominate adds, changes or removes the nomination of a pod in the leader's queue.
-func (h *Holder) nominate(r *wire.Reservation) (refused string) {
-	if node, ok := h.nominated[r.UID]; ok {
-		h.ranker.Nominations.RemoveRemote(node, r.UID)
-		delete(h.nominated, r.UID)
+func (h *Holder) nominate(from string, r *wire.Reservation) (refused string) {
+	if n, ok := h.nominated[r.UID]; ok && (len(r.Pod) > 0 || n.node == r.Node) {
+		h.removeNomination(r.UID)
 	}
 	if len(r.Pod) == 0 {
 		return ""
@@ -103,7 +105,7 @@ func (h *Holder) nominate(r *wire.Reservation) (refused string) {
 		return fmt.Sprintf("decoding the pod: %v", err)
 	}
 	info, _ := framework.NewPodInfo(pod)
-	h.nominated[pod.UID] = r.Node
+	h.nominated[pod.UID] = nomination{r.Node, from}
 	h.ranker.Nominations.AddRemote(r.Node, info)
 	return ""
 }
@@ -112,9 +114,21 @@ func (h *Holder) nominate(r *wire.Reservation) (refused string) {
 func (h *Holder) ForgetNominated() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for uid := range h.nominated {
-		h.nominate(&wire.Reservation{UID: uid})
+	h.forgetNominated(func(nomination) bool { return true })
+}
+
+// forgetNominated removes the nominations for which which returns true. The caller holds the lock.
+func (h *Holder) forgetNominated(which func(nomination) bool) {
+	for uid, n := range h.nominated {
+		if which(n) {
+			h.removeNomination(uid)
+		}
 	}
+}
+
+func (h *Holder) removeNomination(uid types.UID) {
+	h.ranker.Nominations.RemoveRemote(h.nominated[uid].node, uid)
+	delete(h.nominated, uid)
 }
 
 // checkFit returns the reason for which a pod no longer fits on a node; "" if it fits. It checks only

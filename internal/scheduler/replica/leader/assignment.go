@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -42,8 +43,10 @@ func (l *Leader) assign() {
 	}
 	l.table, l.members, l.discovered = membership.Assign(l.table, owners), members, discovered
 	l.number, l.assignedAt = l.number+1, time.Now()
-	// The owners of nodes may have changed, so all nominations are sent again.
-	l.ready, l.nominated = sets.New[string](), map[types.UID]string{}
+	l.ready = sets.New[string]()
+	maps.DeleteFunc(l.nominated, func(name string, _ map[types.UID]nomination) bool {
+		return !slices.ContainsFunc(discovered, func(m membership.Member) bool { return m.Name == name })
+	})
 	a := l.assignment()
 	l.mu.Unlock()
 	l.logger.Info("Assigning hash slots", "term", a.Term, "number", a.Number, "replicas", owners)
@@ -109,7 +112,8 @@ func (l *Leader) Greet(link *wire.Link) {
 	if leads {
 		a := l.assignment()
 		link.Send(func(b *wire.Batch) { b.Assignments = append(b.Assignments, a) })
-		l.nominated = map[types.UID]string{}
+		// The receiver has dropped the nominations of the previous connection.
+		delete(l.nominated, link.To().Name)
 	}
 	l.mu.Unlock()
 	if leads {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
 )
@@ -13,6 +14,9 @@ import (
 // eventInformer is an informer without a watch. It gets its events from other replicas.
 type eventInformer struct {
 	toolscache.SharedIndexInformer // nil; all methods that are called are defined below
+
+	// observe, if set, is called with each changed pod before the handlers.
+	observe func(before, after *v1.Pod)
 
 	mu       sync.Mutex
 	indexer  toolscache.Indexer
@@ -35,6 +39,11 @@ func (i *eventInformer) self(kubernetes.Interface, time.Duration) toolscache.Sha
 func (i *eventInformer) notify(before, after any) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.observe != nil {
+		podBefore, _ := before.(*v1.Pod)
+		podAfter, _ := after.(*v1.Pod)
+		i.observe(podBefore, podAfter)
+	}
 	for _, handler := range i.handlers {
 		switch {
 		case before == nil:

@@ -68,8 +68,8 @@ type Leader struct {
 	// earlier are the nodes of pods for which owners have reservations of earlier terms.
 	earlier map[types.UID]string
 
-	// nominated has the nominated node of each pod, as last sent to the owner of that node.
-	nominated map[types.UID]string
+	// nominated are the nominations that each owner has, as sent on the current connection to it.
+	nominated map[string]map[types.UID]nomination
 
 	// isolatedSince is the time since which no live replica owns nodes; zero if one does.
 	isolatedSince time.Time

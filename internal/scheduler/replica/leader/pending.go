@@ -7,6 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
@@ -18,6 +20,15 @@ func (l *Leader) BeginList(from string, id int64) {
 	defer l.pendingMu.Unlock()
 	l.tick++
 	l.lists.Begin(from, id, l.tick)
+}
+
+// Connected handles a new connection from another replica. Events that the replica sent on the previous one may
+// be lost, so all unschedulable pods are retried.
+func (l *Leader) Connected() {
+	if l.Term() > 0 {
+		l.search.invalidate()
+		go l.retryUnschedulable()
+	}
 }
 
 // Receive passes pending pods and events from another replica to the scheduler.
@@ -101,37 +112,58 @@ func (l *Leader) isLatest(pod *v1.Pod) bool {
 	return true
 }
 
-// pendingLookupTimeout is the timeout of the request for a pod in resolveMissing.
-const pendingLookupTimeout = 2 * time.Second
+// pendingLookupTimeout is the timeout of the request for a pod in resolve. After an error, the request is
+// sent again after pendingLookupInterval.
+const pendingLookupTimeout, pendingLookupInterval = 2 * time.Second, time.Second
 
 // resolveMissing handles a pending pod that is missing from a complete list. A pod that is not assumed
 // was deleted. An assumed pod was either bound or deleted, so the leader gets it from the API server.
 func (l *Leader) resolveMissing(pod *v1.Pod) {
-	node := l.assumptions.nodeOf(pod.UID)
-	if node == "" {
+	if l.assumptions.nodeOf(pod.UID) == "" {
 		l.removePending(pod, "")
 		return
 	}
 	go func() {
-		ctx, cancel := context.WithTimeout(l.ctx, pendingLookupTimeout)
-		defer cancel()
-		current, err := l.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return
-		}
-		boundTo := ""
-		if err == nil && current.UID == pod.UID {
-			boundTo = current.Spec.NodeName
-			if boundTo == "" {
+		for l.isPending(pod.UID) && !l.resolve(pod) {
+			select {
+			case <-l.ctx.Done():
 				return
+			case <-time.After(pendingLookupInterval):
 			}
 		}
-		l.pendingMu.Lock()
-		defer l.pendingMu.Unlock()
-		if known, ok := l.pending[pod.UID]; ok {
-			l.removePending(known.Pod, boundTo)
-		}
 	}()
+}
+
+func (l *Leader) isPending(uid types.UID) bool {
+	l.pendingMu.Lock()
+	defer l.pendingMu.Unlock()
+	_, ok := l.pending[uid]
+	return ok
+}
+
+// resolve gets a pod from the API server, and removes it from the pending pods if it was bound or deleted. It
+// returns false if the request failed.
+func (l *Leader) resolve(pod *v1.Pod) bool {
+	ctx, cancel := context.WithTimeout(l.ctx, pendingLookupTimeout)
+	defer cancel()
+	current, err := l.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		l.logger.Info("Looking up a pod that is missing from a list failed; trying again", "pod", klog.KObj(pod), "err", err)
+		return false
+	}
+	boundTo := ""
+	if err == nil && current.UID == pod.UID {
+		if boundTo = current.Spec.NodeName; boundTo == "" {
+			// The watch reports the bind or the deletion.
+			return true
+		}
+	}
+	l.pendingMu.Lock()
+	defer l.pendingMu.Unlock()
+	if known, ok := l.pending[pod.UID]; ok {
+		l.removePending(known.Pod, boundTo)
+	}
+	return true
 }
 
 // removePending removes a pod that is no longer pending: it was bound to a node, or deleted if node is "".

@@ -8,6 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/klog/v2"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	schedmetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
@@ -44,10 +47,29 @@ func ReplacePreemption(ctx context.Context, fw framework.Framework, cfg config.K
 		if !ok {
 			continue
 		}
+		if err := l.trackVictims(upstream, fw); err != nil {
+			return err
+		}
 		if p.DryRuns, err = rank.NewDryRuns(ctx, fw, cfg); err != nil {
 			return err
 		}
 		(*list)[i] = NewPreemptor(upstream, l, p)
+	}
+	return nil
+}
+
+// trackVictims makes upstream's executor look its victims up in [victims].
+func (l *Search) trackVictims(upstream *defaultpreemption.DefaultPreemption, fw framework.Framework) (err error) {
+	var lister *corelisters.PodLister
+	if unexported.Field(reflect.ValueOf(upstream.Executor).Elem(), "podLister", &lister, &err); err != nil {
+		return err
+	}
+	*lister = l.victims
+	attach.WakePreemptors(fw, l.victims.isGone)
+	evict := upstream.Executor.PreemptPod
+	upstream.Executor.PreemptPod = func(ctx context.Context, c preemption.Candidate, preemptor preemption.ExecutorPreemptor, victim *v1.Pod, plugin string) (bool, error) {
+		defer l.victims.begin(victim)()
+		return evict(ctx, c, preemptor, victim, plugin)
 	}
 	return nil
 }
@@ -70,6 +92,10 @@ func (p *Preemptor) PostFilter(ctx context.Context, state fwk.CycleState, pod *v
 func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (*fwk.PostFilterResult, *fwk.Status) {
 	best, answer, err := p.BestCandidate(ctx, pod)
 	switch {
+	case errors.Is(err, errFitsNow):
+		// The event that made the node fit may have arrived before this cycle, so retry the pod.
+		p.profile.Framework.Activate(klog.FromContext(ctx), map[string]*v1.Pod{klog.KObj(pod).String(): pod})
+		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
 	case err != nil:
 		return nil, fwk.AsStatus(err)
 	case answer.Ineligible != "":
@@ -80,11 +106,19 @@ func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return p.evictVictims(ctx, state, pod, best)
 }
 
-// BestCandidate returns the best proposal of the owners; nil if evicting pods does not help.
+// errFitsNow means that a pod fits on a node without evictions: the node has changed since the pod was found
+// unschedulable.
+var errFitsNow = errors.New("a node has changed, and the pod fits on it by now")
+
+// BestCandidate returns the best proposal of the owners; nil if evicting pods does not help. It returns
+// errFitsNow if the pod fits on a node without evictions.
 func (p *Preemptor) BestCandidate(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *wire.Answer, error) {
 	info, _ := framework.NewPodInfo(pod)
 	queued := &framework.QueuedPodInfo{PodInfo: info}
 	query := wire.Query{Offers: 1, NodeByNode: p.search.Unrankable(p.profile, pod) != ""}
+	if p.search.rejected.pod == pod.UID {
+		query.Exclude = p.search.rejected.names
+	}
 	counted, err := p.search.query(ctx, p.profile, queued, &query)
 	if errors.Is(err, rank.ReasonRejected) {
 		// A plugin has rejected the pod for all nodes, so no eviction helps.
@@ -93,11 +127,17 @@ func (p *Preemptor) BestCandidate(ctx context.Context, pod *v1.Pod) (preemption.
 	if err != nil {
 		return nil, nil, err
 	}
+	if counted.fits() {
+		return nil, nil, errFitsNow
+	}
 	query.InUse = counted.answer.InUse
 	query.Preempt, query.Counters, query.Values = true, counted.answer.Summary.Counters, p.search.Cluster.Names.ValueOf
 	proposed, err := p.search.query(ctx, p.profile, queued, &query)
 	if err != nil {
 		return nil, nil, err
+	}
+	if proposed.fits() {
+		return nil, nil, errFitsNow
 	}
 	var candidates []preemption.Candidate
 	for i := range proposed.answer.Candidates {
@@ -108,6 +148,12 @@ func (p *Preemptor) BestCandidate(ctx context.Context, pod *v1.Pod) (preemption.
 		candidates = append(candidates, candidate)
 	}
 	return p.Evaluator.SelectCandidate(ctx, candidates), proposed.answer, nil
+}
+
+// fits returns whether the answer offers a node. The answer must not be used for a choice afterwards.
+func (r *podBatch) fits() bool {
+	_, outcome := r.merged.Choose()
+	return outcome == index.Chosen
 }
 
 // preemptionFitError explains why evicting pods does not help on any node.

@@ -13,13 +13,14 @@ import (
 // Query sends a query to all replicas that own nodes and merges their answers. If all is true, it waits
 // for the answers of all owners, and returns errIncomplete if one is missing.
 func (l *Leader) Query(ctx context.Context, query *wire.Query, all bool) (*wire.Answer, error) {
-	l.sendNominations()
 	q := &wire.Request{Query: query, From: l.member.Self(), Patience: l.options.Patience, Reservations: map[string]uint64{}}
 	if all {
 		q.Patience.Quorum = 100
 	}
 	l.mu.Lock()
-	// Under the lock, so that all reservations count that were sent to a replica before it became ready.
+	// Under the lock, so that all reservations count that were sent to a replica before it became ready,
+	// and so that a new connection counts only if the nominations were sent on it.
+	l.sendNominations()
 	sent := l.member.Reservations()
 	q.Term, q.Number = l.term, l.number
 	owners := l.table.Owners()

@@ -31,6 +31,11 @@ type Search struct {
 	batch       *podBatch
 	// invalidated is true if the cluster has changed since the current answer.
 	invalidated atomic.Bool
+	// victims are the pods that preempting pods are evicting; nil in tests without an API server.
+	victims *victims
+	// rejected are the nodes that the leader's own plugins have rejected for the last pod that was
+	// evaluated node by node.
+	rejected rejectedNodes
 	// index is the index for which the classes were made. The ranker replaces its index when it
 	// reassigns all numbers.
 	index *index.Index
@@ -52,6 +57,12 @@ type Owners interface {
 	// RetryWhenAllAnswer schedules the retry of a pod that got no node because an owner did not
 	// answer.
 	RetryWhenAllAnswer(*v1.Pod)
+}
+
+// rejectedNodes are the nodes that the leader's own plugins have rejected for a pod.
+type rejectedNodes struct {
+	pod   types.UID
+	names []string
 }
 
 // EndBatch discards the current answer, so that the next pod sends a query.
@@ -143,7 +154,7 @@ func (l *Search) rank(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 		case outcome == index.Chosen:
 			return l.result(r, pick, state, pod), nil
 		case outcome == index.Unfit && fresh:
-			return kubescheduler.ScheduleResult{}, l.explainUnfit(ctx, profile, state, pod)
+			return l.explainUnfit(ctx, profile, state, pod)
 		}
 		batchEnds.WithLabelValues("exhausted").Inc()
 		l.batch, r = nil, nil

@@ -56,18 +56,24 @@ func (l *Search) result(r *podBatch, pick index.Pick, state fwk.CycleState, pod 
 	}
 }
 
-// explainUnfit queries the owners for the reasons for which a pod fits on no node.
-func (l *Search) explainUnfit(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) error {
+// explainUnfit queries the owners for the reasons for which a pod fits on no node. If it fits on a node by
+// now, because the nodes have changed since the previous query, explainUnfit chooses this node: reasons for
+// the other nodes would make preemption evict pods needlessly.
+func (l *Search) explainUnfit(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
+	none := kubescheduler.ScheduleResult{}
 	r, err := l.query(ctx, profile, pod, &wire.Query{Offers: 1, Reasons: true})
 	if err != nil {
-		return l.explainRejection(pod, err)
+		return none, l.explainRejection(pod, err)
+	}
+	if pick, outcome := r.merged.Choose(); outcome == index.Chosen {
+		return l.result(r, pick, state, pod), nil
 	}
 	if len(r.answer.Absent) > 0 {
 		// The pod may fit on a node of an owner that did not answer.
-		return errIncomplete
+		return none, errIncomplete
 	}
 	r.class.WriteState(state)
-	return r.fitError(pod.Pod)
+	return none, r.fitError(pod.Pod)
 }
 
 // fitError converts the reasons in an answer to upstream's error.

@@ -52,6 +52,7 @@ func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk
 			if len(r.answer.Absent) > 0 {
 				return none, errIncomplete
 			}
+			l.rejected = rejectedNodes{pod.Pod.UID, excluded}
 			return none, r.fitError(pod.Pod)
 		}
 		name := r.answer.Names[pick.Node]

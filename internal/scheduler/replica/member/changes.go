@@ -48,8 +48,10 @@ func (m *Member) podChanged(before, after *v1.Pod, listing bool) {
 	if before != nil && before.Spec.NodeName != "" && (after == nil || after.Spec.NodeName != before.Spec.NodeName) {
 		m.sendPodRemoval(before)
 	}
+	changed := before == nil || after == nil || !cache.SameOnNode(before, after)
+	wasBound := before != nil && before.Spec.NodeName != ""
 	if after != nil && after.Spec.NodeName != "" {
-		m.sendPod(after, listing)
+		m.sendPod(after, listing, wasBound && changed)
 	}
 	if listing || m.assignment == nil {
 		return
@@ -66,21 +68,50 @@ func (m *Member) podChanged(before, after *v1.Pod, listing bool) {
 			item.Node, send = after.Spec.NodeName, m.sendLater
 		}
 		send(leader, func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
-	case before == nil || after == nil || !cache.SameOnNode(before, after):
-		event := wire.Event{}
-		if before != nil {
-			event.Before = wire.MarshalObject(before)
-		}
-		if after != nil {
-			event.After = wire.MarshalObject(after)
-		}
-		m.send(leader, func(b *wire.Batch) { b.Events = append(b.Events, event) })
+	case wasBound && m.ownerOf(before.Spec.NodeName) != "":
+		// The owner of the node sends the event to the leader, after it has applied the change
+		// (HandlePod). Otherwise the leader could retry a pod because of the event, and query the owner
+		// before it knows of the change.
+	case changed:
+		m.sendEvent(before, after)
+	}
+}
+
+// sendEvent sends a change of a bound pod to the leader. before is nil for a new pod, and after for a deleted
+// one. The caller holds the lock.
+func (m *Member) sendEvent(before, after *v1.Pod) {
+	event := wire.Event{}
+	if before != nil {
+		event.Before = wire.MarshalObject(before)
+	}
+	if after != nil {
+		event.After = wire.MarshalObject(after)
+	}
+	m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Events = append(b.Events, event) })
+}
+
+// applied sends an event to the leader after the holder has replaced or removed a pod that it had.
+func (m *Member) applied(before, after *v1.Pod) {
+	if before == nil || after != nil && cache.SameOnNode(before, after) {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.assignment != nil {
+		m.sendEvent(before, after)
+	}
+}
+
+// EndList removes the pods from the holder that are missing in a replica's list.
+func (m *Member) EndList(from string, listed *wire.Refresh, slots []int) {
+	for _, pod := range m.holder.EndList(from, listed.ID, slots, listed.Version) {
+		m.applied(pod, nil)
 	}
 }
 
 // sendPod sends a bound pod to the owner of its node. It does not send pods of a first list, because the
 // owner requests them all.
-func (m *Member) sendPod(pod *v1.Pod, listing bool) {
+func (m *Member) sendPod(pod *v1.Pod, listing, urgent bool) {
 	owner := m.ownerOf(pod.Spec.NodeName)
 	if owner == "" {
 		if m.podsOfUnknownNodes[pod.Spec.NodeName] == nil {
@@ -91,9 +122,12 @@ func (m *Member) sendPod(pod *v1.Pod, listing bool) {
 	}
 	if !listing {
 		item := wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}
-		// This is not urgent: the owner has a reservation for the pod, unless another scheduler has
-		// bound it.
-		m.sendLater(owner, func(b *wire.Batch) { b.Pods = append(b.Pods, item) })
+		send := m.send
+		if !urgent {
+			// The owner has a reservation for the pod, unless another scheduler has bound it.
+			send = m.sendLater
+		}
+		send(owner, func(b *wire.Batch) { b.Pods = append(b.Pods, item) })
 	}
 }
 
@@ -113,7 +147,7 @@ func (m *Member) HandlePod(from string, item *wire.Item) error {
 	switch {
 	case !m.Trusts(from, item.UID):
 	case len(item.Object) == 0:
-		m.holder.RemovePod(item.UID)
+		m.applied(m.holder.RemovePod(item.UID), nil)
 	default:
 		pod := &v1.Pod{}
 		if err := pod.Unmarshal(item.Object); err != nil {
@@ -125,7 +159,7 @@ func (m *Member) HandlePod(from string, item *wire.Item) error {
 			m.holder.RemovePod(pod.UID)
 			return nil
 		}
-		m.holder.SetPod(pod)
+		m.applied(m.holder.SetPod(pod), pod)
 	}
 	return nil
 }
@@ -198,7 +232,7 @@ func (m *Member) HandleNodes(nodes []wire.NodeName) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			if pod.Spec.NodeName != "" {
-				m.sendPod(pod, false)
+				m.sendPod(pod, false, false)
 			}
 		})
 	}

@@ -11,7 +11,7 @@ import (
 var (
 	objects = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_objects",
-		Help:           "Number of objects that this replica keeps, by kind: nodes that it owns, pods on these nodes, reservations on these nodes, and pods that it assumes if it is the leader",
+		Help:           "Number of objects that this replica keeps, by kind: nodes that it owns, pods on these nodes, reservations and nominations on these nodes, and pods that it assumes if it is the leader",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"kind"})
 )

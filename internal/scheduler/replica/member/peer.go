@@ -132,13 +132,11 @@ func (m *Member) SendToOwner(node string, add func(*wire.Batch)) bool {
 	return p != nil
 }
 
-// SendToOtherOwner adds to the next message for the owner of a node, unless this replica is the owner.
-func (m *Member) SendToOtherOwner(node string, add func(*wire.Batch)) {
+// SendTo adds to the next message for a peer, if a peer of that name exists.
+func (m *Member) SendTo(name string, add func(*wire.Batch)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if owner := m.ownerOf(node); owner != m.Self() {
-		m.send(owner, add)
-	}
+	m.send(name, add)
 }
 
 // Unreachable returns whether this replica has had no connection to a peer for longer than

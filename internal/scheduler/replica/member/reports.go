@@ -2,10 +2,14 @@ package member
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
@@ -53,6 +57,8 @@ const (
 	// expireInterval is the interval between checks for expired reservations. lookupTimeout is the
 	// timeout of the request for the pod of an expired reservation.
 	expireInterval, lookupTimeout = time.Second, 2 * time.Second
+	// maxLookups is the number of these requests that are sent at a time.
+	maxLookups = 16
 )
 
 // Run sends status reports and releases expired reservations until the context ends.
@@ -67,23 +73,33 @@ func (m *Member) Run(ctx context.Context) {
 // recordMetrics sets the metrics to the current numbers of objects.
 func (m *Member) recordMetrics() {
 	counts := m.holder.Counts()
-	for kind, count := range map[string]int{"nodes": counts.Nodes, "pods": counts.Pods, "reservations": counts.Reservations, "assumed": m.hooks.Assumed()} {
+	for kind, count := range map[string]int{"nodes": counts.Nodes, "pods": counts.Pods, "reservations": counts.Reservations, "nominations": counts.Nominations, "assumed": m.hooks.Assumed()} {
 		objects.WithLabelValues(kind).Set(float64(count))
 	}
 }
 
-// expireReservations releases reservations that no leader has renewed in time. It first gets each pod
-// from the API server: the pod may be bound although the replica that watches it could not report that.
+// expireReservations releases reservations that no leader has renewed in time. After an error it keeps the
+// reservation, and asks for the pod again at the next check.
 func (m *Member) expireReservations(ctx context.Context) {
-	for _, pod := range m.holder.Overdue(time.Now()) {
-		lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
-		current, err := m.client.CoreV1().Pods(pod.Namespace).Get(lookup, pod.Name, metav1.GetOptions{})
-		cancel()
-		if err != nil && !apierrors.IsNotFound(err) {
-			m.logger.Info("Looking up the pod of an expired reservation failed", "pod", klog.KObj(pod), "err", err)
-			return
-		}
-		bound := err == nil && current.UID == pod.UID && current.Spec.NodeName == pod.Spec.NodeName
-		m.holder.Expire(pod.UID, time.Now(), bound)
+	overdue := m.holder.Overdue(time.Now())
+	failed := make([]error, len(overdue))
+	workqueue.ParallelizeUntil(ctx, maxLookups, len(overdue), func(i int) { failed[i] = m.expireReservation(ctx, overdue[i]) })
+	failed = slices.DeleteFunc(failed, func(err error) bool { return err == nil })
+	if len(failed) > 0 && ctx.Err() == nil {
+		m.logger.Info("Looking up pods of expired reservations failed; keeping the reservations until the next check", "failed", len(failed), "of", len(overdue), "err", failed[0])
 	}
+}
+
+// expireReservation releases the reservation of a pod. It first gets the pod from the API server: the pod may
+// be bound although the replica that watches it could not report that.
+func (m *Member) expireReservation(ctx context.Context, pod *v1.Pod) error {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	current, err := m.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("getting pod %v: %w", klog.KObj(pod), err)
+	}
+	bound := err == nil && current.UID == pod.UID && current.Spec.NodeName == pod.Spec.NodeName
+	m.holder.Expire(pod.UID, time.Now(), bound)
+	return nil
 }

@@ -292,7 +292,7 @@ func (l *Link) open(ctx context.Context, cancel func()) (func(*Batch) error, <-c
 	ended := make(chan error, 1)
 	if l.local != nil {
 		l.local.Connected(l.from)
-		return func(b *Batch) error { return l.local.Receive(l.from, b) }, ended, nil
+		return func(b *Batch) error { return receiveLocal(l.local, l.from, b) }, ended, nil
 	}
 	connection, err := l.dial.connections.get(l.to, l.dial.certificates)
 	if err != nil {
@@ -320,6 +320,15 @@ func (l *Link) open(ctx context.Context, cancel func()) (func(*Batch) error, <-c
 		}
 	}()
 	return func(b *Batch) error { return stream.SendMsg(b) }, ended, nil
+}
+
+// receiveLocal passes a batch of this replica to its own handler. It validates the batch like one of another
+// replica: otherwise a malformed message would be noticed only if the owner of the node is another process.
+func receiveLocal(handler Handler, from string, b *Batch) error {
+	if err := b.validate(); err != nil {
+		return err
+	}
+	return handler.Receive(from, b)
 }
 
 // wakeWaiters makes goroutines in WaitForRoom check their condition again.

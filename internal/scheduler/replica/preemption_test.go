@@ -1,0 +1,114 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+)
+
+// newFullGroup starts replicas that share nodes of four CPUs, each full with a pod of priority 0. It calls
+// attempted after each attempt of the leader to schedule a pod.
+func newFullGroup(t *testing.T, nodes int, attempted func(g *group, pod *v1.Pod, err error)) (*group, []*v1.Pod) {
+	t.Helper()
+	var all []*v1.Node
+	for i := range nodes {
+		all = append(all, schedtest.PlainNode(fmt.Sprintf("node-%d", i), "4"))
+	}
+	g := startReplicas(t, make([]bool, 2), all...)
+	sched := g.replicas[0].sched
+	schedule := sched.SchedulePod
+	sched.SchedulePod = func(ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
+		result, err := schedule(ctx, fw, state, pod)
+		attempted(g, pod.Pod, err)
+		return result, err
+	}
+	g.lead(0)
+	var victims []*v1.Pod
+	for i := range nodes {
+		victims = append(victims, schedtest.PlainPod(fmt.Sprintf("victim-%d", i), "4"))
+		g.API.Put(victims[i])
+		g.AwaitBound(victims[i].Name)
+	}
+	g.awaitConsistent()
+	return g, victims
+}
+
+func urgentPod(name, cpu string) *v1.Pod {
+	pod := schedtest.PlainPod(name, cpu)
+	pod.Spec.Priority = new(int32)
+	*pod.Spec.Priority = 10
+	return pod
+}
+
+// TestNodeThatFitsMeanwhileNeedsNoEviction deletes a pod after the leader has found that an urgent pod fits on
+// no node, and before the preemption. The urgent pod takes the place of the deleted pod; no other pod is
+// evicted.
+func TestNodeThatFitsMeanwhileNeedsNoEviction(t *testing.T) {
+	failed := false
+	g, victims := newFullGroup(t, 2, func(g *group, pod *v1.Pod, err error) {
+		if pod.Name != "urgent" || err == nil || failed {
+			return
+		}
+		failed = true
+		g.API.Remove(schedtest.PlainPod("victim-0", "4"))
+		g.Eventually("the owner has removed the pod", func() error {
+			if pods := g.replicas[0].holder.Counts().Pods + g.replicas[1].holder.Counts().Pods; pods != 1 {
+				return fmt.Errorf("the owners have %d pods", pods)
+			}
+			return nil
+		})
+	})
+	freed := g.API.Pod("default/victim-0").Spec.NodeName
+	urgent := urgentPod("urgent", "4")
+	g.API.Put(urgent)
+	if node := g.AwaitBound("urgent"); node != freed {
+		t.Errorf("the urgent pod is on %s, want %s", node, freed)
+	}
+	if g.API.Pod("default/"+victims[1].Name) == nil {
+		t.Errorf("pod %s was evicted, want it running", victims[1].Name)
+	}
+	g.awaitConsistent()
+}
+
+// TestPreemptorWaitsForItsLastVictim evicts a pod that takes time to terminate. The preempting pod is not
+// retried before the victim is deleted.
+func TestPreemptorWaitsForItsLastVictim(t *testing.T) {
+	var attempts atomic.Int64
+	g, victims := newFullGroup(t, 1, func(_ *group, pod *v1.Pod, _ error) {
+		if pod.Name == "urgent" {
+			attempts.Add(1)
+		}
+	})
+	g.API.Mu.Lock()
+	g.API.OnDelete = func(pod *v1.Pod) bool {
+		terminating := pod.DeepCopy()
+		terminating.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		g.API.Put(terminating)
+		return false
+	}
+	g.API.Mu.Unlock()
+	g.API.Put(urgentPod("urgent", "4"))
+	g.Eventually("the victim is being deleted", func() error {
+		if g.API.Pod("default/victim-0").DeletionTimestamp == nil {
+			return fmt.Errorf("it is not")
+		}
+		return nil
+	})
+	time.Sleep(time.Second)
+	if n := attempts.Load(); n != 1 {
+		t.Errorf("%d attempts to schedule the preempting pod before its victim was deleted, want 1", n)
+	}
+	g.API.Remove(victims[0])
+	g.AwaitBound("urgent")
+	g.awaitConsistent()
+}
