@@ -114,6 +114,9 @@ type Options = member.Options
 // Feeds are the informers for nodes and pods of a scheduler that is a replica.
 type Feeds = leader.Feeds
 
+// BindGuard checks each bind once more after the rate limiter of the client. See [Replica.MayBind].
+type BindGuard = leader.BindGuard
+
 // NewFactory returns an informer factory. Its informers for nodes and pods, the returned feeds, get their
 // events from all replicas.
 func NewFactory(client kubernetes.Interface) (informers.SharedInformerFactory, Feeds) {

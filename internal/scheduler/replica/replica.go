@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"k8s.io/client-go/kubernetes"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 
@@ -152,6 +153,12 @@ func (r *Replica) Transitions() int64 {
 		return last.Term
 	}
 	return 0
+}
+
+// MayBind returns nil if this replica may bind a pod now: it leads, and the owner of the pod's node has reserved
+// capacity for the pod.
+func (r *Replica) MayBind(pod toolscache.ObjectName) error {
+	return r.leader.Assumptions().MayBind(pod)
 }
 
 // Leads returns a channel that is closed when this replica leads and all owners of nodes are ready.

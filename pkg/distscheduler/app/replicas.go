@@ -73,7 +73,8 @@ func (r *replicas) leads() <-chan struct{} {
 
 // attachReplica creates a scheduler that owns a share of the nodes.
 func (r *replicas) attachReplica(ctx context.Context, opts *options.Options, plugins []Option) (*schedulerconfig.CompletedConfig, *kubescheduler.Scheduler, error) {
-	cfg, sched, feeds, err := setup(ctx, opts, plugins)
+	guard := &replica.BindGuard{}
+	cfg, sched, feeds, err := setup(ctx, opts, plugins, guard)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -81,6 +82,7 @@ func (r *replicas) attachReplica(ctx context.Context, opts *options.Options, plu
 	if err != nil {
 		return nil, nil, err
 	}
+	guard.SetCheck(attached.MayBind)
 	r.mu.Lock()
 	r.replica = attached
 	r.mu.Unlock()
@@ -163,8 +165,8 @@ func digest(profiles []config.KubeSchedulerProfile) string {
 }
 
 // setup creates a scheduler as kube-scheduler's Setup does (cmd/kube-scheduler/app/server.go), except that the
-// informers of nodes and pods get their events from replicas.
-func setup(ctx context.Context, opts *options.Options, plugins []Option) (*schedulerconfig.CompletedConfig, *kubescheduler.Scheduler, replica.Feeds, error) {
+// informers of nodes and pods get their events from replicas, and that binds pass the guard.
+func setup(ctx context.Context, opts *options.Options, plugins []Option, guard *replica.BindGuard) (*schedulerconfig.CompletedConfig, *kubescheduler.Scheduler, replica.Feeds, error) {
 	none := replica.Feeds{}
 	defaults, err := latest.Default()
 	if err != nil {
@@ -177,6 +179,11 @@ func setup(ctx context.Context, opts *options.Options, plugins []Option) (*sched
 	cfg, err := opts.Config(ctx)
 	if err != nil {
 		return nil, nil, none, err
+	}
+	guarded := rest.AddUserAgent(rest.CopyConfig(cfg.KubeConfig), "scheduler")
+	guarded.Wrap(guard.Wrap)
+	if cfg.Client, err = kubernetes.NewForConfig(guarded); err != nil {
+		return nil, nil, none, fmt.Errorf("creating the client of the scheduler: %w", err)
 	}
 	completed := cfg.Complete()
 	factory, feeds := replica.NewFactory(completed.Client)

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
@@ -34,6 +35,8 @@ type Assumptions struct {
 
 	mu      sync.Mutex
 	assumed map[types.UID]*assumption
+	// uids are the UIDs of the assumed pods, by namespace and name.
+	uids map[toolscache.ObjectName]types.UID
 }
 
 // assumption is a pod that is assumed to be on a node.
@@ -65,7 +68,7 @@ var errReservationLost = errors.New("the pod lost its reservation before it was 
 
 // newAssumptions returns a cache that wraps upstream's cache.
 func newAssumptions(inner schedcache.Cache, search *Search, l *Leader) *Assumptions {
-	return &Assumptions{Cache: inner, search: search, leader: l, assumed: map[types.UID]*assumption{}}
+	return &Assumptions{Cache: inner, search: search, leader: l, assumed: map[types.UID]*assumption{}, uids: map[toolscache.ObjectName]types.UID{}}
 }
 
 // AssumePod records a pod as placed and requests a reservation from the owner of its node.
@@ -77,8 +80,17 @@ func (a *Assumptions) AssumePod(_ klog.Logger, pod *v1.Pod) error {
 	}
 	termKeys := a.search.Placed(pod.UID)
 	a.assumed[pod.UID] = &assumption{pod: pod, termKeys: termKeys, acked: make(chan struct{}), lastAck: time.Now()}
+	a.uids[toolscache.MetaObjectToName(pod)] = pod.UID
 	a.leader.reserve(pod, termKeys)
 	return nil
+}
+
+// remove removes an assumed pod. The caller holds the lock.
+func (a *Assumptions) remove(pod *v1.Pod) {
+	delete(a.assumed, pod.UID)
+	if name := toolscache.MetaObjectToName(pod); a.uids[name] == pod.UID {
+		delete(a.uids, name)
+	}
 }
 
 // ForgetPod undoes [Assumptions.AssumePod].
@@ -91,7 +103,7 @@ func (a *Assumptions) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if assumed := a.assumed[pod.UID]; assumed != nil {
-		delete(a.assumed, pod.UID)
+		a.remove(assumed.pod)
 		a.leader.release(assumed.pod)
 	}
 	return nil
@@ -103,7 +115,7 @@ func (a *Assumptions) AddPod(_ klog.Logger, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if assumed := a.assumed[pod.UID]; assumed != nil {
-		delete(a.assumed, pod.UID)
+		a.remove(assumed.pod)
 		if assumed.pod.Spec.NodeName != pod.Spec.NodeName {
 			a.leader.release(assumed.pod)
 		}
@@ -272,6 +284,23 @@ func (a *Assumptions) confirmed(ctx context.Context, uid types.UID) error {
 	case <-timeout.C:
 		return fmt.Errorf("the replica that owns node %s did not answer within %v", assumed.pod.Spec.NodeName, ackTimeout)
 	}
+	return a.valid(uid, assumed)
+}
+
+// MayBind returns nil if the reservation of a pod is valid now.
+func (a *Assumptions) MayBind(pod toolscache.ObjectName) error {
+	a.mu.Lock()
+	uid := a.uids[pod]
+	assumed := a.assumed[uid]
+	a.mu.Unlock()
+	if assumed == nil || !assumed.isAcked() {
+		return errReservationLost
+	}
+	return a.valid(uid, assumed)
+}
+
+// valid returns nil if this replica leads and an acknowledged reservation is valid.
+func (a *Assumptions) valid(uid types.UID, assumed *assumption) error {
 	if !a.leader.leads() {
 		return errors.New("another replica has become the leader")
 	}
@@ -299,7 +328,8 @@ func (a *Assumptions) ConfirmReservation(ctx context.Context, pod *v1.Pod) error
 }
 
 // Bind calls a function that binds a pod, if the reservation is still valid. The check is repeated here
-// because this process may have been suspended after [Assumptions.ConfirmReservation].
+// because this process may have been suspended after [Assumptions.ConfirmReservation]. [BindGuard] repeats it
+// once more after the rate limiter of the client.
 func (a *Assumptions) Bind(ctx context.Context, pod *v1.Pod, bind func() *fwk.Status) *fwk.Status {
 	a.binding.Add(1)
 	defer a.binding.Add(-1)
