@@ -313,7 +313,7 @@ func TestEveryFieldOfPendingPod(t *testing.T) {
 					}
 				})
 			}
-			m.report()
+			m.report(5000)
 		})
 	}
 }
@@ -335,7 +335,7 @@ func TestEveryFieldOfNode(t *testing.T) {
 		m.nodes[base.Name] = base
 		m.sched.Cache.UpdateNode(klog.Logger{}, trimmed(m.world, changed), trimmed(m.world, base))
 	})
-	m.report()
+	m.report(500)
 }
 
 // TestEveryFieldOfBoundPod changes each field of a pod on a node that the API server allows to change.
@@ -353,15 +353,15 @@ func TestEveryFieldOfBoundPod(t *testing.T) {
 		m.pods[base.UID] = base
 		m.must(m.sched.Cache.UpdatePod(klog.Logger{}, trimmed(m.world, changed), trimmed(m.world, base)))
 	})
-	m.report()
+	m.report(25)
 }
 
-// report logs the numbers of changes, and fails the test if hardly any of them mattered.
-func (m *mutations) report() {
+// report logs the numbers of changes, and fails the test if fewer than least decisions changed.
+func (m *mutations) report(least int) {
 	m.t.Helper()
 	m.t.Logf("%d changes, %d changed decisions", m.changes, m.changed)
-	if m.changed < 100 {
-		m.t.Errorf("%d decisions changed, want at least 100", m.changed)
+	if m.changed < least {
+		m.t.Errorf("%d decisions changed, want at least %d", m.changed, least)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
@@ -22,5 +23,19 @@ func TestKeysDependOnNumberOfContainers(t *testing.T) {
 			t.Errorf("appendRequests() = %q for %q and for %q, want different keys", key, name, other)
 		}
 		nameOf[key] = name
+	}
+}
+
+// TestIgnoredResources checks which missing resources do not prevent a reservation.
+func TestIgnoredResources(t *testing.T) {
+	rules := newUsageRules(config.KubeSchedulerProfile{PluginConfig: []config.PluginConfig{{Args: &config.NodeResourcesFitArgs{
+		IgnoredResources: []string{"example.com/one", "cpu"}, IgnoredResourceGroups: []string{"example.org"},
+	}}}})
+	for resource, want := range map[v1.ResourceName]bool{
+		"example.com/one": true, "example.com/two": false, "example.org/any": true, v1.ResourceCPU: false,
+	} {
+		if got := rules.ignores(resource); got != want {
+			t.Errorf("ignores(%s) = %t, want %t", resource, got, want)
+		}
 	}
 }
