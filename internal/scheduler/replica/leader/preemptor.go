@@ -120,6 +120,12 @@ func (p *Preemptor) BestCandidate(ctx context.Context, pod *v1.Pod) (preemption.
 		query.Exclude = p.search.rejected.names
 	}
 	counted, err := p.search.query(ctx, p.profile, queued, &query)
+	if err == nil && len(counted.answer.InUse) > 0 {
+		// An owner knows that a claim is in use only if a pod on its nodes uses it. Without the claims that
+		// other owners know, it would offer nodes on which the pod does not fit.
+		query.InUse = counted.answer.InUse
+		counted, err = p.search.query(ctx, p.profile, queued, &query)
+	}
 	if errors.Is(err, rank.ReasonRejected) {
 		// A plugin has rejected the pod for all nodes, so no eviction helps.
 		return nil, &wire.Answer{Summary: index.Summary{Nodes: p.search.owners.Nodes()}}, nil
@@ -130,7 +136,6 @@ func (p *Preemptor) BestCandidate(ctx context.Context, pod *v1.Pod) (preemption.
 	if counted.fits() {
 		return nil, nil, errFitsNow
 	}
-	query.InUse = counted.answer.InUse
 	query.Preempt, query.Counters, query.Values = true, counted.answer.Summary.Counters, p.search.Cluster.Names.ValueOf
 	proposed, err := p.search.query(ctx, p.profile, queued, &query)
 	if err != nil {
