@@ -26,7 +26,6 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intake"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/leader"
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
@@ -105,6 +104,12 @@ func newGroup(t *testing.T, replicas int, nodes ...*v1.Node) *group {
 // its replica a relay.
 func startReplicas(t *testing.T, relays []bool, nodes ...*v1.Node) *group {
 	t.Helper()
+	return startReplicasWith(t, func(*Options) {}, relays, nodes...)
+}
+
+// startReplicasWith is [startReplicas] with changed options.
+func startReplicasWith(t *testing.T, change func(*Options), relays []bool, nodes ...*v1.Node) *group {
+	t.Helper()
 	server := schedtest.NewAPI()
 	for _, node := range nodes {
 		server.Put(node)
@@ -119,13 +124,13 @@ func startReplicas(t *testing.T, relays []bool, nodes ...*v1.Node) *group {
 		members = append(members, membership.Member{Name: fmt.Sprintf("replica-%d", i), Address: listener.Addr().String(), Relay: relay})
 	}
 	for i, listener := range listeners {
-		g.replicas = append(g.replicas, g.startReplica(members, members[i], listener))
+		g.replicas = append(g.replicas, g.startReplica(members, members[i], listener, change))
 	}
 	return g
 }
 
 // startReplica starts a replica that does not lead.
-func (g *group) startReplica(members membership.Addresses, self membership.Member, listener net.Listener) *testReplica {
+func (g *group) startReplica(members membership.Addresses, self membership.Member, listener net.Listener, change func(*Options)) *testReplica {
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 	client := g.API.Client()
 	profile := schedtest.DefaultProfile(g.T).DeepCopy()
@@ -140,10 +145,12 @@ func (g *group) startReplica(members membership.Addresses, self membership.Membe
 	g.Must(err)
 	term := func(context.Context) (int64, error) { return g.election.elect(self.Name), nil }
 	resigned := make(chan struct{})
-	replica, err := Attach(ctx, sched, []config.KubeSchedulerProfile{*profile}, client, client, feeds, member.Options{
+	options := Options{
 		Self: self, Listener: listener, Discovery: members, Election: g.election, Fanout: 10, Patience: wire.Patience{Deadline: 2 * time.Second, Quorum: 100},
 		Elected: true, Resign: sync.OnceFunc(func() { close(resigned) }),
-	}, term)
+	}
+	change(&options)
+	replica, err := Attach(ctx, sched, []config.KubeSchedulerProfile{*profile}, client, client, feeds, options, term)
 	g.Must(err)
 	r := &testReplica{Replica: replica, in: intake.Attach(sched, []config.KubeSchedulerProfile{*profile}, factory, client), exits: make(chan error, 1), resigned: resigned}
 	replica.exit = func(err error, _ string) {

@@ -10,6 +10,7 @@ import (
 // Connected handles a new connection from a replica, which sends its whole state again on it.
 func (r *Replica) Connected(from string) {
 	r.holder.Connected(from)
+	r.member.Connected(from)
 	r.leader.Connected()
 }
 
@@ -23,7 +24,10 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 		r.leader.BeginList(from, b.Refreshing[i].ID)
 	}
 	if len(b.Nodes) > 0 {
-		r.member.HandleNodes(b.Nodes)
+		r.member.HandleNodes(from, b.Nodes)
+	}
+	if len(b.GoneNodes) > 0 {
+		r.member.HandleGoneNodes(b.GoneNodes)
 	}
 	for i := range b.Pods {
 		if err := r.member.HandlePod(from, &b.Pods[i]); err != nil {

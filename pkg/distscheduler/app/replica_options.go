@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // replicaOptions are the flags --replica-*.
@@ -18,7 +19,7 @@ type replicaOptions struct {
 	bind, advertise, name string
 	group, namespace      string
 	peers                 []string
-	relay                 bool
+	relay, waitForAll     bool
 	fanout                int
 	deadline, grace       time.Duration
 	quorum                int
@@ -37,6 +38,7 @@ func (o *replicaOptions) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.deadline, "replica-deadline", 2*time.Second, "Time limit for the answers of all replicas to a query of the leader.")
 	flags.IntVar(&o.quorum, "replica-quorum", 90, "Percentage of queried replicas. After so many have answered, the others get only --replica-grace more time. Applies to pods without spread constraints and inter-pod affinity.")
 	flags.DurationVar(&o.grace, "replica-grace", 100*time.Millisecond, "Minimal additional time for answers after --replica-quorum was reached.")
+	flags.BoolVar(&o.waitForAll, "replica-wait-for-all", false, "Place no pod before all replicas that own nodes have answered. While a replica does not answer, and is not replaced yet, no pod is placed. Without this flag, pods without constraints on other pods are placed on the nodes of the replicas that answer.")
 	flags.StringVar(&o.cert, "replica-cert-file", "", "TLS certificate of this replica, as server and client. Required unless --replica-bind-address is on loopback.")
 	flags.StringVar(&o.key, "replica-key-file", "", "Private key of --replica-cert-file.")
 	flags.StringVar(&o.ca, "replica-ca-file", "", "File with the CA that has signed the certificates of all replicas.")
@@ -55,8 +57,10 @@ func (o *replicaOptions) validate() error {
 		return fmt.Errorf("--replica-fanout %d: must be at least 1", o.fanout)
 	case o.quorum < 1 || o.quorum > 100:
 		return fmt.Errorf("--replica-quorum %d: must be between 1 and 100", o.quorum)
-	case o.deadline <= 0 || o.grace < 0:
-		return errors.New("--replica-deadline must be positive and --replica-grace must not be negative")
+	case o.deadline <= 0 || o.deadline > wire.MaxDeadline:
+		return fmt.Errorf("--replica-deadline %v: must be positive and at most %v", o.deadline, wire.MaxDeadline)
+	case o.grace < 0:
+		return fmt.Errorf("--replica-grace %v: must not be negative", o.grace)
 	case (o.cert == "") != (o.key == "") || (o.cert == "") != (o.ca == ""):
 		return errors.New("set all of --replica-cert-file, --replica-key-file and --replica-ca-file, or none")
 	case o.advertise == "" && unspecified(o.bind):

@@ -118,7 +118,7 @@ func (r *replicas) attach(ctx context.Context, cfg *schedulerconfig.CompletedCon
 	profiles := attach.Profiles(&cfg.ComponentConfig)
 	opts := replica.Options{
 		Self: self, Listener: listener, TLS: certificates, Discovery: discovery, Fanout: r.fanout,
-		Patience: wire.Patience{Deadline: r.deadline, Quorum: r.quorum, Grace: r.grace}, Config: digest(profiles),
+		Patience: wire.Patience{Deadline: r.deadline, Quorum: r.quorum, Grace: r.grace}, WaitForAll: r.waitForAll, Config: digest(profiles),
 	}
 	if cfg.LeaderElection == nil {
 		opts.Election = membership.ClockElection{}

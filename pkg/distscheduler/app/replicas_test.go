@@ -115,6 +115,16 @@ func TestLeaseHasTheNameOfTheReplica(t *testing.T) {
 	}
 }
 
+// TestDeadlineThatReplicasRefuse checks that a deadline that other replicas would refuse is an error at startup.
+func TestDeadlineThatReplicasRefuse(t *testing.T) {
+	for deadline, valid := range map[time.Duration]bool{0: false, time.Minute: true, time.Minute + 1: false} {
+		o := &replicaOptions{bind: "127.0.0.1:7000", fanout: 1, quorum: 90, deadline: deadline}
+		if err := o.validate(); (err == nil) != valid {
+			t.Errorf("validate() with deadline %v = %v, want valid: %v", deadline, err, valid)
+		}
+	}
+}
+
 // TestUnspecifiedBindAddressRequiresAdvertisedAddress checks that only a bind address that others
 // can connect to is sufficient.
 func TestUnspecifiedBindAddressRequiresAdvertisedAddress(t *testing.T) {

@@ -10,10 +10,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Query sends a query to all replicas that own nodes and merges their answers. If all is true, it waits
-// for the answers of all owners, and returns errIncomplete if one is missing.
+// Query sends a query to all replicas that own nodes and merges their answers. If all is true, or the option
+// WaitForAll is set, it waits for the answers of all owners, and returns errIncomplete if one is missing.
 func (l *Leader) Query(ctx context.Context, query *wire.Query, all bool) (*wire.Answer, error) {
 	q := &wire.Request{Query: query, From: l.member.Self(), Patience: l.options.Patience, Reservations: map[string]uint64{}}
+	all = all || l.options.WaitForAll
 	if all {
 		q.Patience.Quorum = 100
 	}

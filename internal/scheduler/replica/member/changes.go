@@ -23,6 +23,12 @@ func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
 			p.link.Send(func(b *wire.Batch) { b.Nodes = append(b.Nodes, item) })
 		}
 	}
+	if after == nil && !listing {
+		item := nodeName(before)
+		for _, p := range m.peers {
+			p.link.Send(func(b *wire.Batch) { b.GoneNodes = append(b.GoneNodes, item) })
+		}
+	}
 	if !listing && m.assignment != nil && (before == nil || after == nil || len(framework.NodeSchedulingPropertiesChange(after, before)) > 0) {
 		event := wire.Event{Node: true}
 		if before != nil {
@@ -193,61 +199,4 @@ func (m *Member) HandleReservations(from string, b *wire.Batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.send(from, func(b *wire.Batch) { b.Acks = append(b.Acks, acks...) })
-}
-
-// HandleNodes records the hash slots of nodes that another replica has announced. It sends the pods of
-// these nodes to the owners, if a node was unknown before or was created again with another UID.
-func (m *Member) HandleNodes(nodes []wire.NodeName) {
-	m.mu.Lock()
-	moved, ownNodeMoved := map[uint64]bool{}, false
-	for _, node := range nodes {
-		before, known := m.slots[node.Hash]
-		if known && before.created > node.Created {
-			continue
-		}
-		m.slots[node.Hash] = nodeSlot{node.Slot, node.Created}
-		if known && before.slot != node.Slot {
-			moved[node.Hash] = true
-			ownNodeMoved = ownNodeMoved || m.table != nil && m.table[before.slot] == m.Self()
-		}
-	}
-	var resend []types.UID
-	for name, uids := range m.podsOfUnknownNodes {
-		if m.ownerOf(name) != "" {
-			resend = append(resend, uids.UnsortedList()...)
-			delete(m.podsOfUnknownNodes, name)
-		}
-	}
-	m.mu.Unlock()
-	if ownNodeMoved {
-		// A node of this replica was deleted, and the new node of that name has another hash slot. Its
-		// owner gets all pods on it from the replicas that watch them.
-		m.holder.DropNodes(nil, m.ownsNode)
-	}
-	if len(moved) > 0 {
-		resend = append(resend, m.podsOnNodes(moved)...)
-	}
-	for _, uid := range resend {
-		m.pods.visit(uid, func(pod *v1.Pod) {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			if pod.Spec.NodeName != "" {
-				m.sendPod(pod, false, false)
-			}
-		})
-	}
-}
-
-// podsOnNodes returns the pods that this replica watches on the given nodes, which are identified by the
-// hash of their name.
-func (m *Member) podsOnNodes(nodes map[uint64]bool) []types.UID {
-	var found []types.UID
-	for _, uid := range m.pods.uids() {
-		m.pods.visit(uid, func(pod *v1.Pod) {
-			if pod.Spec.NodeName != "" && nodes[hashOf(pod.Spec.NodeName)] {
-				found = append(found, uid)
-			}
-		})
-	}
-	return found
 }

@@ -27,17 +27,17 @@ func TestRecreatedNodeMovesToItsNewOwner(t *testing.T) {
 	nodes.AddNode(klog.Logger{}, schedtest.PlainNode("node", "4"))
 	m := &Member{
 		options: Options{Self: membership.Member{Name: "self"}}, table: table, holder: holder.New(klog.Logger{}, f.Ranker, nodes),
-		slots: map[uint64]nodeSlot{}, podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, peers: map[string]*peer{},
+		slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, peers: map[string]*peer{},
 	}
 	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, m.podChanged, func() {})
 	older := wire.NodeName{Hash: hashOf("node"), Slot: 1, Created: 10}
 	newer := wire.NodeName{Hash: hashOf("node"), Slot: 2, Created: 20}
-	m.HandleNodes([]wire.NodeName{older})
+	m.HandleNodes("other", []wire.NodeName{older})
 	pod := schedtest.PlainPod("pod", "1")
 	pod.Spec.NodeName = "node"
 	m.holder.SetPod(pod)
-	m.HandleNodes([]wire.NodeName{newer})
-	m.HandleNodes([]wire.NodeName{older})
+	m.HandleNodes("other", []wire.NodeName{newer})
+	m.HandleNodes("other", []wire.NodeName{older})
 	if owner := m.ownerOf("node"); owner != "other" {
 		t.Errorf("ownerOf(%q) = %q, want %q", "node", owner, "other")
 	}

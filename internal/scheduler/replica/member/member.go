@@ -45,6 +45,12 @@ type Member struct {
 	earlyRequests map[string]*wire.Refresh
 	// slots are the hash slots of all announced nodes, by the hash of the node's name.
 	slots map[uint64]nodeSlot
+	// goneNodes are those of these nodes that were deleted, and when this replica has learned that.
+	goneNodes map[uint64]time.Time
+	// connections is the number of connections that each replica has opened. recheck are the replicas that
+	// have not yet announced all their nodes on the last one.
+	connections map[string]int
+	recheck     sets.Set[string]
 	// lastID is the ID of the last request or list that this replica has sent.
 	lastID int64
 	// podsOfUnknownNodes are the pods that this replica watches on nodes that no replica has
@@ -82,19 +88,13 @@ func New(
 		options: options, logger: klog.FromContext(ctx), ctx: ctx, client: client, dial: dial, holder: h, hooks: hooks,
 		// Start from the time, so that a restarted replica does not reuse IDs.
 		lastID: time.Now().UnixNano(),
-		peers:  map[string]*peer{}, slots: map[uint64]nodeSlot{}, earlyRequests: map[string]*wire.Refresh{},
+		peers:  map[string]*peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int{}, recheck: sets.New[string](), earlyRequests: map[string]*wire.Refresh{},
 		podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
 	}
 	trimmer := cache.NewTrimmer()
 	m.pods = newSlotWatcher(&v1.Pod{}, podWatch(watching), trimmer.Transform, m.podChanged, m.sendDueAndReport)
 	m.nodes = newSlotWatcher(&v1.Node{}, nodeWatch(watching), trimmer.Transform, m.nodeChanged, m.sendDueAndReport)
 	return m
-}
-
-// nodeSlot is the hash slot of a node, and when the node was created, in Unix seconds.
-type nodeSlot struct {
-	slot    int16
-	created int64
 }
 
 // Options configure a replica.
@@ -111,6 +111,9 @@ type Options struct {
 	Fanout int
 	// Patience limits the time for which queries wait for answers.
 	Patience wire.Patience
+	// WaitForAll makes each query wait for the answers of all owners. If one is missing, the pod is retried
+	// when all of them answer.
+	WaitForAll bool
 	// Config is a digest of the configuration, which must be the same in all replicas.
 	Config string
 	// Elected is true if leader election is used. Then a leader exits when another replica leads for

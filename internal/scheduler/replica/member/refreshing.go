@@ -14,6 +14,9 @@ import (
 // its request for the pods on them.
 func (m *Member) HandleNodesListed(from string, listed *wire.Refresh) {
 	m.mu.Lock()
+	if m.assignment != nil && stamp(listed.Term, listed.Number) == m.currentStamp() {
+		m.recheckNodes(from)
+	}
 	if p := m.peers[from]; p != nil {
 		p.request = listed
 		p.wantedNodeSlots.Add(listed.Slots)

@@ -61,9 +61,10 @@ const (
 	maxLookups = 16
 )
 
-// Run sends status reports and releases expired reservations until the context ends.
+// Run sends status reports, releases expired reservations and forgets deleted nodes until the context ends.
 func (m *Member) Run(ctx context.Context) {
 	go pacing.EachBeat(ctx, expireInterval, m.expireReservations)
+	go pacing.EachBeat(ctx, forgetInterval, m.forgetNodes)
 	pacing.EachBeat(ctx, reportInterval, func(context.Context) {
 		m.report("")
 		m.recordMetrics()

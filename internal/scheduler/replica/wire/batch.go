@@ -18,6 +18,8 @@ type Batch struct {
 	Refreshing []Refresh `cbor:",omitempty"`
 	// Nodes announces nodes of the sender. Pods on these nodes must be sent to it.
 	Nodes []NodeName `cbor:",omitempty"`
+	// GoneNodes are nodes of the sender that were deleted.
+	GoneNodes []NodeName `cbor:",omitempty"`
 	// Pods are pods on nodes of the receiver.
 	Pods []Item `cbor:",omitempty"`
 	// Pending are unscheduled pods. They are sent to the leader.
@@ -143,7 +145,7 @@ type EarlierReservation struct {
 
 // size estimates the encoded size of a batch in bytes.
 func (b *Batch) size() int {
-	size := 64 + 24*len(b.Nodes) + 48*(len(b.Kept)+len(b.Acks)) + 4*membership.SlotCount*(len(b.Refreshing)+len(b.Refreshed)+len(b.Listed))
+	size := 64 + 24*(len(b.Nodes)+len(b.GoneNodes)) + 48*(len(b.Kept)+len(b.Acks)) + 4*membership.SlotCount*(len(b.Refreshing)+len(b.Refreshed)+len(b.Listed))
 	for _, items := range [][]Item{b.Pods, b.Pending} {
 		for i := range items {
 			size += 64 + len(items[i].Object)
@@ -169,6 +171,7 @@ func (b *Batch) size() int {
 func (b *Batch) grownBy(before *Batch) int {
 	added := Batch{
 		Assignments: b.Assignments[len(before.Assignments):],
+		GoneNodes:   b.GoneNodes[len(before.GoneNodes):],
 		Nodes:       b.Nodes[len(before.Nodes):], Pods: b.Pods[len(before.Pods):], Pending: b.Pending[len(before.Pending):],
 		Events: b.Events[len(before.Events):], Reservations: b.Reservations[len(before.Reservations):],
 		Refreshing: b.Refreshing[len(before.Refreshing):], Refreshed: b.Refreshed[len(before.Refreshed):], Listed: b.Listed[len(before.Listed):],

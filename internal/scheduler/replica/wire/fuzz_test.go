@@ -86,8 +86,8 @@ func FuzzRequest(f *testing.F) {
 		f.Fatal(err)
 	}
 	fuzz(f, seedRequest(), func(t *testing.T, q *Request) {
-		if q.validate() == nil && q.Patience.Deadline > maxDeadline {
-			t.Errorf("validate() accepted the deadline %v, want at most %v", q.Patience.Deadline, maxDeadline)
+		if q.validate() == nil && q.Patience.Deadline > MaxDeadline {
+			t.Errorf("validate() accepted the deadline %v, want at most %v", q.Patience.Deadline, MaxDeadline)
 		}
 	})
 }

@@ -18,11 +18,12 @@ var errMalformed = errors.New("malformed message from another replica")
 
 // Bounds of the fields of messages.
 const (
-	maxMembers  = 10_000
-	maxDepth    = 16
-	maxOffers   = 1 << 16
-	maxSteps    = 1 << 10
-	maxDeadline = time.Minute
+	maxMembers = 10_000
+	maxDepth   = 16
+	maxOffers  = 1 << 16
+	maxSteps   = 1 << 10
+	// MaxDeadline is the maximal [Patience.Deadline].
+	MaxDeadline = time.Minute
 	// The receiver combines a term and a number into one 64-bit integer.
 	maxTerm, maxNumber = 1<<38 - 1, 1<<24 - 1
 )
@@ -43,9 +44,11 @@ func (b *Batch) validate() error {
 			}
 		}
 	}
-	for i := range b.Nodes {
-		if b.Nodes[i].Slot < 0 || b.Nodes[i].Slot >= membership.SlotCount {
-			return malformed("node with an invalid hash slot")
+	for _, nodes := range [][]NodeName{b.Nodes, b.GoneNodes} {
+		for i := range nodes {
+			if nodes[i].Slot < 0 || nodes[i].Slot >= membership.SlotCount {
+				return malformed("node with an invalid hash slot")
+			}
 		}
 	}
 	for i := range b.Reservations {
@@ -104,7 +107,7 @@ func (q *Request) validate() error {
 		return malformed("query with an invalid assignment")
 	case q.Query.Offers < 0 || q.Query.Offers > maxOffers || q.Query.Steps < 0 || q.Query.Steps > maxSteps:
 		return malformed("query for too many offers or steps")
-	case q.Patience.Deadline <= 0 || q.Patience.Deadline > maxDeadline || q.Patience.Grace < 0 || q.Patience.Quorum < 0:
+	case q.Patience.Deadline <= 0 || q.Patience.Deadline > MaxDeadline || q.Patience.Grace < 0 || q.Patience.Quorum < 0:
 		return malformed("query with an invalid deadline, grace time or quorum")
 	case !treeWithinBounds(q.Branches, maxDepth, &membersLeft):
 		return malformed("query with a tree of too many replicas or levels")

@@ -1,0 +1,36 @@
+package replica
+
+import (
+	"testing"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+)
+
+// TestWaitForAll stops the owner of the best node. With WaitForAll, a pod waits until another replica owns this
+// node, instead of getting a worse node.
+func TestWaitForAll(t *testing.T) {
+	g := startReplicasWith(t, func(o *Options) { o.WaitForAll = true }, make([]bool, 2))
+	g.lead(0)
+	// Pods prefer the large node.
+	small, large := "", ""
+	for i := 0; small == "" || large == ""; i++ {
+		name := string(rune('a' + i))
+		switch node := schedtest.PlainNode(name, "64"); {
+		case !g.replicas[0].member.Trusts("replica-0", node.UID) && large == "":
+			large = name
+			g.API.Put(node)
+		case g.replicas[0].member.Trusts("replica-0", node.UID) && small == "":
+			small = name
+			g.API.Put(schedtest.PlainNode(name, "2"))
+		}
+	}
+	g.API.Put(schedtest.PlainPod("first", "1"))
+	if node := g.AwaitBound("first"); node != large {
+		t.Fatalf("the first pod is on %s, want the large node %s", node, large)
+	}
+	g.replicas[1].stop()
+	g.API.Put(schedtest.PlainPod("second", "1"))
+	if node := g.AwaitBound("second"); node != large {
+		t.Errorf("the second pod is on %s, want the large node %s", node, large)
+	}
+}
