@@ -1,9 +1,9 @@
-//! Executes commands. Keys, leases and alarms change only in [`Store::apply`] and in
+//! Executes commands. Keys, leases and alarms change only in [`apply`] and in
 //! [`Store::replay`].
 
-use etcdpb::Record;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest};
 
+use crate::access::StoreAccess;
 use crate::alarm::Alarm;
 use crate::command::{Command, Reply};
 use crate::effect::{Effect, Effects};
@@ -12,40 +12,71 @@ use crate::store::Store;
 use crate::txn;
 use crate::write::{Write, check_put};
 
+/// Executes `command` and appends its changes to `effects`. The caller writes them to the
+/// log.
+///
+/// # Errors
+/// A rejected command changes nothing, with one exception: [`Error::NoSpace`] may raise an
+/// alarm, which is then in `effects`.
+pub fn apply(
+    store: &mut impl StoreAccess,
+    command: &Command,
+    effects: &mut Effects,
+) -> Result<Reply, Error> {
+    store.admit(command, effects)?;
+    match command {
+        Command::Put(request) => put(store, request, effects),
+        Command::DeleteRange(request) => Ok(delete_range(store, request, effects)),
+        Command::Txn(request) => txn::apply(store, request, effects),
+        Command::Compact { revision } => store.compact(*revision, effects),
+        Command::LeaseGrant { id, ttl_seconds } => store.grant(*id, *ttl_seconds, effects),
+        Command::LeaseRenew { id } => store.renew(*id, effects),
+        Command::LeaseRevoke { id } => revoke(store, *id, effects),
+        Command::Alarm { alarm, raised } => Ok(store.alarm(*alarm, *raised, effects)),
+    }
+}
+
+fn put(
+    store: &mut impl StoreAccess,
+    request: &PutRequest,
+    effects: &mut Effects,
+) -> Result<Reply, Error> {
+    check_put(store, store.revision, request)?;
+    let mut write = Write::new(store, effects);
+    let response = write.put(request);
+    write.finish();
+    Ok(Reply::Put(response))
+}
+
+fn delete_range(
+    store: &mut impl StoreAccess,
+    request: &DeleteRangeRequest,
+    effects: &mut Effects,
+) -> Reply {
+    let mut write = Write::new(store, effects);
+    let response = write.delete_range(request);
+    write.finish();
+    Reply::DeleteRange(response)
+}
+
+fn revoke(store: &mut impl StoreAccess, id: i64, effects: &mut Effects) -> Result<Reply, Error> {
+    store.leases.get(id).ok_or(Error::LeaseNotFound)?;
+    let mut write = Write::new(store, effects);
+    write.delete_lease_keys(id);
+    write.finish();
+    store.leases.remove(id);
+    effects.push(Effect::LeaseRevoked { id });
+    Ok(store.done_reply())
+}
+
 impl Store {
-    /// Executes `command` and appends its changes to `effects`. The caller writes them to
-    /// the log.
+    /// Executes `command` without interruption: see [`apply`].
     ///
     /// # Errors
-    /// A rejected command changes nothing, with one exception: [`Error::NoSpace`] may
-    /// raise an alarm, which is then in `effects`.
+    /// As [`apply`].
     pub fn apply(&mut self, command: &Command, effects: &mut Effects) -> Result<Reply, Error> {
-        self.admit(command, effects)?;
-        match command {
-            Command::Put(request) => self.put(request, effects),
-            Command::DeleteRange(request) => Ok(self.delete_range(request, effects)),
-            Command::Txn(request) => txn::apply(self, request, effects).map(Reply::Txn),
-            Command::Compact { revision } => self.compact(*revision, effects),
-            Command::LeaseGrant { id, ttl_seconds } => self.grant(*id, *ttl_seconds, effects),
-            Command::LeaseRenew { id } => self.renew(*id, effects),
-            Command::LeaseRevoke { id } => self.revoke(*id, effects),
-            Command::Alarm { alarm, raised } => Ok(self.alarm(*alarm, *raised, effects)),
-        }
-    }
-
-    fn put(&mut self, request: &PutRequest, effects: &mut Effects) -> Result<Reply, Error> {
-        check_put(self, self.revision, request)?;
-        let mut write = Write::new(self, effects);
-        let response = write.put(request);
-        write.finish();
-        Ok(Reply::Put(response))
-    }
-
-    fn delete_range(&mut self, request: &DeleteRangeRequest, effects: &mut Effects) -> Reply {
-        let mut write = Write::new(self, effects);
-        let response = write.delete_range(request);
-        write.finish();
-        Reply::DeleteRange(response)
+        let mut access = self;
+        apply(&mut access, command, effects)
     }
 
     /// Makes the history before `revision` unreadable. [`Store::collect`] frees it later.
@@ -72,19 +103,6 @@ impl Store {
     fn renew(&mut self, id: i64, effects: &mut Effects) -> Result<Reply, Error> {
         self.leases.renew(id, self.clock_ms)?;
         effects.push(Effect::LeaseRenewed { id, at_ms: self.clock_ms });
-        Ok(self.done_reply())
-    }
-
-    fn revoke(&mut self, id: i64, effects: &mut Effects) -> Result<Reply, Error> {
-        let lease = self.leases.get(id).ok_or(Error::LeaseNotFound)?;
-        let keys: Vec<_> = lease.keys.iter().cloned().collect();
-        let mut write = Write::new(self, effects);
-        for key in keys {
-            write.add(Record::tombstone(key, write.next_revision));
-        }
-        write.finish();
-        self.leases.remove(id);
-        effects.push(Effect::LeaseRevoked { id });
         Ok(self.done_reply())
     }
 

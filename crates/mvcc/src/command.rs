@@ -7,6 +7,7 @@ use etcdpb::rpc::{
 };
 
 use crate::alarm::Alarm;
+use crate::txn_cursor::TxnCursor;
 
 /// A change of the store that a client or the server itself requests. The API layer has
 /// validated the request: keys are not empty, and flags do not contradict each other.
@@ -52,7 +53,7 @@ pub enum Command {
 
 /// The reply to a [`Command`]. Response headers contain only the revision; the API layer
 /// adds the other fields.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub enum Reply {
     /// The reply to [`Command::Put`].
     Put(PutResponse),
@@ -60,6 +61,8 @@ pub enum Reply {
     DeleteRange(DeleteRangeResponse),
     /// The reply to [`Command::Txn`].
     Txn(TxnResponse),
+    /// The reply to [`Command::Txn`] if large ranges of the transaction have to be read.
+    OpenTxn(Box<TxnCursor>),
     /// The reply to the other commands, which return only the revision.
     Done {
         /// The store's revision after the command.

@@ -2,7 +2,7 @@
 
 /// The reason for rejecting a command or a read.
 ///
-/// The texts are exactly those of etcd, because clients compare them.
+/// If etcd has the same error, the text is exactly that of etcd, because clients compare it.
 /// Source: `go.etcd.io/etcd/api/v3@v3.7.3/v3rpc/rpctypes/error.go`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -30,4 +30,17 @@ pub enum Error {
     /// A CORRUPT alarm is raised.
     #[error("etcdserver: corrupt cluster")]
     Corrupt,
+    /// The compares of a transaction that writes visit too many keys.
+    #[error(
+        "mem_etcd: the compares of a transaction that writes may read {max_keys} keys at most: compare smaller ranges"
+    )]
+    TooManyComparedKeys {
+        /// The limit.
+        max_keys: usize,
+    },
+    /// The ranges of a transaction exceed the maximum size of a response.
+    #[error(
+        "mem_etcd: the ranges of the transaction exceed the largest response, 2 GiB: read them with RangeStream; if the transaction writes, it was executed"
+    )]
+    ResponseTooLarge,
 }

@@ -47,14 +47,17 @@ impl Entry {
     }
 
     /// Makes `record` the newest record. If a revision changes the key twice, the second
-    /// change replaces the first, because no reader can read the state between them.
-    fn push(&mut self, record: Record) {
+    /// change replaces the first, because no reader can read the state between them. Returns
+    /// the record that it replaces.
+    fn push(&mut self, record: Record) -> Option<Record> {
         debug_assert!(record.mod_revision() >= self.latest.mod_revision());
         let same_revision = record.mod_revision() == self.latest.mod_revision();
-        let replaced = std::mem::replace(&mut self.latest, record);
-        if !same_revision {
-            self.older.get_or_insert_default().push(replaced);
+        let before = std::mem::replace(&mut self.latest, record);
+        if same_revision {
+            return Some(before);
         }
+        self.older.get_or_insert_default().push(before);
+        None
     }
 
     /// Removes the records that cannot be read at `revision` or later, and calls
@@ -96,6 +99,9 @@ pub(crate) struct Replaced {
     /// that revision. It differs from `live` if an earlier change at the revision of the new
     /// record also changed the key.
     pub(crate) previous: Option<Record>,
+    /// The record of that earlier change, which may be a tombstone. It is no longer in the
+    /// index.
+    pub(crate) removed: Option<Record>,
 }
 
 /// The ordered index of all keys: a B-tree from keys to entries. No other module depends
@@ -123,8 +129,8 @@ impl Index {
                 let entry = occupied.into_mut();
                 let previous = entry.live_at(record.mod_revision() - 1).cloned();
                 let live = Some(entry.latest()).filter(|r| !r.is_tombstone()).cloned();
-                entry.push(record);
-                Replaced { live, previous }
+                let removed = entry.push(record);
+                Replaced { live, previous, removed }
             }
         }
     }
@@ -153,11 +159,11 @@ impl Index {
     /// `after` if it is set.
     pub(crate) fn range<'a>(
         &'a self,
-        span: &'a Span,
-        after: Option<&'a [u8]>,
-    ) -> impl Iterator<Item = (&'a Key, &'a Entry)> {
-        let bounds = (!span.is_empty()).then(|| span.bounds(after));
-        bounds.into_iter().flat_map(|bounds| self.tree.range::<[u8], _>(bounds))
+        span: &Span,
+        after: Option<&[u8]>,
+    ) -> impl Iterator<Item = (&'a Key, &'a Entry)> + use<'a> {
+        let range = (!span.is_empty()).then(|| self.tree.range::<[u8], _>(span.bounds(after)));
+        range.into_iter().flatten()
     }
 
     /// Returns the number of keys, including deleted keys that are not yet collected.

@@ -7,15 +7,17 @@
 //! compare every reply with a naive model.
 //!
 //! ```text
-//! Command ──Store::apply──▶ Reply              the response to the client
-//!                        ├▶ Effects            the changes, for the write-ahead log
-//!                        └▶ Event in history   the changes, for watchers
+//! Command ──apply──▶ Reply              the response to the client
+//!                 ├▶ Effects            the changes, for the write-ahead log
+//!                 └▶ Event in history   the changes, for watchers
 //! ```
 //!
 //! # Reading order
 //! 1. `command`: the commands and their replies. `apply`: the execution of a command.
 //!    `admission`, `effect_size`: the checks before it.
+//!    `access`: how readers get a turn during a long command.
 //! 2. `write`: the revision of one command and its puts and deletes. `txn`: transactions.
+//!    `branches`, `compare`: their compares. `txn_cursor`: their large ranges.
 //! 3. `store`: the state. `index` (keys in order), `history` (events in order), `lease` and
 //!    `alarm` are its parts.
 //! 4. `effect`: the format of effects in the log. `replay`: applies effects to a store at
@@ -36,11 +38,14 @@
 
 #![warn(missing_docs)]
 
+mod access;
 mod admission;
 mod alarm;
 mod apply;
+mod branches;
 mod collect;
 mod command;
+mod compare;
 mod effect;
 mod effect_size;
 mod error;
@@ -54,9 +59,13 @@ mod snapshot;
 mod span;
 mod store;
 mod txn;
+mod txn_cursor;
 mod write;
 
+pub use access::{StoreAccess, TxnLimits};
 pub use alarm::{Alarm, AlarmKind, Quota};
+pub use apply::apply;
+pub use branches::BranchCursor;
 pub use command::{Command, Reply, is_read_only};
 pub use effect::{DecodeEffectError, Effect, Effects, LogDurability};
 pub use error::Error;
@@ -68,3 +77,5 @@ pub use replay::{OutOfOrder, RevisionOrder};
 pub use snapshot::SnapshotCursor;
 pub use span::Span;
 pub use store::{Stats, Store};
+pub use txn::ReadPoint;
+pub use txn_cursor::TxnCursor;

@@ -9,6 +9,7 @@ use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader};
 use etcdpb::{Key, KeyValue, Record};
 
 use crate::error::Error;
+use crate::index::Entry;
 use crate::span::Span;
 use crate::store::Store;
 
@@ -32,6 +33,8 @@ pub struct RangeCursor {
     count_all: bool,
     /// The key after which the next step continues.
     after: Option<Key>,
+    /// Number of keys visited so far, including those that do not exist at the revision.
+    visited: usize,
     /// The gathered records.
     gathered: Vec<Record>,
     /// Number of keys counted so far.
@@ -64,10 +67,9 @@ impl RangeCursor {
         current: i64,
         count_all: bool,
     ) -> Result<Self, Error> {
-        let revision = readable_revision(store, request.revision, current)?;
-        let mut cursor = RangeCursor::pinned(request, current, revision);
-        cursor.count_all |= count_all;
-        Ok(cursor)
+        let revision = readable_revision(store.compacted, request.revision, current)?;
+        let cursor = RangeCursor::pinned(request, current, revision);
+        Ok(if count_all { cursor.counting_all() } else { cursor })
     }
 
     /// Starts a range at `revision`. The caller must ensure that the history of
@@ -92,10 +94,17 @@ impl RangeCursor {
             truncated: false,
             count_all: request.count_only,
             after: None,
+            visited: 0,
             gathered: Vec::new(),
             count: 0,
             options,
         }
+    }
+
+    /// Includes all keys of the range in the count of the response.
+    pub(crate) fn counting_all(mut self) -> Self {
+        self.count_all = true;
+        self
     }
 
     /// Ends the range when its keys and values have at least `bytes` bytes. If keys are
@@ -111,10 +120,27 @@ impl RangeCursor {
         self.revision
     }
 
+    /// Returns the number of keys visited so far.
+    pub(crate) fn visited(&self) -> usize {
+        self.visited
+    }
+
     /// Visits at most `max_keys` keys. Returns whether the range is complete.
     pub fn step(&mut self, store: &Store, max_keys: usize) -> bool {
+        let revision = self.revision;
+        self.step_with(store, max_keys, |_, entry| entry.live_at(revision))
+    }
+
+    /// Like [`RangeCursor::step`], but `read` returns the record of a key; `None` if the key
+    /// does not exist.
+    pub(crate) fn step_with<'s>(
+        &mut self,
+        store: &'s Store,
+        max_keys: usize,
+        read: impl Fn(&Key, &'s Entry) -> Option<&'s Record>,
+    ) -> bool {
         if let Some(key) = self.span.as_point() {
-            let record = store.index.get(key).and_then(|e| e.live_at(self.revision));
+            let record = store.index.get(key).and_then(|e| read(e.latest().key(), e));
             self.count = i64::from(record.is_some());
             if self.max_records > 0 {
                 self.gathered.extend(record.cloned());
@@ -124,13 +150,15 @@ impl RangeCursor {
         let mut last: Option<&Key> = None;
         let after = self.after.take();
         let after = after.as_ref().map(Key::as_bytes);
-        for (visited, (key, entry)) in store.index.range(&self.span, after).enumerate() {
+        let keys = store.index.range(&self.span, after);
+        for (visited, (key, entry)) in keys.enumerate() {
             if visited == max_keys {
                 self.after = last.cloned();
                 return false;
             }
             last = Some(key);
-            let Some(record) = entry.live_at(self.revision) else { continue };
+            self.visited += 1;
+            let Some(record) = read(key, entry) else { continue };
             self.count += 1;
             if self.gathered_bytes >= self.max_bytes {
                 self.truncated = true;
@@ -172,12 +200,16 @@ impl RangeCursor {
 }
 
 /// Returns the revision that a request for revision `requested` reads. Fails if this
-/// revision is compacted or greater than `current`.
-pub(crate) fn readable_revision(store: &Store, requested: i64, current: i64) -> Result<i64, Error> {
+/// revision is before the compacted revision or greater than `current`.
+pub(crate) fn readable_revision(
+    compacted: i64,
+    requested: i64,
+    current: i64,
+) -> Result<i64, Error> {
     match requested {
         ..=0 => Ok(current),
         future if future > current => Err(Error::FutureRevision),
-        past if past < store.compacted => Err(Error::Compacted),
+        past if past < compacted => Err(Error::Compacted),
         revision => Ok(revision),
     }
 }

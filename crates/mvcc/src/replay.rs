@@ -60,7 +60,7 @@ impl Store {
                     return Err(OutOfOrder { found, current: self.revision });
                 }
                 self.revision = found;
-                self.install(record);
+                drop(self.install(record));
             }
             Effect::LeaseGranted { id, ttl_seconds, at_ms } => {
                 self.tick(at_ms.unwrap_or(0));

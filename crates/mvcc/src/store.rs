@@ -137,10 +137,12 @@ impl Store {
         self.history.since(revision)
     }
 
-    /// Makes `record` the newest record of its key, and adds an event to the history.
-    pub(crate) fn install(&mut self, record: Record) {
-        let previous = self.install_without_event(&record).previous;
+    /// Makes `record` the newest record of its key, and adds an event to the history. Returns
+    /// the record before it, if the key existed.
+    pub(crate) fn install(&mut self, record: Record) -> Option<Record> {
+        let Replaced { live, previous, .. } = self.install_without_event(&record);
         self.history.push(Event { record, previous });
+        live
     }
 
     /// Makes `record` the newest record of its key. Updates the leases and the sizes.
@@ -157,7 +159,8 @@ impl Store {
             self.stats.live_keys += 1;
             self.stats.live_bytes += record_bytes(record);
         }
-        self.stats.total_bytes += record_bytes(record);
+        let removed_bytes = replaced.removed.as_ref().map_or(0, record_bytes);
+        self.stats.total_bytes += record_bytes(record) - removed_bytes;
         replaced
     }
 

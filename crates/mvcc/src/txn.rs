@@ -1,92 +1,139 @@
 //! Transactions. As in etcd, a transaction is executed in three passes:
 //! 1. Evaluate all comparisons, including those of nested transactions, on the state before
-//!    the transaction. They select the branches to execute.
+//!    the transaction. They select the branches to execute ([`BranchCursor`]).
 //! 2. Check every operation of these branches.
-//! 3. Execute the operations. They can no longer fail.
+//! 3. Execute the operations. They can no longer fail. Large ranges are left to a
+//!    [`TxnCursor`].
 
-use std::cmp::Ordering;
-
-use etcdpb::Record;
-use etcdpb::rpc::compare::{CompareResult, CompareTarget, TargetUnion};
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::response_op::Response;
 use etcdpb::rpc::{
-    Compare, RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest,
+    PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest,
     TxnResponse,
 };
 
+use crate::access::{STEP_KEYS, StoreAccess};
+use crate::branches::{BranchCursor, branch};
+use crate::command::Reply;
 use crate::effect::Effects;
 use crate::error::Error;
 use crate::range::{RangeCursor, readable_revision};
-use crate::span::Span;
 use crate::store::Store;
+use crate::txn_cursor::{OpenRanges, TxnCursor};
 use crate::write::{Write, check_put, header};
 
 /// Executes a transaction that may write.
 pub(crate) fn apply(
-    store: &mut Store,
+    store: &mut impl StoreAccess,
     request: &TxnRequest,
     effects: &mut Effects,
-) -> Result<TxnResponse, Error> {
-    let branches = select_and_check(store, request, store.revision)?;
-    let mut write = Write::new(store, effects);
-    let mut response = execute(&mut write, request, &mut branches.into_iter());
-    response.header = header(write.finish());
-    Ok(response)
+) -> Result<Reply, Error> {
+    let branches = select_branches(store, request)?;
+    let point = ReadPoint { compacted: store.compacted, revision: store.revision };
+    let check_put = |request: &_| check_put(store, store.revision, request);
+    check_branch(point, request, &mut branches.iter().copied(), &check_put)?;
+
+    let range_keys = store.txn_limits().range_keys;
+    let write = Write::new(store, effects);
+    let mut execution = WriteExecution { write, range_keys, started_ranges: 0 };
+    let mut response = execute(&mut execution, request, &mut branches.into_iter());
+    let (revision, ranges) = execution.write.finish_txn();
+    response.header = header(revision);
+    Ok(match ranges.is_empty() {
+        true => Reply::Txn(response),
+        false => Reply::OpenTxn(Box::new(TxnCursor::new(response, ranges))),
+    })
 }
 
-impl Store {
-    /// Executes a read-only transaction (see [`crate::is_read_only`]) at `current`, the
-    /// published revision.
-    ///
-    /// # Errors
-    /// Fails if a range requests a revision that is compacted or in the future.
-    pub fn read_txn(&self, request: &TxnRequest, current: i64) -> Result<TxnResponse, Error> {
-        let branches = select_and_check(self, request, current)?;
-        let mut view = View { store: self, revision: current };
-        let mut response = execute(&mut view, request, &mut branches.into_iter());
-        response.header = header(current);
-        Ok(response)
+/// Pass 1 with exclusive access to the store.
+fn select_branches(store: &mut impl StoreAccess, request: &TxnRequest) -> Result<Vec<bool>, Error> {
+    let mut cursor = BranchCursor::new(request, store.revision);
+    let max_keys = store.txn_limits().compare_keys;
+    let mut keys_left = max_keys;
+    loop {
+        let step = STEP_KEYS.min(keys_left);
+        if cursor.step(store, step) {
+            break;
+        }
+        keys_left -= step;
+        if keys_left == 0 {
+            return Err(Error::TooManyComparedKeys { max_keys });
+        }
+        store.visited(step);
+    }
+    Ok(cursor.finish())
+}
+
+/// The state of the store that a read-only transaction reads.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadPoint {
+    /// The compacted revision at the start of the transaction.
+    compacted: i64,
+    /// The published revision at the start of the transaction.
+    revision: i64,
+}
+
+impl ReadPoint {
+    /// Returns the current state of the store. `revision` is the published revision.
+    pub fn new(store: &Store, revision: i64) -> Self {
+        ReadPoint { compacted: store.compacted, revision }
+    }
+
+    /// Returns the revision that the transaction reads, unless a range requests another one.
+    pub fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    /// Returns the first revision whose history `request` may need. The store must not
+    /// collect it until the transaction is complete.
+    pub fn oldest_needed_revision(&self, request: &TxnRequest) -> i64 {
+        let ops = request.success.iter().chain(&request.failure);
+        let of_op = |op: &RequestOp| match &op.request {
+            Some(Request::RequestRange(range)) => {
+                readable_revision(self.compacted, range.revision, self.revision).ok()
+            }
+            Some(Request::RequestTxn(nested)) => Some(self.oldest_needed_revision(nested)),
+            _ => None,
+        };
+        ops.filter_map(of_op).fold(self.revision, i64::min)
     }
 }
 
-/// Passes 1 and 2. Returns the selected branches of the transaction and its nested
-/// transactions, parents before children; true stands for the success branch.
-fn select_and_check(
-    store: &Store,
-    request: &TxnRequest,
-    revision: i64,
-) -> Result<Vec<bool>, Error> {
-    let mut branches = Vec::with_capacity(1);
-    select_branches(store, request, revision, &mut branches);
-    check_branch(store, request, revision, &mut branches.iter().copied())?;
-    Ok(branches)
-}
-
-/// Pass 1: appends the selected branches to `branches`.
-fn select_branches(store: &Store, request: &TxnRequest, revision: i64, branches: &mut Vec<bool>) {
-    let succeeded = request.compare.iter().all(|compare| compare_holds(store, revision, compare));
-    branches.push(succeeded);
-    for op in branch(request, succeeded) {
-        if let Some(Request::RequestTxn(nested)) = &op.request {
-            select_branches(store, nested, revision, branches);
-        }
+impl TxnCursor {
+    /// Starts a read-only transaction (see [`crate::is_read_only`]) at `point`, when
+    /// `branches` has selected its branches.
+    ///
+    /// # Errors
+    /// Fails if a range requests a revision that is compacted or in the future.
+    pub fn read(
+        request: &TxnRequest,
+        point: ReadPoint,
+        branches: BranchCursor<'_>,
+    ) -> Result<Self, Error> {
+        let branches = branches.finish();
+        check_branch(point, request, &mut branches.iter().copied(), &|_| Ok(()))?;
+        // No range has this revision, because the transaction changes nothing.
+        let ranges = OpenRanges::new(i64::MAX);
+        let mut execution = ReadExecution { point, started_ranges: 0, ranges };
+        let mut response = execute(&mut execution, request, &mut branches.into_iter());
+        response.header = header(point.revision);
+        Ok(TxnCursor::new(response, execution.ranges))
     }
 }
 
 /// Pass 2: checks the operations of the selected branches.
 fn check_branch(
-    store: &Store,
+    point: ReadPoint,
     request: &TxnRequest,
-    revision: i64,
     branches: &mut impl Iterator<Item = bool>,
+    check_put: &impl Fn(&PutRequest) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let succeeded = branches.next().expect("a branch was selected for each transaction");
     for op in branch(request, succeeded) {
         match &op.request {
-            Some(Request::RequestRange(range)) => check_range(store, revision, range)?,
-            Some(Request::RequestPut(put)) => check_put(store, revision, put)?,
-            Some(Request::RequestTxn(nested)) => check_branch(store, nested, revision, branches)?,
+            Some(Request::RequestRange(range)) => check_range(point, range)?,
+            Some(Request::RequestPut(put)) => check_put(put)?,
+            Some(Request::RequestTxn(nested)) => check_branch(point, nested, branches, check_put)?,
             Some(Request::RequestDeleteRange(_)) | None => {}
         }
     }
@@ -95,21 +142,16 @@ fn check_branch(
 
 /// Checks the revision of a range in a transaction. As in etcd, this check is stricter
 /// than the one for other ranges: a negative revision counts as compacted.
-fn check_range(store: &Store, current: i64, request: &RangeRequest) -> Result<(), Error> {
-    if request.revision != 0 && request.revision < store.compacted {
+fn check_range(point: ReadPoint, request: &RangeRequest) -> Result<(), Error> {
+    if request.revision != 0 && request.revision < point.compacted {
         return Err(Error::Compacted);
     }
-    readable_revision(store, request.revision, current).map(drop)
-}
-
-/// Returns the operations of a branch.
-fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {
-    if succeeded { &request.success } else { &request.failure }
+    readable_revision(point.compacted, request.revision, point.revision).map(drop)
 }
 
 /// Executes single operations of a transaction.
 trait OpExecutor {
-    fn range(&self, request: &RangeRequest) -> RangeResponse;
+    fn range(&mut self, request: &RangeRequest) -> RangeResponse;
     /// Executes a put or a delete.
     fn change(&mut self, request: &Request) -> Response;
 }
@@ -121,8 +163,9 @@ fn execute(
     branches: &mut impl Iterator<Item = bool>,
 ) -> TxnResponse {
     let succeeded = branches.next().expect("a branch was selected for each transaction");
-    let mut responses = Vec::new();
-    for op in branch(request, succeeded) {
+    let ops = branch(request, succeeded);
+    let mut responses = Vec::with_capacity(ops.len());
+    for op in ops {
         let response = match &op.request {
             None => None,
             Some(Request::RequestRange(range)) => {
@@ -141,16 +184,35 @@ fn execute(
     TxnResponse { header: None, succeeded, responses }
 }
 
-impl OpExecutor for Write<'_> {
-    fn range(&self, request: &RangeRequest) -> RangeResponse {
-        range(self.store, request, self.revision())
+/// Executes a transaction that may write. Leaves ranges open that visit too many keys.
+struct WriteExecution<'a, A> {
+    write: Write<'a, A>,
+    /// Number of keys that ranges may still visit.
+    range_keys: usize,
+    /// Number of ranges so far.
+    started_ranges: usize,
+}
+
+impl<A: StoreAccess> OpExecutor for WriteExecution<'_, A> {
+    fn range(&mut self, request: &RangeRequest) -> RangeResponse {
+        let (position, write) = (self.started_ranges, &mut self.write);
+        self.started_ranges += 1;
+        let mut cursor = RangeCursor::new(write.store, request, write.revision(), true)
+            .expect("the revision was checked in pass 2");
+        let complete = cursor.step(write.store, self.range_keys);
+        self.range_keys -= cursor.visited();
+        if complete {
+            return cursor.finish();
+        }
+        write.open_ranges.push(position, cursor);
+        RangeResponse::default()
     }
 
     fn change(&mut self, request: &Request) -> Response {
         match request {
-            Request::RequestPut(put) => Response::ResponsePut(self.put(put)),
+            Request::RequestPut(put) => Response::ResponsePut(self.write.put(put)),
             Request::RequestDeleteRange(delete) => {
-                Response::ResponseDeleteRange(self.delete_range(delete))
+                Response::ResponseDeleteRange(self.write.delete_range(delete))
             }
             Request::RequestRange(_) | Request::RequestTxn(_) => {
                 unreachable!("execute handles ranges and nested transactions")
@@ -159,87 +221,26 @@ impl OpExecutor for Write<'_> {
     }
 }
 
-/// A read-only view of the store at a revision.
-struct View<'a> {
-    store: &'a Store,
-    revision: i64,
+/// Starts the ranges of a read-only transaction.
+struct ReadExecution {
+    point: ReadPoint,
+    /// Number of ranges so far.
+    started_ranges: usize,
+    ranges: OpenRanges,
 }
 
-impl OpExecutor for View<'_> {
-    fn range(&self, request: &RangeRequest) -> RangeResponse {
-        range(self.store, request, self.revision)
+impl OpExecutor for ReadExecution {
+    fn range(&mut self, request: &RangeRequest) -> RangeResponse {
+        let ReadPoint { compacted, revision: current } = self.point;
+        let revision = readable_revision(compacted, request.revision, current)
+            .expect("the revision was checked in pass 2");
+        let cursor = RangeCursor::pinned(request, current, revision).counting_all();
+        self.ranges.push(self.started_ranges, cursor);
+        self.started_ranges += 1;
+        RangeResponse::default()
     }
 
     fn change(&mut self, _: &Request) -> Response {
         unreachable!("the caller has checked is_read_only")
-    }
-}
-
-/// Executes a range whose revision was checked in pass 2.
-fn range(store: &Store, request: &RangeRequest, current: i64) -> RangeResponse {
-    let mut cursor = RangeCursor::new(store, request, current, true)
-        .expect("the revision was checked in pass 2");
-    cursor.step(store, usize::MAX);
-    cursor.finish()
-}
-
-/// Whether `compare` is true for every key in its span. If no key exists in the span, one
-/// key that does not exist is compared.
-fn compare_holds(store: &Store, revision: i64, compare: &Compare) -> bool {
-    let span = Span::new(&compare.key, &compare.range_end);
-    if let Some(key) = span.as_point() {
-        let record = store.index.get(key).and_then(|e| e.live_at(revision));
-        return compare_record(compare, record);
-    }
-    let mut live =
-        store.index.range(&span, None).filter_map(|(_, e)| e.live_at(revision)).peekable();
-    if live.peek().is_none() {
-        return compare_record(compare, None);
-    }
-    live.all(|record| compare_record(compare, Some(record)))
-}
-
-/// Whether `compare` is true for one key. `record` is `None` for a key that does not
-/// exist: its version, revisions and lease are then 0.
-fn compare_record(compare: &Compare, record: Option<&Record>) -> bool {
-    let number = |of: fn(&Record) -> i64| record.map_or(0, of);
-    let union = compare.target_union.as_ref();
-    // As in etcd, a missing operand counts as 0.
-    let operand = |pick: fn(&TargetUnion) -> Option<i64>| union.and_then(pick).unwrap_or(0);
-    let order = match compare.target() {
-        CompareTarget::Version => number(Record::version).cmp(&operand(|u| match u {
-            TargetUnion::Version(n) => Some(*n),
-            _ => None,
-        })),
-        CompareTarget::Create => number(Record::create_revision).cmp(&operand(|u| match u {
-            TargetUnion::CreateRevision(n) => Some(*n),
-            _ => None,
-        })),
-        CompareTarget::Mod => number(Record::mod_revision).cmp(&operand(|u| match u {
-            TargetUnion::ModRevision(n) => Some(*n),
-            _ => None,
-        })),
-        CompareTarget::Lease => number(Record::lease).cmp(&operand(|u| match u {
-            TargetUnion::Lease(n) => Some(*n),
-            _ => None,
-        })),
-        CompareTarget::Value => {
-            // A key that does not exist has no value. As in etcd, a comparison of its
-            // value is false.
-            let Some(record) = record else { return false };
-            let value: &[u8] = match union {
-                Some(TargetUnion::Value(value)) => value,
-                _ => &[],
-            };
-            record.value().cmp(value)
-        }
-    };
-    match CompareResult::try_from(compare.result) {
-        Ok(CompareResult::Equal) => order == Ordering::Equal,
-        Ok(CompareResult::NotEqual) => order != Ordering::Equal,
-        Ok(CompareResult::Greater) => order == Ordering::Greater,
-        Ok(CompareResult::Less) => order == Ordering::Less,
-        // As in etcd, an unknown operator is always true.
-        Err(_) => true,
     }
 }

@@ -5,10 +5,12 @@ use etcdpb::rpc::{
 };
 use etcdpb::{Key, KeyValue, Record};
 
+use crate::access::{STEP_KEYS, StoreAccess};
 use crate::effect::{Effect, Effects};
 use crate::error::Error;
 use crate::span::Span;
 use crate::store::Store;
+use crate::txn_cursor::OpenRanges;
 
 /// Fails if `request` cannot be executed on the state at `revision`.
 pub(crate) fn check_put(store: &Store, revision: i64, request: &PutRequest) -> Result<(), Error> {
@@ -25,18 +27,21 @@ pub(crate) fn check_put(store: &Store, revision: i64, request: &PutRequest) -> R
 
 /// The key changes of one command. If there is at least one, the revision of the store
 /// grows by one.
-pub(crate) struct Write<'a> {
-    pub(crate) store: &'a mut Store,
+pub(crate) struct Write<'a, A> {
+    pub(crate) store: &'a mut A,
     effects: &'a mut Effects,
     /// The revision of the changes.
     pub(crate) next_revision: i64,
     changed: bool,
+    /// The ranges of a transaction that are not complete.
+    pub(crate) open_ranges: OpenRanges,
 }
 
-impl<'a> Write<'a> {
-    pub(crate) fn new(store: &'a mut Store, effects: &'a mut Effects) -> Self {
+impl<'a, A: StoreAccess> Write<'a, A> {
+    pub(crate) fn new(store: &'a mut A, effects: &'a mut Effects) -> Self {
         let next_revision = store.revision + 1;
-        Write { store, effects, next_revision, changed: false }
+        let open_ranges = OpenRanges::new(next_revision);
+        Write { store, effects, next_revision, changed: false, open_ranges }
     }
 
     /// Returns the revision that a read at this point of the command uses.
@@ -46,15 +51,25 @@ impl<'a> Write<'a> {
 
     /// Advances the revision of the store if there are changes. Returns the revision.
     pub(crate) fn finish(self) -> i64 {
-        self.store.revision = self.revision();
-        self.store.revision
+        self.finish_txn().0
+    }
+
+    /// Like [`Write::finish`]. Also returns the ranges that are not complete.
+    pub(crate) fn finish_txn(self) -> (i64, OpenRanges) {
+        let revision = self.revision();
+        self.store.revision = revision;
+        (revision, self.open_ranges)
     }
 
     /// Adds the change that makes `record` the newest record of its key.
     pub(crate) fn add(&mut self, record: Record) {
         self.changed = true;
         self.effects.push(Effect::Write(record.clone()));
-        self.store.install(record);
+        let recorded_key = self.open_ranges.is_recording().then(|| record.key().clone());
+        let before = self.store.install(record);
+        if let Some(key) = recorded_key {
+            self.open_ranges.record(key, before);
+        }
     }
 
     /// Writes one key. The caller must have called [`check_put`].
@@ -84,28 +99,62 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// Deletes the keys of a span.
+    /// Deletes the keys of a span, in steps.
     pub(crate) fn delete_range(&mut self, request: &DeleteRangeRequest) -> DeleteRangeResponse {
         let span = Span::new(&request.key, &request.range_end);
-        let live: Vec<Record> = self
-            .store
-            .index
-            .range(&span, None)
-            .map(|(_, entry)| entry.latest())
-            .filter(|record| !record.is_tombstone())
-            .cloned()
-            .collect();
-        for record in &live {
-            self.add(Record::tombstone(record.key().clone(), self.next_revision));
+        let mut live = Vec::new();
+        let (mut deleted, mut prev_kvs, mut after) = (0, Vec::new(), None);
+        loop {
+            let last = gather_live(self.store, &span, after.as_ref(), &mut live);
+            for record in &live {
+                self.add(Record::tombstone(record.key().clone(), self.next_revision));
+            }
+            deleted += live.len() as i64;
+            let previous = live.drain(..).filter(|_| request.prev_kv);
+            prev_kvs.extend(previous.map(KeyValue::from));
+            after = last;
+            if after.is_none() {
+                break;
+            }
+            self.store.visited(STEP_KEYS);
         }
-        let deleted = live.len() as i64;
-        let previous = if request.prev_kv { live } else { Vec::new() };
-        DeleteRangeResponse {
-            header: header(self.revision()),
-            deleted,
-            prev_kvs: previous.into_iter().map(KeyValue::from).collect(),
+        DeleteRangeResponse { header: header(self.revision()), deleted, prev_kvs }
+    }
+
+    /// Deletes the keys of a lease, in steps.
+    pub(crate) fn delete_lease_keys(&mut self, id: i64) {
+        loop {
+            let keys = self.store.leases.get(id).map(|lease| &lease.keys);
+            let keys: Vec<_> = keys.into_iter().flatten().take(STEP_KEYS).cloned().collect();
+            let visited = keys.len();
+            for key in keys {
+                self.add(Record::tombstone(key, self.next_revision));
+            }
+            if visited < STEP_KEYS {
+                return;
+            }
+            self.store.visited(visited);
         }
     }
+}
+
+/// Visits at most [`STEP_KEYS`] keys of `span` after `after`, and appends the newest records
+/// of those that exist to `live`. Returns the last visited key; `None` if no key is left.
+fn gather_live(
+    store: &Store,
+    span: &Span,
+    after: Option<&Key>,
+    live: &mut Vec<Record>,
+) -> Option<Key> {
+    let mut last: Option<&Key> = None;
+    for (visited, (key, entry)) in store.index.range(span, after.map(Key::as_bytes)).enumerate() {
+        if visited == STEP_KEYS {
+            return last.cloned();
+        }
+        last = Some(key);
+        live.extend(Some(entry.latest()).filter(|record| !record.is_tombstone()).cloned());
+    }
+    None
 }
 
 /// Returns a response header with only the revision set.

@@ -3,6 +3,7 @@
 //! and stores its seed in `model.seeds`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 
 use etcdpb::rpc::compare::{CompareResult, CompareTarget, TargetUnion};
 use etcdpb::rpc::request_op::Request;
@@ -12,7 +13,10 @@ use etcdpb::rpc::{
     TxnResponse,
 };
 use etcdpb::{KeyValue, Record};
-use mvcc::{Command, Effect, Error, HashCursor, RangeCursor, Reply, SnapshotCursor, Store};
+use mvcc::{
+    BranchCursor, Command, Effect, Error, HashCursor, RangeCursor, ReadPoint, Reply,
+    SnapshotCursor, Store, StoreAccess, TxnCursor, TxnLimits,
+};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
@@ -317,8 +321,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Whether no key is put twice, or both put and deleted, in one transaction. The API
-/// layer rejects other transactions, so the store does not have to handle them.
+/// Whether no key is put twice, or both put and deleted, in one transaction. The API layer
+/// rejects other transactions, so the store does not have to handle them. As in etcd, a
+/// deletion of all keys from a key on may delete keys that the transaction puts.
 fn is_well_formed(request: &TxnRequest) -> bool {
     fn written_spans(request: &TxnRequest, out: &mut Vec<(Vec<u8>, Vec<u8>)>) {
         for op in request.success.iter().chain(&request.failure) {
@@ -336,7 +341,8 @@ fn is_well_formed(request: &TxnRequest) -> bool {
     written_spans(request, &mut spans);
     let points: Vec<_> = spans.iter().enumerate().filter(|(_, s)| s.1.is_empty()).collect();
     points.iter().all(|(i, (key, _))| {
-        spans.iter().enumerate().all(|(j, (start, end))| *i == j || !is_in_span(key, start, end))
+        let mut others = spans.iter().enumerate().filter(|(j, (_, end))| i != j && end[..] != [0]);
+        others.all(|(_, (start, end))| !is_in_span(key, start, end))
     })
 }
 
@@ -350,6 +356,36 @@ struct Run {
     partial_log: Vec<u8>,
     /// All events so far, derived from the states of the model.
     events: Vec<ModelEvent>,
+    /// Number of keys that the ranges of a transaction visit at once.
+    range_keys: usize,
+    /// Transactions with open ranges, with their responses in a store that reads all ranges
+    /// at once.
+    open: Vec<(TxnCursor, TxnResponse)>,
+}
+
+/// Access to the store with a limit for ranges.
+struct LimitedAccess<'a>(&'a mut Store, usize);
+
+impl Deref for LimitedAccess<'_> {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        self.0
+    }
+}
+
+impl DerefMut for LimitedAccess<'_> {
+    fn deref_mut(&mut self) -> &mut Store {
+        self.0
+    }
+}
+
+impl StoreAccess for LimitedAccess<'_> {
+    fn visited(&mut self, _: usize) {}
+
+    fn txn_limits(&self) -> TxnLimits {
+        TxnLimits { range_keys: self.1, compare_keys: usize::MAX }
+    }
 }
 
 /// An event: revision, key, pair after the change, pair before the change.
@@ -365,7 +401,7 @@ impl Run {
         }
         let mut effects = Vec::new();
         let bound = self.store.effect_bytes(command);
-        let got = self.store.apply(command, &mut effects);
+        let got = self.execute_on_store(command, &mut effects);
         let expected = self.execute_on_model(command, &got);
         match (&got, expected) {
             (Err(got), Err(expected)) => assert_eq!(*got, expected, "the error of {command:?}"),
@@ -382,6 +418,54 @@ impl Run {
             _ => true,
         };
         effects.iter().filter(logged).for_each(|effect| effect.encode(&mut self.partial_log));
+    }
+
+    /// Executes a command on the store. If ranges of a transaction stay open, returns the
+    /// reply of a store that reads all of them at once.
+    fn execute_on_store(
+        &mut self,
+        command: &Command,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, Error> {
+        let mut at_once = self.replayed();
+        let got =
+            mvcc::apply(&mut LimitedAccess(&mut self.store, self.range_keys), command, effects)?;
+        let Reply::OpenTxn(cursor) = got else { return Ok(got) };
+        let Reply::Txn(response) = at_once.apply(command, &mut Vec::new())? else {
+            panic!("not the reply to a transaction")
+        };
+        self.open.push((*cursor, response.clone()));
+        Ok(Reply::Txn(response))
+    }
+
+    /// Visits up to two more keys of each open transaction, and checks those that are
+    /// complete.
+    fn read_open_transactions(&mut self) {
+        for (mut cursor, expected) in std::mem::take(&mut self.open) {
+            cursor.gather(&self.store, 2);
+            match cursor.digest().unwrap() {
+                true => assert_eq!(cursor.finish(), expected),
+                false => self.open.push((cursor, expected)),
+            }
+        }
+    }
+
+    /// Collects garbage that no open transaction needs.
+    fn collect(&mut self, oldest_needed: i64, max_events: usize) {
+        let open = self.open.iter().map(|(cursor, _)| cursor.oldest_needed_revision());
+        self.store.collect(open.fold(oldest_needed, i64::min), max_events);
+    }
+
+    /// Executes a read-only transaction in small steps.
+    fn read_txn(&self, txn: &TxnRequest) -> Result<TxnResponse, Error> {
+        let point = ReadPoint::new(&self.store, self.store.revision());
+        let mut branches = BranchCursor::new(txn, point.revision());
+        while !branches.step(&self.store, 1) {}
+        let mut cursor = TxnCursor::read(txn, point, branches)?;
+        while !cursor.digest()? {
+            cursor.gather(&self.store, 1);
+        }
+        Ok(cursor.finish())
     }
 
     /// Executes a command on the model, and checks the reply `got` of the store.
@@ -462,8 +546,7 @@ impl Run {
         self.commit(keys, changed);
         assert_eq!(response.header.as_ref().unwrap().revision, self.model.revision());
         if mvcc::is_read_only(txn) {
-            let again = self.store.read_txn(txn, self.store.revision());
-            assert_eq!(again.as_ref(), Ok(response));
+            assert_eq!(self.read_txn(txn).as_ref(), Ok(response));
         }
         Ok(())
     }
@@ -589,10 +672,34 @@ impl Run {
             })
             .collect();
         got.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+        self.merge_changes_of_one_revision(&mut got);
         let mut expected: Vec<_> =
             self.events.iter().filter(|event| event.0 >= from).cloned().collect();
         expected.iter_mut().filter(|e| e.0 <= self.model.compacted).for_each(|e| e.3 = None);
         assert_eq!(got, expected, "events since {from}");
+    }
+
+    /// Merges the events of a transaction that changes a key twice. The model knows only the
+    /// states before and after a transaction.
+    fn merge_changes_of_one_revision(&self, events: &mut Vec<ModelEvent>) {
+        let mut merged: Vec<ModelEvent> = Vec::new();
+        let mut twice = BTreeSet::new();
+        for event in events.drain(..) {
+            match merged.last_mut().filter(|last| (last.0, &last.1) == (event.0, &event.1)) {
+                Some(last) => {
+                    assert_eq!(last.3, event.3, "the pair before a transaction");
+                    last.2 = event.2;
+                    twice.insert((event.0, event.1));
+                }
+                None => merged.push(event),
+            }
+        }
+        let state = |revision: i64, key: &[u8]| self.model.revisions[revision as usize].get(key);
+        merged.retain(|(revision, key, _, _)| {
+            !twice.contains(&(*revision, key.clone()))
+                || state(*revision, key) != state(*revision - 1, key)
+        });
+        *events = merged;
     }
 
     /// Compares every readable revision with the model.
@@ -705,11 +812,14 @@ proptest! {
     fn replies_equal_those_of_the_naive_model(
         steps in prop::collection::vec(step(), 1..60),
         meanwhile in prop::collection::vec(put().prop_map(Command::Put), 0..10),
+        range_keys in 0usize..4,
     ) {
         let (store, model) = (Store::default(), Model::new());
         let (log, partial_log) = (Vec::new(), Vec::new());
-        let mut run = Run { store, model, log, partial_log, events: Vec::new() };
+        let (events, open) = (Vec::new(), Vec::new());
+        let mut run = Run { store, model, log, partial_log, events, range_keys, open };
         for step in &steps {
+            run.read_open_transactions();
             match step {
                 Step::Execute(command) => run.execute_command(command),
                 Step::Range(request) => run.check_range_read(request, 2),
@@ -720,9 +830,12 @@ proptest! {
                 }
                 Step::Collect { kept_revisions, max_events } => {
                     let oldest_needed = run.store.revision() - kept_revisions;
-                    run.store.collect(oldest_needed, *max_events);
+                    run.collect(oldest_needed, *max_events);
                 }
             }
+        }
+        while !run.open.is_empty() {
+            run.read_open_transactions();
         }
         let mut restored = run.restored(&meanwhile);
         let stats = run.store.stats();
@@ -764,6 +877,12 @@ proptest! {
         }
         run.check_every_revision();
         run.check_leases(&run.store, run.model.newest());
+
+        let revision = run.store.revision();
+        let _ = run.store.apply(&Command::Compact { revision }, &mut Vec::new());
+        while run.store.collect(i64::MAX, 3) {}
+        let stats = run.store.stats();
+        prop_assert_eq!(stats.total_bytes, stats.live_bytes);
     }
 }
 

@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use data_dir::DataDir;
-use futures_channel::oneshot;
 use mvcc::{Command, Effects, Event, Reply, Store};
 
+use crate::exclusive_store::ExclusiveStore;
 use crate::journal::{Journal, StorePosition};
+use crate::large_txn::LargeTxn;
 use crate::shared_store::SharedStore;
 use crate::snapshotter::SnapshotTrigger;
+use crate::submission::{Outcome, Submission};
 use crate::{Error, pace};
 
 /// Maximum number of commands in a batch. Readers wait while a batch is applied; that
@@ -40,16 +42,6 @@ const ROUND_BYTES: usize = 64 << 20;
 /// reserved.
 const FULL_DISK_RETRY: Duration = Duration::from_millis(100);
 
-/// A queued command and the channel for its reply.
-pub(crate) struct Submission {
-    pub(crate) command: Command,
-    /// Encoded size of the request.
-    pub(crate) bytes: usize,
-    /// `None` for commands that the store itself submits, such as the revocation of an
-    /// expired lease.
-    pub(crate) reply: Option<oneshot::Sender<Result<Reply, Error>>>,
-}
-
 /// Applies the queued commands. [`crate::executor`] chooses the thread that runs it.
 pub(crate) struct Applier {
     shared: Arc<SharedStore>,
@@ -71,7 +63,7 @@ pub(crate) struct Disk {
     pub(crate) _dir: Option<DataDir>,
 }
 
-type Replies = Vec<Result<Reply, Error>>;
+type Replies = Vec<Result<Outcome, Error>>;
 
 impl Applier {
     pub(crate) fn new(
@@ -197,7 +189,7 @@ impl Applier {
 
     /// Step 2: changes the store. Returns replies, events and the new revision.
     fn apply(&mut self, round: &[Submission], effects: &mut Effects) -> (Replies, Vec<Event>, i64) {
-        let mut store = self.shared.store.write();
+        let mut store = ExclusiveStore::lock(&self.shared.store);
         let clock_ms = self.shared.clock.time_ms(Instant::now());
         store.tick(clock_ms);
         let unlogged = self.disk.as_mut().and_then(|d| d.journal.take_unlogged_renewals(clock_ms));
@@ -206,8 +198,12 @@ impl Applier {
             effects.push(renewed);
         }
         let first_new = store.revision() + 1;
-        let mut apply = |s: &Submission| store.apply(&s.command, effects).map_err(Error::from);
+        let mut apply = |s: &Submission| match mvcc::apply(&mut store, &s.command, effects)? {
+            Reply::OpenTxn(txn) => Ok(Outcome::OpenTxn(LargeTxn::executed(&self.shared, txn))),
+            reply => Ok(Outcome::Done(reply)),
+        };
         let replies = round.iter().map(&mut apply).collect();
+        let store = store.downgrade();
         let events = store.events_since(first_new).cloned().collect();
         (replies, events, store.revision())
     }
@@ -270,7 +266,7 @@ impl Applier {
         }
         let revision = self.shared.published.load(Ordering::Acquire);
         let reply = |s: &Submission| match log_cannot_grow && renews(s) {
-            true => Ok(Reply::Done { revision }),
+            true => Ok(Outcome::Done(Reply::Done { revision })),
             false => Err(error.clone()),
         };
         round.iter().map(reply).collect()

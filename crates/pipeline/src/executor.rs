@@ -21,9 +21,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
-use crate::applier::{Applier, Submission};
+use crate::applier::Applier;
 use crate::pace;
 use crate::shared_store::SharedStore;
+use crate::submission::Submission;
 
 /// Maximum sleep of the dedicated thread.
 const MAX_SLEEP: Duration = Duration::from_millis(500);

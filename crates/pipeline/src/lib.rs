@@ -37,12 +37,13 @@
 //! | Module | Subject |
 //! |---|---|
 //! | `pipeline` | the public handle: propose, watch, status, shutdown |
-//! | `executor` | chooses the thread that runs the applier |
+//! | `submission`, `executor` | queued commands; chooses the thread that runs the applier |
 //! | `applier` | executes a batch: reserve, apply, log, publish, reply |
 //! | `journal` | what the log contains, and when it must be durable |
 //! | `modes` | the WAL mode of each key |
-//! | `shared_store` | the store and the state that threads share with it |
-//! | `range_read`, `history`, `pins` | reads for clients and for unsynced watchers |
+//! | `shared_store`, `exclusive_store` | the store and the state that threads share with it; its lock for a round |
+//! | `range_read`, `txn`, `large_txn` | ranges and transactions |
+//! | `history`, `pins` | reads for unsynced watchers; what garbage collection keeps |
 //! | `lessor`, `clock` | expiry of leases |
 //! | `flusher`, `snapshotter`, `snapshot_write` | background threads, snapshot files |
 //! | `open`, `store_recovery`, `recovery_base`, `store_builder`, `continuity` | startup |
@@ -62,10 +63,12 @@ mod continuity;
 mod directory_check;
 mod error;
 mod etcd_snapshot;
+mod exclusive_store;
 mod executor;
 mod flusher;
 mod history;
 mod journal;
+mod large_txn;
 mod lessor;
 mod maintenance;
 mod modes;
@@ -83,9 +86,12 @@ mod snapshot_write;
 mod snapshotter;
 mod store_builder;
 mod store_recovery;
+mod submission;
+mod txn;
 
 pub use directory_check::{DirectoryReport, check};
 pub use error::{Error, OpenError};
+pub use large_txn::LargeTxn;
 pub use maintenance::{Export, HistoryHash};
 pub use modes::{Modes, ModesError};
 pub use options::{PipelineOptions, WalMode};
@@ -93,3 +99,4 @@ pub use pipeline::{Pipeline, PipelineStatus};
 pub use range_read::{LargeRange, RangePages, RangeRead};
 pub use repair::Repair;
 pub use snapshot_restore::{BumpTooLarge, SavedSnapshot, SavedSnapshotStatus};
+pub use txn::TxnRead;

@@ -58,6 +58,13 @@ impl Pin {
         }
     }
 
+    /// Makes the pin never expire. Returns false if it has already expired.
+    pub(crate) fn keep(&self) -> bool {
+        let mut table = self.pins.lock();
+        let expiry = table.expiries.get_mut(&(self.revision, self.id));
+        expiry.map(|expiry| *expiry = None).is_some()
+    }
+
     /// Whether the pin has expired, so that its history may be collected.
     pub(crate) fn expired(&self) -> bool {
         !self.pins.lock().expiries.contains_key(&(self.revision, self.id))

@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use watch::WatchStream;
 
 use crate::Error;
-use crate::applier::Submission;
 use crate::executor::Executor;
 use crate::shared_store::SharedStore;
+use crate::submission::{Outcome, Submission};
 
 /// A running store. Dropping it or calling [`Pipeline::shutdown`] stops it cleanly: it
 /// executes the submitted commands and syncs the log.
@@ -68,7 +68,16 @@ impl Pipeline {
     /// futures have their replies when they are polled again.
     ///
     /// Dropping the future does not cancel a submitted command.
+    ///
+    /// It blocks if the command is a transaction with large ranges; [`Pipeline::txn`] does
+    /// not.
     pub async fn propose(&self, command: Command, bytes: usize) -> Result<Reply, Error> {
+        self.execute(command, bytes).await?.finish()
+    }
+
+    /// Executes `command` as [`Pipeline::propose`] does, but leaves the large ranges of a
+    /// transaction to the caller.
+    pub(crate) async fn execute(&self, command: Command, bytes: usize) -> Result<Outcome, Error> {
         let reply = self.submit(command, bytes)?;
         let run_queue = RunQueueOnDrop(&self.executor);
         yield_once().await;
@@ -82,7 +91,7 @@ impl Pipeline {
         &self,
         command: Command,
         bytes: usize,
-    ) -> Result<oneshot::Receiver<Result<Reply, Error>>, Error> {
+    ) -> Result<oneshot::Receiver<Result<Outcome, Error>>, Error> {
         if let Some(reason) = self.shared.failure.get() {
             return Err(Error::LogFailed(reason.clone()));
         }

@@ -1,4 +1,4 @@
-//! Reads: ranges and read-only transactions. They bypass the queue.
+//! Ranges. They bypass the queue.
 //!
 //! A read at the published revision is linearizable: a write is published before it is
 //! acknowledged.
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse};
+use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader};
 use mvcc::RangeCursor;
 
 use crate::pace::{STEP_ENTRIES, yield_thread};
@@ -56,14 +56,6 @@ impl Pipeline {
         }
         let pin = Pin::new(&shared.pins, cursor.revision(), None);
         Ok(RangeRead::Large(LargeRange { shared: shared.clone(), cursor, _pin: pin }))
-    }
-
-    /// Executes a transaction for which [`mvcc::is_read_only`] is true.
-    pub fn read_txn(&self, request: &TxnRequest) -> Result<TxnResponse, Error> {
-        let shared = self.shared();
-        let store = shared.store.read();
-        let current = shared.published.load(Ordering::Acquire);
-        Ok(store.read_txn(request, current)?)
     }
 
     /// Reads a range in pages. All pages have the same revision. The keys are in key

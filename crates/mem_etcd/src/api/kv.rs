@@ -3,29 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use etcdpb::rpc::{
-    CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
-    PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
+    CompactionRequest, CompactionResponse, DeleteRangeRequest, PutRequest, PutResponse,
+    RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
 };
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
-use grpc::{Admission, Encoded, Payload, Status};
+use grpc::{Admission, Encoded, Status};
 use mvcc::{Command, Reply};
-use pipeline::RangeRead;
+use pipeline::{RangeRead, TxnRead};
 use prost::Message;
 
 use super::service::Api;
-use super::{status, validate};
-
-/// Responses with more keys or more bytes than this are encoded in pieces.
-const MAX_SINGLE_PIECE_KEYS: usize = 1000;
-const MAX_SINGLE_PIECE_BYTES: usize = 1 << 20;
-/// A piece ends with the first key-value pair that brings it to at least this size in
-/// bytes.
-const MIN_PIECE_BYTES: usize = 128 << 10;
-/// Number of the field `kvs` in `RangeResponse`.
-const KVS_FIELD: u32 = 2;
+use super::{pieces, status, validate};
 
 /// Shortest and longest interval between two checks whether the memory of the compacted
 /// history has been freed. A physical compaction waits for that.
@@ -54,7 +44,7 @@ impl Api {
 
     fn complete_range(&self, mut response: RangeResponse) -> Encoded {
         self.complete_header(&mut response.header);
-        encode_range(response)
+        pieces::encode(response)
     }
 
     /// Streams the pages of a range. A page is read only after the client has read enough
@@ -102,13 +92,13 @@ impl Api {
     pub(super) async fn delete_range(
         self: Arc<Self>,
         request: DeleteRangeRequest,
-    ) -> Result<DeleteRangeResponse, Status> {
+    ) -> Result<Encoded, Status> {
         validate::delete_range(&request)?;
         let bytes = self.checked_size(&request)?;
         match self.propose(Command::DeleteRange(request), bytes).await? {
             Reply::DeleteRange(mut response) => {
                 self.complete_header(&mut response.header);
-                Ok(response)
+                Ok(pieces::encode(response))
             }
             other => unreachable!("not the reply to a delete: {other:?}"),
         }
@@ -118,23 +108,21 @@ impl Api {
         self: Arc<Self>,
         request: TxnRequest,
         admission: Admission,
-    ) -> Result<TxnResponse, Status> {
+    ) -> Result<Encoded, Status> {
         validate::txn(&request, self.limits.txn_ops)?;
         let bytes = self.checked_size(&request)?;
-        let mut response = if mvcc::is_read_only(&request) {
-            let pipeline = self.pipeline.clone();
-            let read = move || pipeline.read_txn(&request).map_err(status::from_pipeline);
-            // The transaction may read any number of keys, so it runs on a blocking
-            // thread.
-            admission.run_slow(bytes, read).await??
-        } else {
-            match self.propose(Command::Txn(request), bytes).await? {
-                Reply::Txn(response) => response,
-                other => unreachable!("not the reply to a transaction: {other:?}"),
+        match self.pipeline.txn(request, bytes).await.map_err(status::from_pipeline)? {
+            TxnRead::Done(response) => Ok(self.complete_txn(response)),
+            TxnRead::Large(txn) => {
+                let read = move || txn.finish().map(|response| self.complete_txn(response));
+                admission.run_slow(bytes, read).await?.map_err(status::from_pipeline)
             }
-        };
+        }
+    }
+
+    fn complete_txn(&self, mut response: TxnResponse) -> Encoded {
         self.complete_header(&mut response.header);
-        Ok(response)
+        pieces::encode(response)
     }
 
     /// Compacts the history before a revision, so that it can no longer be read. With
@@ -163,30 +151,4 @@ impl Api {
         }
         Ok(bytes)
     }
-}
-
-/// Encodes a response. A large response is encoded in pieces while it is sent.
-fn encode_range(mut response: RangeResponse) -> Encoded {
-    let is_small = |response: &RangeResponse| {
-        let keys = response.kvs.len();
-        keys < 2
-            || keys <= MAX_SINGLE_PIECE_KEYS && response.encoded_len() <= MAX_SINGLE_PIECE_BYTES
-    };
-    if is_small(&response) {
-        return Encoded::new(&response);
-    }
-    let len = response.encoded_len();
-    let mut pairs = std::mem::take(&mut response.kvs).into_iter();
-    // The other fields are sent after the pairs. Protobuf allows any order of fields.
-    let mut last = Some(Bytes::from(response.encode_to_vec()));
-    let pieces = std::iter::from_fn(move || {
-        let mut piece = BytesMut::new();
-        while piece.len() < MIN_PIECE_BYTES
-            && let Some(pair) = pairs.next()
-        {
-            prost::encoding::message::encode(KVS_FIELD, &pair, &mut piece);
-        }
-        if piece.is_empty() { last.take() } else { Some(piece.freeze()) }
-    });
-    Encoded(Payload::in_pieces(len, pieces))
 }

@@ -14,10 +14,12 @@ fn code_of(error: &pipeline::Error) -> Code {
             mvcc::Error::Compacted
             | mvcc::Error::FutureRevision
             | mvcc::Error::LeaseTtlTooLarge => Code::OutOfRange,
-            mvcc::Error::KeyNotFound => Code::InvalidArgument,
+            mvcc::Error::KeyNotFound | mvcc::Error::TooManyComparedKeys { .. } => {
+                Code::InvalidArgument
+            }
             mvcc::Error::LeaseNotFound => Code::NotFound,
             mvcc::Error::LeaseExists => Code::FailedPrecondition,
-            mvcc::Error::NoSpace => Code::ResourceExhausted,
+            mvcc::Error::NoSpace | mvcc::Error::ResponseTooLarge => Code::ResourceExhausted,
             mvcc::Error::Corrupt => Code::DataLoss,
         },
         pipeline::Error::TooManyRequests | pipeline::Error::NoSpace => Code::ResourceExhausted,

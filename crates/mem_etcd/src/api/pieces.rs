@@ -1,0 +1,249 @@
+//! Encodes large responses in pieces, while they are sent.
+//!
+//! A pair in a response is a reference to a record of the store. Encoding all of them at once
+//! would copy all keys and values.
+
+use bytes::{Bytes, BytesMut};
+use etcdpb::KeyValue;
+use etcdpb::rpc::response_op::Response;
+use etcdpb::rpc::{DeleteRangeResponse, RangeResponse, ResponseOp, TxnResponse};
+use grpc::{Encoded, Payload};
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint};
+
+/// Responses with more pairs or more bytes than this are encoded in pieces.
+const MAX_SINGLE_PIECE_PAIRS: usize = 1000;
+const MAX_SINGLE_PIECE_BYTES: usize = 1 << 20;
+/// A piece ends with the first pair that brings it to at least this size in bytes.
+const MIN_PIECE_BYTES: usize = 128 << 10;
+
+/// Field numbers in etcd's messages.
+mod field {
+    /// `RangeResponse.kvs`.
+    pub(super) const KVS: u32 = 2;
+    /// `DeleteRangeResponse.prev_kvs`.
+    pub(super) const PREV_KVS: u32 = 3;
+    /// `TxnResponse.responses`.
+    pub(super) const RESPONSES: u32 = 3;
+    /// `ResponseOp.response_range`.
+    pub(super) const RESPONSE_RANGE: u32 = 1;
+    /// `ResponseOp.response_delete_range`.
+    pub(super) const RESPONSE_DELETE_RANGE: u32 = 3;
+    /// `ResponseOp.response_txn`.
+    pub(super) const RESPONSE_TXN: u32 = 4;
+}
+
+/// Encodes a response, in pieces if it is large.
+pub(super) fn encode<M: ManyPairs>(response: M) -> Encoded {
+    let pairs = response.pairs();
+    let is_small = pairs < 2
+        || pairs <= MAX_SINGLE_PIECE_PAIRS && response.encoded_len() <= MAX_SINGLE_PIECE_BYTES;
+    if is_small {
+        return Encoded::new(&response);
+    }
+    let mut parts = Parts::default();
+    response.split(&mut parts);
+    Encoded(Payload::in_pieces(parts.len, Pieces { parts: parts.parts.into_iter(), pairs: None }))
+}
+
+/// A response that can have many pairs.
+pub(super) trait ManyPairs: Message {
+    /// Number of pairs.
+    fn pairs(&self) -> usize;
+
+    /// Appends the encoded message to `parts`. Protobuf allows any order of fields, so the
+    /// pairs come first.
+    fn split(self, parts: &mut Parts);
+}
+
+/// The parts of an encoded message.
+#[derive(Default)]
+pub(super) struct Parts {
+    parts: Vec<Part>,
+    /// Total size in bytes.
+    len: usize,
+}
+
+enum Part {
+    Bytes(Bytes),
+    /// Pairs, each encoded as the field with this number.
+    Pairs(u32, Vec<KeyValue>),
+}
+
+impl Parts {
+    fn push_message(&mut self, message: &impl Message) {
+        let bytes = message.encode_to_vec();
+        self.len += bytes.len();
+        self.parts.push(Part::Bytes(bytes.into()));
+    }
+
+    fn push_pairs(&mut self, field: u32, pairs: Vec<KeyValue>) {
+        self.len += prost::encoding::message::encoded_len_repeated(field, &pairs);
+        self.parts.push(Part::Pairs(field, pairs));
+    }
+
+    /// Appends a field that is itself a message.
+    fn push_field(&mut self, field: u32, message: Parts) {
+        let mut head = BytesMut::new();
+        encode_key(field, WireType::LengthDelimited, &mut head);
+        encode_varint(message.len as u64, &mut head);
+        self.len += head.len() + message.len;
+        self.parts.push(Part::Bytes(head.freeze()));
+        self.parts.extend(message.parts);
+    }
+}
+
+impl ManyPairs for RangeResponse {
+    fn pairs(&self) -> usize {
+        self.kvs.len()
+    }
+
+    fn split(mut self, parts: &mut Parts) {
+        parts.push_pairs(field::KVS, std::mem::take(&mut self.kvs));
+        parts.push_message(&self);
+    }
+}
+
+impl ManyPairs for DeleteRangeResponse {
+    fn pairs(&self) -> usize {
+        self.prev_kvs.len()
+    }
+
+    fn split(mut self, parts: &mut Parts) {
+        parts.push_pairs(field::PREV_KVS, std::mem::take(&mut self.prev_kvs));
+        parts.push_message(&self);
+    }
+}
+
+impl ManyPairs for TxnResponse {
+    fn pairs(&self) -> usize {
+        self.responses.iter().map(ManyPairs::pairs).sum()
+    }
+
+    fn split(mut self, parts: &mut Parts) {
+        for op in std::mem::take(&mut self.responses) {
+            let mut message = Parts::default();
+            op.split(&mut message);
+            parts.push_field(field::RESPONSES, message);
+        }
+        parts.push_message(&self);
+    }
+}
+
+impl ManyPairs for ResponseOp {
+    fn pairs(&self) -> usize {
+        match &self.response {
+            Some(Response::ResponseRange(range)) => range.pairs(),
+            Some(Response::ResponseDeleteRange(delete)) => delete.pairs(),
+            Some(Response::ResponseTxn(txn)) => txn.pairs(),
+            Some(Response::ResponsePut(_)) | None => 0,
+        }
+    }
+
+    fn split(self, parts: &mut Parts) {
+        let mut message = Parts::default();
+        let field = match self.response {
+            Some(Response::ResponseRange(range)) => {
+                range.split(&mut message);
+                field::RESPONSE_RANGE
+            }
+            Some(Response::ResponseDeleteRange(delete)) => {
+                delete.split(&mut message);
+                field::RESPONSE_DELETE_RANGE
+            }
+            Some(Response::ResponseTxn(txn)) => {
+                txn.split(&mut message);
+                field::RESPONSE_TXN
+            }
+            Some(Response::ResponsePut(_)) | None => return parts.push_message(&self),
+        };
+        parts.push_field(field, message);
+    }
+}
+
+/// The pieces of an encoded message.
+struct Pieces {
+    parts: std::vec::IntoIter<Part>,
+    /// The pairs that are being encoded, with their field number.
+    pairs: Option<(u32, std::vec::IntoIter<KeyValue>)>,
+}
+
+impl Iterator for Pieces {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let mut piece = BytesMut::new();
+        while piece.len() < MIN_PIECE_BYTES {
+            if let Some((field, pairs)) = &mut self.pairs {
+                match pairs.next() {
+                    Some(pair) => prost::encoding::message::encode(*field, &pair, &mut piece),
+                    None => self.pairs = None,
+                }
+                continue;
+            }
+            match self.parts.next() {
+                Some(Part::Bytes(bytes)) => piece.extend_from_slice(&bytes),
+                Some(Part::Pairs(field, pairs)) => self.pairs = Some((field, pairs.into_iter())),
+                None => break,
+            }
+        }
+        (!piece.is_empty()).then(|| piece.freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use etcdpb::rpc::{PutResponse, ResponseHeader};
+    use etcdpb::{Key, Record};
+
+    use super::*;
+
+    fn pairs(count: usize, value_bytes: usize) -> Vec<KeyValue> {
+        let record = |n: usize| {
+            Record::put(Key::new(n.to_string().as_bytes()), &vec![7; value_bytes], 1, 2, 1, 0)
+        };
+        (0..count).map(|n| record(n).into()).collect()
+    }
+
+    fn op(response: Response) -> ResponseOp {
+        ResponseOp { response: Some(response) }
+    }
+
+    fn decoded<M: ManyPairs + Default>(response: M) -> (usize, M) {
+        let mut parts = Parts::default();
+        response.split(&mut parts);
+        let (len, parts) = (parts.len, parts.parts.into_iter());
+        let pieces: Vec<Bytes> = Pieces { parts, pairs: None }.collect();
+        assert_eq!(pieces.iter().map(Bytes::len).sum::<usize>(), len);
+        (pieces.len(), M::decode(&pieces.concat()[..]).unwrap())
+    }
+
+    #[test]
+    fn the_pieces_are_the_encoded_response() {
+        let header = Some(ResponseHeader { revision: 9, ..Default::default() });
+        let range = RangeResponse { header, kvs: pairs(500, 1000), more: true, count: 700 };
+        let (pieces, got) = decoded(range.clone());
+        assert!(pieces > 3 && got == range, "{pieces} pieces");
+
+        let delete = DeleteRangeResponse { header, deleted: 40, prev_kvs: pairs(40, 10) };
+        assert_eq!(decoded(delete.clone()).1, delete);
+
+        let nested = TxnResponse {
+            header: Some(ResponseHeader::default()),
+            succeeded: false,
+            responses: vec![op(Response::ResponseRange(range.clone()))],
+        };
+        let empty = RangeResponse::default();
+        let responses = [
+            Response::ResponseRange(range),
+            Response::ResponsePut(PutResponse { header, prev_kv: None }),
+            Response::ResponseTxn(nested),
+            Response::ResponseDeleteRange(delete),
+            Response::ResponseRange(empty),
+        ];
+        let responses = responses.into_iter().map(op).chain([ResponseOp { response: None }]);
+        let txn = TxnResponse { header, succeeded: true, responses: responses.collect() };
+        assert_eq!(txn.pairs(), 1040);
+        assert_eq!(decoded(txn.clone()).1, txn);
+    }
+}

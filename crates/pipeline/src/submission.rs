@@ -1,0 +1,35 @@
+//! Queued commands and their outcomes.
+
+use futures_channel::oneshot;
+use mvcc::{Command, Reply};
+
+use crate::Error;
+use crate::large_txn::LargeTxn;
+
+/// A queued command and the channel for its outcome.
+pub(crate) struct Submission {
+    pub(crate) command: Command,
+    /// Encoded size of the request.
+    pub(crate) bytes: usize,
+    /// `None` for commands that the store itself submits, such as the revocation of an
+    /// expired lease.
+    pub(crate) reply: Option<oneshot::Sender<Result<Outcome, Error>>>,
+}
+
+/// The outcome of a command.
+pub(crate) enum Outcome {
+    /// The reply, which is never [`Reply::OpenTxn`].
+    Done(Reply),
+    /// A transaction with large ranges that have to be read.
+    OpenTxn(LargeTxn),
+}
+
+impl Outcome {
+    /// Returns the reply. Blocks if ranges have to be read.
+    pub(crate) fn finish(self) -> Result<Reply, Error> {
+        match self {
+            Outcome::Done(reply) => Ok(reply),
+            Outcome::OpenTxn(txn) => txn.finish().map(Reply::Txn),
+        }
+    }
+}
