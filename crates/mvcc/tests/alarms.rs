@@ -42,21 +42,24 @@ fn exceeding_the_quota_raises_an_alarm_until_it_is_cleared() {
     store.apply(&Command::Compact { revision }, &mut effects).unwrap();
     while store.collect(i64::MAX, 100) {}
     assert_eq!(
-        store.apply(&put("a"), &mut effects),
-        Err(Error::NoSpace),
+        store.apply(&put("a"), &mut effects).unwrap_err(),
+        Error::NoSpace,
         "the alarm stays raised until it is cleared"
     );
     let grant = Command::LeaseGrant { id: 1, ttl_seconds: 10 };
-    assert_eq!(store.apply(&grant, &mut effects), Err(Error::NoSpace));
+    assert_eq!(store.apply(&grant, &mut effects).unwrap_err(), Error::NoSpace);
 
     let mut replayed = Store::default();
     effects.iter().for_each(|effect| replayed.replay(effect.clone()).unwrap());
     assert_eq!(replayed.alarms().collect::<Vec<_>>(), [raised], "replay restores the alarm");
 
     let clear = alarm(AlarmKind::NoSpace, false);
-    let cleared = |changed| Ok(Reply::Alarm { changed, revision });
-    assert_eq!(store.apply(&clear, &mut effects), cleared(true));
-    assert_eq!(store.apply(&clear, &mut effects), cleared(false));
+    for expected in [true, false] {
+        match store.apply(&clear, &mut effects).unwrap() {
+            Reply::Alarm { changed, revision: r } => assert_eq!((changed, r), (expected, revision)),
+            reply => panic!("{reply:?} is the reply to {clear:?}"),
+        }
+    }
     store.apply(&put("a"), &mut effects).unwrap();
 }
 
@@ -74,8 +77,8 @@ fn a_corrupt_alarm_rejects_all_changes_but_renewals() {
         Command::LeaseRevoke { id: 1 },
     ] {
         assert_eq!(
-            store.apply(&command, &mut effects),
-            Err(Error::Corrupt),
+            store.apply(&command, &mut effects).unwrap_err(),
+            Error::Corrupt,
             "the result of {command:?}"
         );
     }
