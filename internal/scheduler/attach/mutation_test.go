@@ -272,6 +272,10 @@ func (m *mutations) compareChanged(pod *v1.Pod, want reference.Decision, err err
 		_, _ = m.scheduleAndCompareTo(pod, want)
 		return
 	}
+	if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c v1.TopologySpreadConstraint) bool { return c.MaxSkew < 1 }) {
+		// The sum of upstream's score is negative, which is an error. The API server refuses such pods.
+		return
+	}
 	m.updateSnapshots()
 	info, _ := framework.NewPodInfo(trimmed(m.world, pod))
 	result, got := m.sched.SchedulePod(m.ctx, m.sched.Profiles[v1.DefaultSchedulerName], framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: info})
