@@ -75,6 +75,8 @@ var placeholders = []struct {
 	{regexp.MustCompile(`\b[0-9a-f]{12,16}\b`), "ID"},
 	{regexp.MustCompile(`\b\d{12,20}\b`), "ID"},
 	{regexp.MustCompile(`\d+(\.\d+)?(µs|ms|s)\b`), "TIME"},
+	// The remaining TTL of the lease of 500 s: the next second may begin between the two programs.
+	{regexp.MustCompile(`"ttl":(49\d|500)\b`), `"ttl":REMAINING`},
 	{regexp.MustCompile(`/\S+/snapshot`), "FILE"},
 	// Log lines of the client.
 	{regexp.MustCompile(`(?m)^\{"level".*\n`), ""},
