@@ -91,6 +91,10 @@ func (cl *Class) specifySpread() error {
 				}
 				constraint.selector = selector
 			}
+			if action == v1.ScheduleAnyway && constraint.MaxSkew < 1 {
+				// The API server refuses such a constraint. Upstream's score is then out of its range.
+				return reasonConstraints
+			}
 			cl.addSpread(constraint)
 		}
 	}
