@@ -120,6 +120,11 @@ impl RangeCursor {
         self.revision
     }
 
+    /// Returns the number of records gathered so far.
+    pub(crate) fn gathered_records(&self) -> usize {
+        self.gathered.len()
+    }
+
     /// Returns the number of keys visited so far.
     pub(crate) fn visited(&self) -> usize {
         self.visited

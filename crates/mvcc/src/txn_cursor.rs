@@ -112,6 +112,13 @@ impl TxnCursor {
         self.open.ranges.iter().map(|range| range.cursor.revision()).fold(before_changes, i64::min)
     }
 
+    /// Returns the approximate memory of the open ranges in bytes, without keys and values.
+    pub fn memory_bytes(&self) -> usize {
+        let OpenRanges { ranges, changes, .. } = &self.open;
+        let gathered = ranges.iter().map(|range| range.cursor.gathered_records()).sum::<usize>();
+        size_of_val(&ranges[..]) + size_of_val(&changes[..]) + gathered * size_of::<Record>()
+    }
+
     /// Visits at most `max_keys` keys of one range. Returns whether this range is complete.
     /// Call [`TxnCursor::digest`] after each call.
     pub fn gather(&mut self, store: &Store, max_keys: usize) -> bool {

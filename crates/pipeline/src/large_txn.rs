@@ -46,6 +46,15 @@ impl LargeTxn {
         LargeTxn { shared: shared.clone(), rest: Rest::Ranges(ranges, pin) }
     }
 
+    /// Returns the approximate memory in bytes that the transaction needs until it is
+    /// finished, without its request.
+    pub fn waiting_bytes(&self) -> usize {
+        match &self.rest {
+            Rest::All(_) => 0,
+            Rest::Ranges(ranges, _) => ranges.memory_bytes(),
+        }
+    }
+
     /// Reads the rest of the transaction in steps. Writers can run between the steps.
     ///
     /// # Errors

@@ -114,8 +114,9 @@ impl Api {
         match self.pipeline.txn(request, bytes).await.map_err(status::from_pipeline)? {
             TxnRead::Done(response) => Ok(self.complete_txn(response)),
             TxnRead::Large(txn) => {
+                let waiting_bytes = bytes + txn.waiting_bytes();
                 let read = move || txn.finish().map(|response| self.complete_txn(response));
-                admission.run_slow(bytes, read).await?.map_err(status::from_pipeline)
+                admission.run_slow(waiting_bytes, read).await?.map_err(status::from_pipeline)
             }
         }
     }
