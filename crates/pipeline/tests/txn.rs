@@ -116,7 +116,7 @@ fn assert_not_held_up(what: &str, duration: Duration, longest: Duration) {
 fn puts_do_not_wait_for_the_ranges_of_a_transaction() {
     let store = store_with(MANY_KEYS, 1);
     let put_other = || put_now(&store, "other", b"", 0);
-    let ranges = || vec![range_op(RangeRequest { count_only: true, ..all_keys() }); 64];
+    let ranges = || vec![range_op(RangeRequest { count_only: true, ..all_keys() }); 16];
     for first in [None, Some(put_op("first", ""))] {
         let ops: Vec<_> = first.clone().into_iter().chain(ranges()).collect();
         let (response, duration, longest) = run_beside(|| execute(&store, ops), put_other);
@@ -130,7 +130,7 @@ fn puts_do_not_wait_for_the_ranges_of_a_transaction() {
 #[test]
 fn puts_do_not_wait_for_the_compares_of_a_read_only_transaction() {
     let store = store_with(MANY_KEYS, 1);
-    let compare = vec![compare_all_keys(); 64];
+    let compare = vec![compare_all_keys(); 16];
     let success = vec![range_op(RangeRequest { count_only: true, ..all_keys() })];
     let txn = TxnRequest { compare, success, ..Default::default() };
     let (response, duration, longest) = run_beside(
