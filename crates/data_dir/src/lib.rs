@@ -14,6 +14,9 @@
 //! - `wal/` and `MANIFEST` are made durable before `IDENTITY`. A directory with an identity
 //!   but without a log has therefore lost its log, and is refused. One without a manifest
 //!   was written by an earlier version.
+//! - `IDENTITY` has the newest format of all files in the directory. It gets a new format
+//!   before any other file does, so an earlier version refuses the directory before it
+//!   reads anything that it does not know.
 //! - A directory with files of another program is refused. These files are not changed.
 
 #![warn(missing_docs)]
@@ -24,10 +27,11 @@ use std::path::{Path, PathBuf};
 
 pub use files::Identity;
 use files::replace::{replace, sync_parent};
-use files::{Error, lock};
+use files::{Error, framing, lock};
 
-/// The format of data directories that this version writes, and the newest that it reads.
-const FORMAT: u32 = 1;
+/// The format of data directories that this version writes. It also reads earlier formats,
+/// and changes the directory to this one when it opens it.
+const FORMAT: u32 = framing::FORMAT as u32;
 /// Name of the directory of the log.
 const WAL: &str = "wal";
 
@@ -57,7 +61,12 @@ impl DataDir {
         match fs::read_to_string(path.join("IDENTITY")) {
             Ok(text) => {
                 require_log(path)?;
-                Ok(opened(parse_identity(&text, path)?))
+                let (format, identity) = parse_identity(&text, path)?;
+                let dir = opened(identity);
+                if format < FORMAT {
+                    dir.upgrade()?;
+                }
+                Ok(dir)
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 refuse_foreign(path)?;
@@ -79,12 +88,20 @@ impl DataDir {
         }
     }
 
-    /// Locks the directory for writing, after [`DataDir::inspect`].
+    /// Locks the directory for writing, after [`DataDir::inspect`], and changes it to the
+    /// current format.
     pub fn lock_for_writing(self) -> Result<DataDir, Error> {
         let DataDir { path, identity, _lock: shared } = self;
         drop(shared);
         let lock = lock_exclusive(&path)?;
-        Ok(DataDir { path, identity, _lock: Some(lock) })
+        let dir = DataDir { path, identity, _lock: Some(lock) };
+        dir.upgrade()?;
+        Ok(dir)
+    }
+
+    /// Changes the directory to the current format, before any other file is written.
+    fn upgrade(&self) -> Result<(), Error> {
+        write_identity(&self.path, self.identity)
     }
 
     /// Fails if the directory of the log is missing.
@@ -245,11 +262,12 @@ fn read_identity(path: &Path) -> Result<Identity, Error> {
         }
         _ => Error::io("read", &file)(error),
     })?;
-    parse_identity(&text, path)
+    let (_, identity) = parse_identity(&text, path)?;
+    Ok(identity)
 }
 
-/// Parses the content of `IDENTITY`.
-fn parse_identity(text: &str, path: &Path) -> Result<Identity, Error> {
+/// Parses the content of `IDENTITY`. Also returns its format.
+fn parse_identity(text: &str, path: &Path) -> Result<(u32, Identity), Error> {
     let file = path.join("IDENTITY");
     let field = |name: &str| {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap_or("")
@@ -264,7 +282,7 @@ fn parse_identity(text: &str, path: &Path) -> Result<Identity, Error> {
     }
     let id = |name| u64::from_str_radix(field(name), 16).ok().filter(|id| *id != 0);
     match (id("cluster_id"), id("member_id")) {
-        (Some(cluster_id), Some(member_id)) => Ok(Identity { cluster_id, member_id }),
+        (Some(cluster_id), Some(member_id)) => Ok((format, Identity { cluster_id, member_id })),
         _ => Err(malformed()),
     }
 }
@@ -285,6 +303,24 @@ mod tests {
         drop(first);
         let other = Identity { cluster_id: 1, member_id: 2 };
         assert_eq!(DataDir::open(&path, other, |_| Ok(())).unwrap().identity(), FRESH);
+    }
+
+    #[test]
+    fn writing_changes_the_identity_to_the_current_format() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap());
+        let identity = dir.path().join("IDENTITY");
+        let current = fs::read_to_string(&identity).unwrap();
+        let make_old = || fs::write(&identity, current.replace("format 3", "format 1")).unwrap();
+        make_old();
+        let inspected = DataDir::inspect(dir.path()).unwrap();
+        assert_eq!(inspected.identity(), FRESH);
+        assert!(fs::read_to_string(&identity).unwrap().starts_with("format 1\n"));
+        drop(inspected.lock_for_writing().unwrap());
+        assert_eq!(fs::read_to_string(&identity).unwrap(), current);
+        make_old();
+        assert_eq!(DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap().identity(), FRESH);
+        assert_eq!(fs::read_to_string(&identity).unwrap(), current);
     }
 
     #[test]

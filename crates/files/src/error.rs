@@ -60,7 +60,7 @@ pub enum Error {
     },
     /// A newer version wrote the file.
     #[error(
-        "{path} has format {found}, this version reads up to format {supported}: use a newer mem_etcd"
+        "{path} was written by a newer version: it has format {found}, and this mem_etcd reads up to format {supported}; use the mem_etcd that wrote it"
     )]
     NewerFormat {
         /// The file.
@@ -69,6 +69,18 @@ pub enum Error {
         found: u32,
         /// The newest format that this version reads.
         supported: u32,
+    },
+    /// A newer version wrote a part of the file.
+    #[error(
+        "{file} was written by a newer version: at offset {offset} it contains an {reason}; use the mem_etcd that wrote it"
+    )]
+    NewerContent {
+        /// The file.
+        file: PathBuf,
+        /// Offset of the record in the file, in bytes.
+        offset: u64,
+        /// What this version does not know.
+        reason: String,
     },
     /// Another process holds the lock of the data directory.
     #[error(
@@ -154,12 +166,37 @@ pub enum Error {
     },
 }
 
+/// Why the payload of an intact record cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PayloadError {
+    /// It is malformed, or contradicts an earlier record.
+    Damaged(String),
+    /// It contains something that only newer versions know; the text says what.
+    Newer(String),
+}
+
+impl PayloadError {
+    /// Returns the error of the file with the payload; `offset` is that of its record.
+    pub fn at(self, file: &Path, offset: u64) -> Error {
+        let file = file.to_owned();
+        match self {
+            PayloadError::Damaged(reason) => Error::Corrupt { file, offset, reason },
+            PayloadError::Newer(reason) => Error::NewerContent { file, offset, reason },
+        }
+    }
+}
+
 impl Error {
     /// Returns a function for `map_err` that converts the [`io::Error`] of `action` on
     /// `path`.
     pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |cause| Error::Io { action, path, cause }
+    }
+
+    /// Whether a newer version wrote the file or a part of it.
+    pub fn is_newer(&self) -> bool {
+        matches!(self, Error::NewerFormat { .. } | Error::NewerContent { .. })
     }
 
     /// Whether the reason is a full disk.

@@ -17,9 +17,11 @@
 
 use crc32c::{crc32c, crc32c_append};
 
-/// The file format that this version writes. It is also the newest that this version
-/// reads.
-pub const FORMAT: u16 = 1;
+/// The format that this version writes. This version also reads all formats before it. The
+/// number changes whenever an earlier version could not read what is written: a file with
+/// format n can be read by the versions whose `FORMAT` is at least n. So no version writes
+/// to an existing file of an earlier format. `docs/store-format.md` lists the formats.
+pub const FORMAT: u16 = 3;
 /// Size of a file header in bytes.
 pub const HEADER_BYTES: usize = 24;
 /// Size of a record without its payload, in bytes.
@@ -28,11 +30,15 @@ pub const RECORD_HEADER_BYTES: usize = 24;
 /// The first bytes of a file, which identify its kind.
 pub type Magic = [u8; 6];
 
-/// Encodes a file header.
+/// Encodes a file header of the current format.
 pub fn encode_header(magic: Magic, number: u64, salt: u32) -> [u8; HEADER_BYTES] {
+    encode_header_of(FORMAT, magic, number, salt)
+}
+
+fn encode_header_of(format: u16, magic: Magic, number: u64, salt: u32) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..6].copy_from_slice(&magic);
-    header[6..8].copy_from_slice(&FORMAT.to_le_bytes());
+    header[6..8].copy_from_slice(&format.to_le_bytes());
     header[8..16].copy_from_slice(&number.to_le_bytes());
     header[16..20].copy_from_slice(&salt.to_le_bytes());
     let crc = crc32c(&header[..20]);
@@ -45,6 +51,8 @@ pub fn encode_header(magic: Magic, number: u64, salt: u32) -> [u8; HEADER_BYTES]
 pub enum Header {
     /// A header of a format that this version reads.
     Valid {
+        /// The format of the file, at most [`FORMAT`].
+        format: u16,
         /// The first sequence of a segment, or the last record that a snapshot covers.
         number: u64,
         /// Start value of the records' checksums.
@@ -68,8 +76,8 @@ pub fn decode_header(magic: Magic, content: &[u8]) -> Header {
         return Header::Newer { format };
     }
     let (number, salt) = (u64_at(header, 8), u32_at(header, 16));
-    match encode_header(magic, number, salt) == *header {
-        true => Header::Valid { number, salt },
+    match format > 0 && encode_header_of(format, magic, number, salt) == *header {
+        true => Header::Valid { format, number, salt },
         false => Header::Damaged,
     }
 }
@@ -125,6 +133,11 @@ pub fn peek_sequences(bytes: &[u8]) -> Option<(u64, u64)> {
     Some((u64_at(header, 8), u64_at(header, 16)))
 }
 
+/// Returns the length of the payload of the intact record at the start of `bytes`.
+pub fn peek_payload_len(bytes: &[u8]) -> usize {
+    u32_at(bytes, 4) as usize
+}
+
 fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     u32::from_le_bytes(bytes[offset..offset + 4].try_into().expect("four bytes"))
 }
@@ -139,18 +152,31 @@ mod tests {
 
     const MAGIC: Magic = *b"K1MWAL";
 
-    /// The layout of format 1 never changes, because existing files have it.
+    fn bytes_of(hex: &str) -> Vec<u8> {
+        let digits = hex.replace(' ', "");
+        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        (0..digits.len()).step_by(2).map(byte).collect()
+    }
+
+    /// The layout never changes, because existing files have it.
     #[test]
     fn format_is_fixed() {
         let mut segment = encode_header(MAGIC, 7, 0x5a17).to_vec();
         encode_record(0x5a17, 7, 6, b"payload", &mut segment);
-        let expected = "4b314d57414c0100 0700000000000000 175a0000 eb053cef \
+        let expected = "4b314d57414c0300 0700000000000000 175a0000 67af3247 \
                         2f58d3e8 07000000 0700000000000000 0600000000000000 7061796c6f6164";
-        let hex: String = segment.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, expected.replace(' ', ""));
-        assert_eq!(decode_header(MAGIC, &segment), Header::Valid { number: 7, salt: 0x5a17 });
+        assert_eq!(segment, bytes_of(expected));
+        let header = Header::Valid { format: 3, number: 7, salt: 0x5a17 };
+        assert_eq!(decode_header(MAGIC, &segment), header);
         let record = decode_record(0x5a17, &segment[HEADER_BYTES..]).unwrap();
         assert_eq!(record, Record { sequence: 7, durable: 6, payload: b"payload" });
+    }
+
+    #[test]
+    fn format_1_is_read() {
+        let header = bytes_of("4b314d57414c0100 0700000000000000 175a0000 eb053cef");
+        let expected = Header::Valid { format: 1, number: 7, salt: 0x5a17 };
+        assert_eq!(decode_header(MAGIC, &header), expected);
     }
 
     #[test]
@@ -167,8 +193,8 @@ mod tests {
     #[test]
     fn a_newer_format_is_not_reported_as_damage() {
         let mut header = encode_header(MAGIC, 1, 2);
-        header[6] = 2;
-        assert_eq!(decode_header(MAGIC, &header), Header::Newer { format: 2 });
+        header[6] = 4;
+        assert_eq!(decode_header(MAGIC, &header), Header::Newer { format: 4 });
         header[0] = b'X';
         assert_eq!(decode_header(MAGIC, &header), Header::Damaged);
         assert_eq!(decode_header(MAGIC, &[]), Header::Damaged);

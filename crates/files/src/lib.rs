@@ -5,7 +5,7 @@
 //! - [`framing`]: the file header and the record with a checksum. A log segment or
 //!   snapshot is a header followed by records.
 //! - [`Error`]: the errors of file operations, with the path and, where possible, a
-//!   remedy.
+//!   remedy. [`PayloadError`] is the error of a record's content.
 //! - [`discard`]: removes a large file in steps, so that freeing its pages does not
 //!   delay other threads.
 //! - [`lock`]: locks a directory against other processes.
@@ -24,5 +24,5 @@ mod identity;
 pub mod lock;
 pub mod replace;
 
-pub use error::Error;
+pub use error::{Error, PayloadError};
 pub use identity::Identity;

@@ -8,7 +8,8 @@
 //! Effects are concatenated. Each is a tag byte followed by its fields. Numbers are
 //! LEB128 varints (negative numbers as their 64-bit two's complement). Byte strings are
 //! preceded by their length. Future versions must read this format. An effect whose
-//! fields change gets a new tag.
+//! fields change gets a new tag. A new tag, flag or kind increments
+//! `files::framing::FORMAT`, because earlier versions cannot read it.
 //!
 //! | tag | effect | fields |
 //! |---|---|---|
@@ -146,6 +147,21 @@ pub enum DecodeEffectError {
     /// The alarm kind is unknown.
     #[error("unknown alarm kind {0}")]
     UnknownAlarm(i64),
+    /// A flag of the effect "opened" is unknown.
+    #[error("unknown flag in {0:#b} of the effect \"opened\"")]
+    UnknownFlag(u8),
+}
+
+impl DecodeEffectError {
+    /// Whether the bytes are an effect of a newer version, if their record is intact.
+    pub fn is_newer(&self) -> bool {
+        match self {
+            DecodeEffectError::UnknownTag(_)
+            | DecodeEffectError::UnknownAlarm(_)
+            | DecodeEffectError::UnknownFlag(_) => true,
+            DecodeEffectError::Malformed | DecodeEffectError::Inconsistent => false,
+        }
+    }
 }
 
 // The tags of the effects, as in the table above.
@@ -275,9 +291,12 @@ impl LogDurability {
     }
 
     fn decode(buf: &mut &[u8]) -> Result<LogDurability, DecodeEffectError> {
-        let flags = if buf.is_empty() { u8::MAX } else { buf.get_u8() };
-        if flags > UNLOGGED | BUFFERED {
+        if buf.is_empty() {
             return Err(DecodeEffectError::Malformed);
+        }
+        let flags = buf.get_u8();
+        if flags > UNLOGGED | BUFFERED {
+            return Err(DecodeEffectError::UnknownFlag(flags));
         }
         let boot_id = decode_bytes(buf)?.to_vec();
         let buffered_boot_id = (flags & BUFFERED != 0).then_some(boot_id);

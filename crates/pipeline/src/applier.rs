@@ -38,16 +38,14 @@ const EXPIRY_RETRY: Duration = Duration::from_secs(3);
 /// Approximate maximum size of the effects of a round in bytes. Until they are logged,
 /// the memory contains them three times.
 const ROUND_BYTES: usize = 64 << 20;
-/// Interval at which a write to the log is retried if the disk is full although space was
-/// reserved.
-const FULL_DISK_RETRY: Duration = Duration::from_millis(100);
 
 /// Applies the queued commands. [`crate::executor`] chooses the thread that runs it.
 pub(crate) struct Applier {
     shared: Arc<SharedStore>,
     queue: Receiver<Submission>,
     disk: Option<Disk>,
-    /// An empty batch, kept for its capacity.
+    /// The commands of a batch that a thread has left because it must not wait for the
+    /// disk. Usually empty, and kept for its capacity.
     batch: Vec<Submission>,
     /// See [`Applier::has_garbage`].
     collecting: bool,
@@ -65,6 +63,25 @@ pub(crate) struct Disk {
 
 type Replies = Vec<Result<Outcome, Error>>;
 
+/// Whether the calling thread may wait for the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Allowed,
+    /// The thread is one of the async runtime: while it waits, it serves no connection.
+    Forbidden,
+}
+
+/// What [`Applier::apply_next_batch`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BatchOutcome {
+    /// There was no command.
+    Empty,
+    /// All commands of the batch are applied.
+    Applied,
+    /// Applying the rest of the batch waits for the disk. The next call does it.
+    Deferred,
+}
+
 impl Applier {
     pub(crate) fn new(
         shared: Arc<SharedStore>,
@@ -75,19 +92,24 @@ impl Applier {
     }
 
     /// Takes a batch from the queue, adds revocations of expired leases, applies it and
-    /// replies. Then it runs a step of garbage collection. Returns whether the batch had
-    /// a command.
-    pub(crate) fn apply_next_batch(&mut self) -> bool {
+    /// replies. Then it runs a step of garbage collection. If a batch was deferred, it
+    /// continues with that one.
+    pub(crate) fn apply_next_batch(&mut self, wait: Wait) -> BatchOutcome {
         let mut batch = std::mem::take(&mut self.batch);
-        self.take_from_queue(&mut batch);
-        self.expire_leases(&mut batch);
-        let commands = batch.len();
-        if commands > 0 {
-            self.apply_batch(&mut batch);
+        if batch.is_empty() {
+            self.take_from_queue(&mut batch);
+            self.expire_leases(&mut batch);
         }
+        let commands = batch.len();
+        self.apply_batch(&mut batch, wait);
+        let applied = commands - batch.len();
         self.batch = batch;
-        self.collect_garbage(pace::STEP_ENTRIES.max(COLLECTED_EVENTS_PER_COMMAND * commands));
-        commands > 0
+        self.collect_garbage(pace::STEP_ENTRIES.max(COLLECTED_EVENTS_PER_COMMAND * applied));
+        match commands {
+            0 => BatchOutcome::Empty,
+            _ if applied == commands => BatchOutcome::Applied,
+            _ => BatchOutcome::Deferred,
+        }
     }
 
     /// Moves queued commands to `batch`.
@@ -111,10 +133,14 @@ impl Applier {
     }
 
     /// Applies the batch in as many rounds as the size of its effects requires, and
-    /// replies.
-    fn apply_batch(&mut self, batch: &mut Vec<Submission>) {
+    /// replies. Leaves the commands in `batch` for which the thread would have to wait
+    /// although it must not.
+    fn apply_batch(&mut self, batch: &mut Vec<Submission>, wait: Wait) {
         while !batch.is_empty() {
             let (count, bytes) = self.next_round(batch);
+            if wait == Wait::Forbidden && self.reserve_waits(count, bytes) {
+                return;
+            }
             let round = &batch[..count];
             let replies = match self.reserve(count, bytes) {
                 Ok(()) => self.commit(round),
@@ -148,6 +174,13 @@ impl Applier {
             round_bytes += bytes;
         }
         (batch.len(), round_bytes)
+    }
+
+    /// Whether [`Applier::reserve`] with the same arguments waits for the disk.
+    fn reserve_waits(&self, commands: usize, bytes: usize) -> bool {
+        let Some(Disk { journal, .. }) = &self.disk else { return false };
+        let last_revision = self.shared.store.read().revision() + commands as i64;
+        self.shared.failure.get().is_none() && journal.reserve_waits(bytes as u64, last_revision)
     }
 
     /// Step 1: reserves space in the log for the round, before anything is changed.
@@ -215,21 +248,10 @@ impl Applier {
         if !journal.prepare(effects, position) {
             return Ok(());
         }
-        // A full disk at this point means that the reservation was too small, which is a
-        // bug. The store is already changed, so the applier must wait until the effects
-        // can be written.
-        let bytes = loop {
-            match journal.write() {
-                Ok(bytes) => break bytes,
-                Err(files::Error::NoSpace { .. })
-                    if !self.shared.stopping.load(Ordering::Relaxed) =>
-                {
-                    self.shared.set_no_space(true);
-                    std::thread::sleep(FULL_DISK_RETRY);
-                }
-                Err(error) => return Err(error),
-            }
-        };
+        // Space is reserved. If the disk is full all the same, the reservation was too small,
+        // which is a bug. The store is already changed, so no later command may be applied:
+        // this error stops all writes, as a failed write does.
+        let bytes = journal.write()?;
         snapshot_trigger.log_grew(&self.shared, bytes, journal);
         journal.shrink_buffer(BATCH_BYTES);
         Ok(())
@@ -288,6 +310,9 @@ impl Applier {
     /// Writes the log records that were postponed until the store is idle: see
     /// [`Journal::on_idle`].
     pub(crate) fn on_idle(&mut self) {
+        if self.shared.failure.get().is_some() {
+            return;
+        }
         let position = self.position();
         let Some(disk) = &mut self.disk else { return };
         match disk.journal.on_idle(position) {

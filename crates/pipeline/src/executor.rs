@@ -7,12 +7,17 @@
 //! - If a key has `WalMode::Fsync`, a dedicated thread runs the applier. Commands that
 //!   arrive during an fsync wait in the queue and share the next fsync.
 //!
+//! A submitting thread belongs to the async runtime, so it must not wait for the disk. If a
+//! batch needs a segment that is not prepared, or an fsync, the thread leaves the batch to
+//! the dedicated thread.
+//!
 //! In both cases the dedicated thread does the work that no command triggers: it revokes
 //! expired leases, collects garbage, and writes to the log of an idle store.
 //!
-//! Invariant: a queued command is never forgotten. A thread that has released the applier
-//! checks the queue again. The `SeqCst` fences order this check and the submission:
-//! either the check finds the command, or the submitting thread finds the applier free.
+//! Invariant: a queued command is never forgotten. A thread that leaves a batch wakes the
+//! dedicated thread. A thread that has released the applier checks the queue again. The
+//! `SeqCst` fences order this check and the submission: either the check finds the command,
+//! or the submitting thread finds the applier free.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -21,7 +26,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
-use crate::applier::Applier;
+use crate::applier::{Applier, BatchOutcome, Wait};
 use crate::pace;
 use crate::shared_store::SharedStore;
 use crate::submission::Submission;
@@ -79,11 +84,14 @@ impl Executor {
             let Some(mut guard) = self.applier.try_lock() else { return };
             let Some(applier) = guard.as_mut() else { return self.drop_queue() };
             let was_collecting = applier.has_garbage();
-            applier.apply_next_batch();
+            let outcome = applier.apply_next_batch(Wait::Forbidden);
             let starts_collecting = applier.has_garbage() && !was_collecting;
             drop(guard);
             if starts_collecting {
                 self.wake();
+            }
+            if outcome == BatchOutcome::Deferred {
+                return self.wake();
             }
             fence(Ordering::SeqCst);
             if self.queue.is_empty() {
@@ -110,7 +118,7 @@ impl Executor {
             let stopping = self.shared.stopping.load(Ordering::Acquire);
             let mut guard = self.applier.lock();
             let Some(applier) = guard.as_mut() else { return };
-            if !applier.apply_next_batch() {
+            if applier.apply_next_batch(Wait::Allowed) == BatchOutcome::Empty {
                 if stopping {
                     guard.take().into_iter().for_each(Applier::finish);
                     // A thread that queues a command after this fence sees that the

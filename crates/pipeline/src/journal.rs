@@ -13,7 +13,7 @@
 
 use files::Error;
 use mvcc::{Effect, Effects, LogDurability, Store};
-use wal::{Log, Syncer, Trimmer};
+use wal::{Log, Preparer, Syncer, Trimmer};
 
 use crate::WalMode;
 use crate::continuity::Resumption;
@@ -147,6 +147,20 @@ impl Journal {
         self.log.reserve(bytes + EXTRA_BYTES)
     }
 
+    /// Whether [`Journal::reserve`] with the same arguments waits for the disk.
+    pub(crate) fn reserve_waits(&self, bytes: u64, last_revision: i64) -> bool {
+        let bound_too_low =
+            || self.may_lose_published() && last_revision > self.visible_bound.durable;
+        !self.opening.is_empty()
+            || bound_too_low() && !self.has_durable_bound(last_revision)
+            || self.log.reserve_waits(bytes + EXTRA_BYTES)
+    }
+
+    /// Whether the newest bound in the log is durable and allows `revision`.
+    fn has_durable_bound(&self, revision: i64) -> bool {
+        self.visible_bound.written >= revision && self.log.durable() >= self.visible_bound.record
+    }
+
     /// Whether a crash may lose published changes.
     fn may_lose_published(&self) -> bool {
         self.log_durability.unlogged || self.log_durability.buffered_boot_id.is_some()
@@ -275,7 +289,8 @@ impl Journal {
         };
         self.log.sync()?;
         marked?;
-        self.log.append_durability_proof()
+        self.log.append_durability_proof()?;
+        self.log.settle_head()
     }
 
     /// Returns the first effects of a snapshot. Recovery needs them to judge the log
@@ -290,6 +305,11 @@ impl Journal {
     /// Returns a handle that syncs the log from another thread.
     pub(crate) fn syncer(&self) -> Syncer {
         self.log.syncer()
+    }
+
+    /// Returns a handle that prepares segments of the log in another thread.
+    pub(crate) fn preparer(&self) -> Preparer {
+        self.log.preparer()
     }
 
     /// Returns a handle that trims the log from another thread.

@@ -17,7 +17,7 @@ use crate::journal::Journal;
 use crate::modes::Modes;
 use crate::shared_store::SharedStore;
 use crate::snapshotter::snapshotter;
-use crate::store_recovery::{self, RecoveredStore};
+use crate::store_recovery::{self, RecoveredSizes, RecoveredStore};
 use crate::{OpenError, Pipeline, PipelineOptions, WalMode};
 
 impl Pipeline {
@@ -46,10 +46,10 @@ impl Pipeline {
         let identity = dir.as_ref().map_or(fresh, DataDir::identity);
         let (mut store, files) = match recovered {
             None => (Store::default(), None),
-            Some(RecoveredStore { store, resumption, log, snapshots }) => {
+            Some(RecoveredStore { store, resumption, log, snapshots, sizes }) => {
                 let boot_id = &options.boot_id;
                 let journal = Journal::new(log, modes.clone(), boot_id, &store, &resumption);
-                (store, Some((journal, snapshots)))
+                (store, Some((journal, snapshots, sizes)))
             }
         };
         store.set_quota(Quota { bytes: options.quota_bytes, member_id: identity.member_id });
@@ -58,9 +58,7 @@ impl Pipeline {
         let mut threads = Vec::new();
         let disk = match files {
             None => None,
-            Some((journal, snapshots)) => {
-                Some(open_disk(journal, snapshots, dir, modes, &shared, options, &mut threads)?)
-            }
+            Some(files) => Some(open_disk(files, dir, modes, &shared, options, &mut threads)?),
         };
         let (commands, queue) = bounded(options.queue_commands);
         let applier = Applier::new(shared.clone(), queue.clone(), disk);
@@ -86,8 +84,7 @@ fn open_directory(options: &PipelineOptions, fresh: Identity) -> Result<DataDir,
 
 /// Logs the opening effects of this process, and starts the flusher and the snapshotter.
 fn open_disk(
-    mut journal: Journal,
-    snapshots: Snapshots,
+    (mut journal, snapshots, sizes): (Journal, Snapshots, RecoveredSizes),
     dir: Option<DataDir>,
     modes: Modes,
     shared: &Arc<SharedStore>,
@@ -101,14 +98,18 @@ fn open_disk(
         opened => opened?,
     }
     let (alive, applier_alive): (_, Receiver<()>) = bounded(0);
-    if modes.contains(WalMode::Buffered) {
-        let (syncer, interval) = (journal.syncer(), options.flush_interval);
-        let flusher = Flusher::new(syncer, interval, applier_alive, shared.clone());
-        threads.push(spawn("flusher", move || flusher.run())?);
-    }
+    let flusher = Flusher {
+        syncer: journal.syncer(),
+        preparer: journal.preparer(),
+        interval: options.flush_interval,
+        syncs: modes.contains(WalMode::Buffered),
+        applier_alive,
+        shared: shared.clone(),
+    };
+    threads.push(spawn("flusher", move || flusher.run())?);
     let (trimmer, log_bytes) = (journal.trimmer(), options.snapshot_log_bytes);
     let (snapshot_trigger, snapshotter) =
-        snapshotter(shared.clone(), snapshots, trimmer, modes, log_bytes);
+        snapshotter(shared.clone(), snapshots, trimmer, modes, log_bytes, sizes);
     threads.push(spawn("snapshotter", move || snapshotter.run())?);
     Ok(Disk { journal, snapshot_trigger, _alive: alive, _dir: dir })
 }

@@ -10,6 +10,7 @@ use snapshot::{Generation, Snapshots};
 use wal::Covered;
 
 use crate::continuity;
+use crate::store_builder::Visit;
 
 /// Returns the directory of the snapshots; `chosen` overrides the default.
 pub(crate) fn snapshot_directory(dir: &DataDir, chosen: Option<PathBuf>) -> PathBuf {
@@ -52,7 +53,7 @@ impl RecoveryBase {
         &self,
         snapshots: &Snapshots,
         boot_id: &[u8],
-        visit: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+        visit: Visit<'_>,
     ) -> Result<Covered, Error> {
         let Some(newest) = &self.newest else { return Ok(Covered::from(0)) };
         let mut durability = None;

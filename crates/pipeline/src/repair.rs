@@ -141,14 +141,14 @@ fn read_kept(
         match snapshots.load(newest, |chunk| builder.add(chunk)) {
             Err(error @ Error::Corrupt { .. }) => {
                 damaged_snapshot = Some(newest.clone());
-                match before.filter(|before| is_complete(dir, snapshots, before, newest.covered)) {
-                    Some(before) => {
+                match before {
+                    Some(before) if is_complete(dir, snapshots, &before, newest.covered)? => {
                         damage.push(format!("{}: nothing is lost", describe(&error)));
                         builder = StoreBuilder::default();
                         snapshots.load(&before, |chunk| builder.add(chunk))?;
                         base = Some(before);
                     }
-                    None => damage
+                    _ => damage
                         .push(format!("{}: the keys after this offset are lost", describe(&error))),
                 }
             }
@@ -163,13 +163,22 @@ fn read_kept(
 }
 
 /// Whether the snapshot `before` and the log after it are undamaged and contain all records
-/// up to `covered`.
-fn is_complete(dir: &DataDir, snapshots: &Snapshots, before: &Generation, covered: u64) -> bool {
+/// up to `covered`. Fails if a newer version wrote a part of them.
+fn is_complete(
+    dir: &DataDir,
+    snapshots: &Snapshots,
+    before: &Generation,
+    covered: u64,
+) -> Result<bool, Error> {
     let mut builder = StoreBuilder::default();
-    let loaded = snapshots.load(before, |chunk| builder.add(chunk)).is_ok();
+    let loaded = snapshots.load(before, |chunk| builder.add(chunk));
     let medium = OsMedium::inspect(dir.log_dir());
     let log = wal::check(&medium, before.covered, |payload| builder.add(payload));
-    loaded && log.is_ok_and(|log| log.next > covered)
+    match loaded.and(log) {
+        Ok(log) => Ok(log.next > covered),
+        Err(error) if error.is_newer() => Err(error),
+        Err(_) => Ok(false),
+    }
 }
 
 /// Adds the log after the record `covered` to the store, up to the first damage. Returns the

@@ -16,6 +16,7 @@ use crate::modes::Modes;
 use crate::pace::{STEP_ENTRIES, yield_thread};
 use crate::pins::Pin;
 use crate::shared_store::SharedStore;
+use crate::store_recovery::RecoveredSizes;
 
 /// Starts a snapshot when the log has grown enough. The applier owns it.
 pub(crate) struct SnapshotTrigger {
@@ -23,7 +24,8 @@ pub(crate) struct SnapshotTrigger {
     progress: Arc<SnapshotProgress>,
     /// Minimum growth of the log between two snapshots in bytes.
     min_growth_bytes: u64,
-    /// Growth of the log since the last snapshot was started, in bytes.
+    /// Growth of the log since the last snapshot was started, in bytes. A restart does not
+    /// change it.
     grown_bytes: u64,
 }
 
@@ -57,18 +59,22 @@ pub(crate) struct Snapshotter {
     shared: Arc<SharedStore>,
 }
 
-/// Creates the trigger, and the snapshotter, which trims the log with `trimmer`.
+/// Creates the trigger, and the snapshotter, which trims the log with `trimmer`. `sizes` are
+/// those of the recovered files.
 pub(crate) fn snapshotter(
     shared: Arc<SharedStore>,
     snapshots: Snapshots,
     trimmer: Trimmer,
     modes: Modes,
     min_growth_bytes: u64,
+    sizes: RecoveredSizes,
 ) -> (SnapshotTrigger, Snapshotter) {
     let (requests, received) = bounded(1);
     let progress = Arc::<SnapshotProgress>::default();
+    progress.bytes.store(sizes.snapshot_bytes, Ordering::Relaxed);
+    let (progress_of_trigger, grown_bytes) = (progress.clone(), sizes.log_bytes);
     let trigger =
-        SnapshotTrigger { requests, progress: progress.clone(), min_growth_bytes, grown_bytes: 0 };
+        SnapshotTrigger { requests, progress: progress_of_trigger, min_growth_bytes, grown_bytes };
     (trigger, Snapshotter { requests: received, progress, snapshots, trimmer, modes, shared })
 }
 

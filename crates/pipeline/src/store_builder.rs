@@ -7,7 +7,8 @@
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use mvcc::{Effect, Effects, RevisionOrder, Store};
+use files::PayloadError;
+use mvcc::{DecodeEffectError, Effect, Effects, RevisionOrder, Store};
 
 use crate::OpenError;
 use crate::continuity::{Continuity, Resumption};
@@ -24,9 +25,8 @@ const BATCHES_PER_COLLECTION: u64 = 256;
 /// Interval at which a long recovery logs its progress.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A function that gets the payloads in order. Its error describes the damage of a
-/// payload.
-pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), String>;
+/// A function that gets the payloads in order.
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), PayloadError>;
 
 /// A store that is built from payloads.
 #[derive(Default)]
@@ -72,7 +72,7 @@ impl StoreBuilder {
     }
 
     /// Applies one payload. On an error, it applies none of the effects in the payload.
-    pub(crate) fn add(&mut self, payload: &[u8]) -> Result<(), String> {
+    pub(crate) fn add(&mut self, payload: &[u8]) -> Result<(), PayloadError> {
         let mut effects = Effects::new();
         self.decoder.decode(payload, &mut effects)?;
         effects.into_iter().for_each(|effect| apply(&mut self.store, effect));
@@ -80,9 +80,14 @@ impl StoreBuilder {
     }
 
     /// Includes the revisions in a payload in [`StoreBuilder::highest_revision`], without
-    /// applying the payload.
-    pub(crate) fn add_revisions(&mut self, mut payload: &[u8]) {
-        while let Ok(effect) = Effect::decode(&mut payload) {
+    /// applying the payload. Fails only if the payload has an effect of a newer version.
+    pub(crate) fn add_revisions(&mut self, mut payload: &[u8]) -> Result<(), PayloadError> {
+        while !payload.is_empty() {
+            let effect = match Effect::decode(&mut payload) {
+                Ok(effect) => effect,
+                Err(error) if error.is_newer() => return Err(payload_error(error)),
+                Err(_) => break,
+            };
             let highest = &mut self.decoder.highest_unapplied;
             *highest = (*highest).max(match &effect {
                 Effect::Write(record) => record.mod_revision(),
@@ -90,6 +95,7 @@ impl StoreBuilder {
                 _ => 0,
             });
         }
+        Ok(())
     }
 
     /// Returns the revision of the last applied change.
@@ -147,14 +153,23 @@ impl StoreBuilder {
 impl Decoder {
     /// Appends the effects of a payload to `effects`. Fails if an effect is damaged or
     /// out of order.
-    fn decode(&mut self, mut payload: &[u8], effects: &mut Effects) -> Result<(), String> {
+    fn decode(&mut self, mut payload: &[u8], effects: &mut Effects) -> Result<(), PayloadError> {
         while !payload.is_empty() {
-            let effect = Effect::decode(&mut payload).map_err(|e| e.to_string())?;
-            self.order.check(&effect).map_err(|e| e.to_string())?;
+            let effect = Effect::decode(&mut payload).map_err(payload_error)?;
+            let ordered = self.order.check(&effect);
+            ordered.map_err(|error| PayloadError::Damaged(error.to_string()))?;
             self.continuity.observe(&effect);
             effects.push(effect);
         }
         Ok(())
+    }
+}
+
+/// Converts the error of an effect in an intact record.
+fn payload_error(error: DecodeEffectError) -> PayloadError {
+    match error.is_newer() {
+        true => PayloadError::Newer(error.to_string()),
+        false => PayloadError::Damaged(error.to_string()),
     }
 }
 
@@ -250,7 +265,8 @@ mod tests {
         };
         let built = StoreBuilder::build(0, |visit| {
             visit(&payload(5)).unwrap();
-            assert_eq!(visit(&payload(4)).unwrap_err(), "revision 4 follows the higher revision 5");
+            let damaged = PayloadError::Damaged("revision 4 follows the higher revision 5".into());
+            assert_eq!(visit(&payload(4)).unwrap_err(), damaged);
             visit(&payload(6)).unwrap();
             Ok("done")
         });

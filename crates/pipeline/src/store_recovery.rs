@@ -23,6 +23,16 @@ pub(crate) struct RecoveredStore {
     pub(crate) resumption: Resumption,
     pub(crate) log: Log,
     pub(crate) snapshots: Snapshots,
+    pub(crate) sizes: RecoveredSizes,
+}
+
+/// The sizes that determine when the next snapshot is due.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RecoveredSizes {
+    /// Size of the newest snapshot in bytes; 0 without a snapshot.
+    pub(crate) snapshot_bytes: u64,
+    /// Size of the log after the newest snapshot in bytes.
+    pub(crate) log_bytes: u64,
 }
 
 /// Reads the newest snapshot and the log after it, and rebuilds the store.
@@ -70,7 +80,11 @@ pub(crate) fn recover(
             "recent writes may be lost; the store continues at this higher revision, and all earlier revisions are compacted"
         );
     }
-    Ok(RecoveredStore { store, resumption, log, snapshots })
+    let sizes = RecoveredSizes {
+        snapshot_bytes: base.newest.as_ref().map_or(0, |newest| file_bytes(&newest.path)),
+        log_bytes: recovered.uncovered_bytes,
+    };
+    Ok(RecoveredStore { store, resumption, log, snapshots, sizes })
 }
 
 /// Logs a warning for each file in the snapshot directory that is not of this store, and for
@@ -106,11 +120,15 @@ fn adopt(snapshots: &Snapshots, base: &RecoveryBase) -> Result<(), files::Error>
 /// Returns the size of the newest snapshot and the log in bytes. Files whose size cannot
 /// be read count as empty.
 pub(crate) fn files_bytes(dir: &DataDir, newest: Option<&Generation>) -> u64 {
-    let bytes = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
     let segments = std::fs::read_dir(dir.log_dir()).into_iter().flatten();
     let segments: Vec<PathBuf> = segments.filter_map(|e| Some(e.ok()?.path())).collect();
     let newest = newest.map(|generation| &generation.path);
-    segments.iter().chain(newest).map(|path| bytes(path)).sum()
+    segments.iter().chain(newest).map(|path| file_bytes(path)).sum()
+}
+
+/// Returns the size of a file in bytes; 0 if it cannot be read.
+fn file_bytes(path: &Path) -> u64 {
+    path.metadata().map_or(0, |metadata| metadata.len())
 }
 
 /// Opens the log directory of `dir`. Creates it if it is missing.

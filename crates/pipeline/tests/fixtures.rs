@@ -1,8 +1,8 @@
 //! Data directories that earlier versions wrote. Each must open with exactly its old
 //! content.
 //!
-//! A fixture is a directory `tests/fixtures/v1/NAME`. Its subdirectory `data` is the data
-//! directory, and its file `holds.txt` describes the content. Existing fixtures never
+//! A fixture is a directory `tests/fixtures/vFORMAT/NAME`. Its subdirectory `data` is the
+//! data directory, and its file `holds.txt` describes the content. Existing fixtures never
 //! change. For a change of the file format, add a fixture with one of the scripts in this
 //! file (`log`, `snapshot`, `leases`, `modes`):
 //!
@@ -17,21 +17,29 @@ use std::path::{Path, PathBuf};
 use data_dir::Identity;
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use files::framing::FORMAT;
 use futures_executor::block_on;
 use mvcc::{Command, Reply};
 use pipeline::{Pipeline, PipelineOptions, WalMode};
 
 const IDENTITY: Identity = Identity { cluster_id: 0xc1, member_id: 0x3e };
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1")
+/// Returns the directory of the fixtures of a format.
+fn fixtures(format: u16) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/v{format}"))
 }
 
 #[test]
 fn every_fixture_opens_with_its_content() {
-    let mut names: Vec<_> = fs::read_dir(fixtures()).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut names = Vec::new();
+    // No released version wrote format 2.
+    for format in [1, FORMAT] {
+        let directory = fixtures(format);
+        let found: Vec<_> = fs::read_dir(&directory).unwrap().map(|e| e.unwrap().path()).collect();
+        assert!(found.len() >= 2, "{} fixtures in {}", found.len(), directory.display());
+        names.extend(found);
+    }
     names.sort();
-    assert!(names.len() >= 2, "only {} fixtures found in {}", names.len(), fixtures().display());
     for fixture in names {
         let copy = tempfile::tempdir().unwrap();
         copy_all(&fixture.join("data"), copy.path());
@@ -99,7 +107,7 @@ fn write() {
         .expect("the environment variable NEW_FIXTURE=NAME=SCRIPT is set");
     let (name, script) =
         fixture_spec.split_once('=').expect("NEW_FIXTURE has the form NAME=SCRIPT");
-    let fixture = fixtures().join(name);
+    let fixture = fixtures(FORMAT).join(name);
     assert!(!fixture.exists(), "fixture {name} exists; existing fixtures must not change");
     let work = tempfile::tempdir().unwrap();
     let wal_mode_prefixes = match script {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use files::replace::sync_parent;
-use files::{Error, Identity, discard, lock};
+use files::{Error, Identity, PayloadError, discard, lock};
 
 use crate::file::{SnapshotReader, SnapshotWriter, Target};
 use crate::header::{Header, Owner};
@@ -174,12 +174,12 @@ impl Snapshots {
         Ok(foreign)
     }
 
-    /// Passes the chunks of a snapshot to `visit`, in order. Reports an error of `visit` as
-    /// damage.
+    /// Passes the chunks of a snapshot to `visit`, in order. An error of `visit` becomes that
+    /// of the file.
     pub fn load(
         &self,
         generation: &Generation,
-        mut visit: impl FnMut(&[u8]) -> Result<(), String>,
+        mut visit: impl FnMut(&[u8]) -> Result<(), PayloadError>,
     ) -> Result<(), Error> {
         let mut reader = SnapshotReader::open(&generation.path)?;
         let header = reader.read_header()?;
@@ -187,7 +187,7 @@ impl Snapshots {
             return Err(reader.corrupt("it is not the snapshot of this store".into()));
         }
         while let Some(chunk) = reader.read_chunk()? {
-            visit(&chunk).map_err(|reason| reader.corrupt(reason))?;
+            visit(&chunk).map_err(|error| reader.payload_error(error))?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek};
 use std::path::Path;
 
-use files::{Error, framing};
+use files::{Error, PayloadError, framing};
 use ring::digest::{Context, SHA256};
 
 use crate::file::{NO_SALT, SnapshotReader};
@@ -107,7 +107,10 @@ impl Import {
     }
 
     /// Passes the chunks to `visit`, in order.
-    pub fn read(self, mut visit: impl FnMut(&[u8]) -> Result<(), String>) -> Result<(), Error> {
+    pub fn read(
+        self,
+        mut visit: impl FnMut(&[u8]) -> Result<(), PayloadError>,
+    ) -> Result<(), Error> {
         let mut reader = self.reader;
         let as_bad_snapshot = |error: Error, path: &Path| match error {
             Error::Corrupt { offset, reason, .. } => {
@@ -120,7 +123,10 @@ impl Import {
         while let Some(chunk) =
             reader.read_chunk().map_err(|error| as_bad_snapshot(error, &path))?
         {
-            visit(&chunk).map_err(|reason| bad_snapshot(&path, reason))?;
+            visit(&chunk).map_err(|error| match error {
+                PayloadError::Damaged(reason) => bad_snapshot(&path, reason),
+                newer => reader.payload_error(newer),
+            })?;
         }
         Ok(())
     }

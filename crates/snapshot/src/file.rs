@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use files::framing::{self, RECORD_HEADER_BYTES};
 use files::replace::sync_parent;
-use files::{Error, discard};
+use files::{Error, PayloadError, discard};
 use rustix::fs::{Advice, fadvise};
 
 use crate::direct_writer::DirectWriter;
@@ -241,6 +241,11 @@ impl SnapshotReader {
     /// Returns the error of a snapshot that is damaged at the current offset.
     pub(crate) fn corrupt(&self, reason: String) -> Error {
         Error::Corrupt { file: self.path.clone(), offset: self.offset, reason }
+    }
+
+    /// Returns the error of a snapshot whose last chunk cannot be used.
+    pub(crate) fn payload_error(&self, error: PayloadError) -> Error {
+        error.at(&self.path, self.offset)
     }
 
     /// Fills `bytes` from the file. Fails if the file ends before.

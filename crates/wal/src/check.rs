@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use files::Error;
+use files::{Error, PayloadError};
 
 use crate::covered::Covered;
 use crate::medium::Medium;
@@ -39,13 +39,13 @@ pub struct SegmentReport {
 pub fn check(
     medium: &dyn Medium,
     covered: impl Into<Covered>,
-    mut visit: impl FnMut(&[u8]) -> Result<(), String>,
+    mut visit: impl FnMut(&[u8]) -> Result<(), PayloadError>,
 ) -> Result<LogReport, Error> {
     let covered = covered.into();
     let ScannedLog { segments, next, unfinished_write, .. } =
         scan::scan(medium, covered.record, &mut visit)?;
     covered.require(medium, next)?;
-    let report = |ScannedSegment { segment, path, records }: ScannedSegment| SegmentReport {
+    let report = |ScannedSegment { segment, path, records, .. }: ScannedSegment| SegmentReport {
         file: path,
         first: segment.first,
         records,

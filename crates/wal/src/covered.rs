@@ -38,7 +38,7 @@ impl Covered {
     pub(crate) fn require(&self, medium: &dyn Medium, next: u64) -> Result<(), Error> {
         let explained = match self.loss {
             AllowedLoss::Never => false,
-            AllowedLoss::AfterFailure => durability::failed_before(medium),
+            AllowedLoss::AfterFailure => durability::failed_before(medium)?,
             AllowedLoss::Crash => true,
         };
         if next > self.record || explained {

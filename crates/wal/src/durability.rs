@@ -4,11 +4,13 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use files::Error;
 
+use crate::head::{Head, HeadFile};
 use crate::medium::{LogFile, Medium};
+use crate::segment::Segment;
 
 /// Name of a file that exists from a failed write or fsync until the next process has
 /// logged what the failure implies.
@@ -24,29 +26,38 @@ pub(crate) struct Durability {
     durable: AtomicU64,
     /// Whether a write or an fsync has failed.
     poisoned: AtomicBool,
-    /// Locked during a sync, so that syncs do not overlap.
-    syncing: Mutex<()>,
+    /// The file `HEAD`. Locked during a sync, so that syncs do not overlap.
+    head: Mutex<HeadFile>,
     /// Segments that the next sync must include, oldest first.
-    unsynced: Mutex<Vec<Arc<dyn LogFile>>>,
+    unsynced: Mutex<Vec<UnsyncedSegment>>,
+}
+
+/// A segment that a sync must include.
+#[derive(Clone)]
+struct UnsyncedSegment {
+    first: u64,
+    bytes: u64,
+    file: Arc<dyn LogFile>,
 }
 
 impl Durability {
     /// Returns the state of a log of which the records up to `last` are on disk.
-    pub(crate) fn new(medium: Arc<dyn Medium>, last: u64) -> Self {
+    pub(crate) fn new(medium: Arc<dyn Medium>, last: u64, head: HeadFile) -> Self {
         Durability {
             directory: medium.path().to_owned(),
             medium,
             written: AtomicU64::new(last),
             durable: AtomicU64::new(last),
             poisoned: AtomicBool::new(false),
-            syncing: Mutex::default(),
+            head: Mutex::new(head),
             unsynced: Mutex::default(),
         }
     }
 
-    /// Includes the segment `file` in the syncs that follow.
-    pub(crate) fn add_segment(&self, file: Arc<dyn LogFile>) {
-        self.unsynced.lock().expect("no thread panicked with the lock").push(file);
+    /// Includes a segment in the syncs that follow. Its header must be written.
+    pub(crate) fn add_segment(&self, segment: &Segment) {
+        let Segment { first, size: bytes, .. } = *segment;
+        self.unsynced().push(UnsyncedSegment { first, bytes, file: segment.file.clone() });
     }
 
     /// Sets the newest record that was passed to the operating system.
@@ -68,38 +79,111 @@ impl Durability {
     /// `action` with its `cause`.
     pub(crate) fn poison(&self, action: &'static str, cause: io::Error) -> Error {
         self.poisoned.store(true, Ordering::Release);
-        // Tells the next process that the kernel may have dropped data that was written.
-        // If this fails too, the next process uses what it finds on the disk.
-        let _ = self.medium.replace(FAILED, b"");
+        mark_failure(&*self.medium);
         Error::io(action, &self.directory)(cause)
     }
 
     /// Makes all written records durable.
     pub(crate) fn sync(&self) -> Result<(), Error> {
-        let _one_at_a_time = self.syncing.lock().expect("no thread panicked with the lock");
+        let mut head = self.head();
         if self.is_poisoned() {
             return Err(Error::Poisoned);
         }
-        // Load this before the list of files: the fsyncs cover all records up to it, and
+        // Load this before the list of segments: the fsyncs cover all records up to it, and
         // may cover later ones.
         let written = self.written.load(Ordering::Acquire);
-        let files = self.unsynced.lock().expect("no thread panicked with the lock").clone();
-        for file in &files {
-            file.sync().map_err(|cause| self.poison("fsync", cause))?;
+        let segments = self.unsynced().clone();
+        for segment in &segments {
+            segment.file.sync().map_err(|cause| self.poison("fsync", cause))?;
         }
-        let mut unsynced = self.unsynced.lock().expect("no thread panicked with the lock");
+        if let Some(newest) = segments.last() {
+            self.name_in_head(&mut head, newest, written)?;
+        }
         // Only the newest segment gets more writes. The older ones need no further sync.
-        let older = &files[..files.len().saturating_sub(1)];
-        unsynced.retain(|file| !older.iter().any(|synced| Arc::ptr_eq(synced, file)));
-        drop(unsynced);
+        let older = &segments[..segments.len().saturating_sub(1)];
+        self.unsynced().retain(|s| !older.iter().any(|synced| Arc::ptr_eq(&synced.file, &s.file)));
         self.durable.fetch_max(written, Ordering::AcqRel);
         Ok(())
     }
+
+    /// Makes `HEAD` name the segment `newest`, which is synced, unless it does already.
+    fn name_in_head(
+        &self,
+        head: &mut HeadFile,
+        newest: &UnsyncedSegment,
+        durable: u64,
+    ) -> Result<(), Error> {
+        let UnsyncedSegment { first, bytes, .. } = *newest;
+        if !head.exists() || (head.get().first, head.get().bytes) == (first, bytes) {
+            return Ok(());
+        }
+        self.medium.sync_names().map_err(|cause| self.poison("fsync", cause))?;
+        let written = head.write(Head { first, bytes, durable });
+        written.map_err(|cause| self.poison("write HEAD in", cause))
+    }
+
+    /// Makes `HEAD` state the newest durable record.
+    pub(crate) fn update_head(&self) -> Result<(), Error> {
+        self.write_head(|file| file.write(Head { durable: self.durable(), ..file.get() }))
+    }
+
+    /// Makes both slots of `HEAD` state the newest durable record.
+    pub(crate) fn settle_head(&self) -> Result<(), Error> {
+        self.write_head(|file| file.write_both(Head { durable: self.durable(), ..file.get() }))
+    }
+
+    /// Writes `HEAD` with `write`. A full disk is no failure: `HEAD` then stays behind.
+    fn write_head(&self, write: impl FnOnce(&mut HeadFile) -> io::Result<()>) -> Result<(), Error> {
+        let mut file = self.head();
+        if self.is_poisoned() {
+            return Err(Error::Poisoned);
+        }
+        if !file.exists() {
+            return Ok(());
+        }
+        match write(&mut file) {
+            // Some file systems need space to overwrite a block.
+            Err(cause) if is_disk_full(&cause) => Ok(()),
+            written => written.map_err(|cause| self.poison("write HEAD in", cause)),
+        }
+    }
+
+    /// Creates `HEAD` in the current format if it does not exist, and needs space for that.
+    pub(crate) fn create_head(&self) -> io::Result<()> {
+        let mut file = self.head();
+        let head = file.get();
+        if file.exists() { Ok(()) } else { file.write(head) }
+    }
+
+    fn head(&self) -> MutexGuard<'_, HeadFile> {
+        self.head.lock().expect("no thread panicked with the lock")
+    }
+
+    fn unsynced(&self) -> MutexGuard<'_, Vec<UnsyncedSegment>> {
+        self.unsynced.lock().expect("no thread panicked with the lock")
+    }
+}
+
+/// Whether an operation failed only because the disk is full.
+pub(crate) fn is_disk_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Tells the next process that a write or an fsync has failed, so that the kernel may have
+/// dropped data that was written.
+pub(crate) fn mark_failure(medium: &dyn Medium) {
+    // This need not survive a crash of the machine, which the next process notices by
+    // itself. If no file can be created, the next process takes what it reads for complete.
+    let _ = medium.replace(FAILED, b"");
 }
 
 /// Returns whether a write or an fsync of the previous process has failed.
-pub(crate) fn failed_before(medium: &dyn Medium) -> bool {
-    medium.open(FAILED).is_ok()
+pub(crate) fn failed_before(medium: &dyn Medium) -> Result<bool, Error> {
+    match medium.open(FAILED) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::io("open", medium.path().join(FAILED))(error)),
+    }
 }
 
 /// Removes the file that states that the previous process has failed.
@@ -121,5 +205,11 @@ impl Syncer {
             return Ok(());
         }
         self.0.sync()
+    }
+
+    /// Makes `HEAD` state the newest durable record, so that its loss is detected. Waits for
+    /// an fsync if there is a newer one.
+    pub fn update_head(&self) -> Result<(), Error> {
+        self.0.update_head()
     }
 }

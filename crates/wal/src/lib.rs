@@ -12,22 +12,28 @@
 //! - **Durability.** A payload is in this prefix if [`Log::sync`] or [`Syncer::sync`] was
 //!   called after it was appended, and returned without error. If such a payload is
 //!   damaged or missing, opening fails and names the file and the offset. One exception:
-//!   if the newest record is damaged and no later record proves that it was durable (see
-//!   [`Log::append_durability_proof`]), it cannot be distinguished from an unfinished
-//!   write. Opening truncates the log before this record and reports where.
+//!   if the newest record is damaged, and neither a later record (see
+//!   [`Log::append_durability_proof`]) nor `HEAD` (see [`Syncer::update_head`]) proves that
+//!   it was durable, it cannot be distinguished from an unfinished write. Opening truncates
+//!   the log before this record and reports where.
 //! - **Fail-stop.** After a failed write or fsync the log accepts no more writes
 //!   ([`Error::Poisoned`]), because the kernel may have dropped the data and would report
 //!   success on the next attempt. A full disk is not such a failure: space is reserved
 //!   before it is needed ([`Log::reserve`]).
-//! - **No lost tail.** The file `HEAD` names the newest segment. So opening detects that
-//!   this segment is missing.
+//! - **No trust in the page cache.** After a failed fsync, the page cache may contain
+//!   records that are not on the disk. Opening writes again what no record proves to be
+//!   durable, so a recovered record does not disappear later.
+//! - **No lost tail.** The file `HEAD` names the newest segment with its size, and a durable
+//!   record. So opening detects that the segment is missing or cut off.
+//! - **No wait.** Appending waits for the disk only if [`Log::reserve_waits`] says so. Syncs
+//!   and the preparation of segments run in other threads.
 //!
 //! # Modules, in reading order
 //!
 //! | Module | Subject |
 //! |---|---|
 //! | `medium` | the operations on the disk that the log needs; tests use a simulated disk |
-//! | `segment`, `head` | the files of a log |
+//! | `segment`, `head`, `prepared` | the files of a log |
 //! | `scan` | reads all segments; distinguishes damage from an unfinished write; changes nothing |
 //! | `log_recovery` | opening: scans, truncates an unfinished write, makes the rest durable |
 //! | `covered` | whether the log may end before the record that the snapshot covers |
@@ -51,6 +57,7 @@ mod head;
 mod log;
 mod log_recovery;
 mod medium;
+mod prepared;
 mod salvage;
 mod scan;
 mod segment;
@@ -58,8 +65,8 @@ mod segment;
 pub use check::{LogReport, SegmentReport, check};
 pub use covered::{AllowedLoss, Covered};
 pub use durability::Syncer;
-pub use files::Error;
-pub use log::{Log, LogOptions, MAX_PAYLOAD_BYTES, Trimmer};
+pub use files::{Error, PayloadError};
+pub use log::{Log, LogOptions, MAX_PAYLOAD_BYTES, Preparer, Trimmer};
 pub use log_recovery::RecoveredLog;
 pub use medium::{LogFile, Medium, OsMedium};
 pub use salvage::salvage;

@@ -4,14 +4,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 
-use files::Error;
-use files::framing::{self, HEADER_BYTES, RECORD_HEADER_BYTES};
+use files::framing::{self, FORMAT, HEADER_BYTES, RECORD_HEADER_BYTES};
+use files::{Error, PayloadError};
 
 use crate::covered::Covered;
-use crate::durability::{self, Durability, Syncer};
-use crate::head;
+use crate::durability::{self, Durability, Syncer, is_disk_full};
 use crate::log_recovery::{self, RecoveredLog};
-use crate::medium::Medium;
+use crate::medium::{LogFile, Medium};
+use crate::prepared::SegmentFiles;
 use crate::segment::{self, Segment};
 
 /// Maximum size of the payload of a record in bytes.
@@ -38,11 +38,12 @@ impl Default for LogOptions {
 /// survive the end of the process, but not a crash of the machine.
 pub struct Log {
     medium: Arc<dyn Medium>,
-    options: LogOptions,
-    /// The segment to which records are appended; `None` before it is created.
+    files: Arc<SegmentFiles>,
+    /// The newest segment; `None` before the first one is created.
     current: Option<Segment>,
-    /// First sequence of the segment that `HEAD` names; 0 if it names none.
-    head: u64,
+    /// Whether `HEAD` exists in the current format. If the disk was full when the log was
+    /// opened, it does not.
+    head_exists: bool,
     /// Sequence of the next record. The first record has the sequence 1.
     next: u64,
     /// The newest record that a later record proves to be durable. An empty record needs
@@ -55,31 +56,35 @@ pub struct Log {
 impl Log {
     /// Opens the log on `medium` for appending. Passes the payload of each record after
     /// `covered` to `visit`, in order; `covered` is the last record that the snapshot
-    /// covers. Reports an error of `visit` as damage.
+    /// covers. An error of `visit` becomes that of the file. All records that were visited
+    /// are durable when this returns.
     pub fn open(
         medium: impl Medium,
         options: LogOptions,
         covered: impl Into<Covered>,
-        mut visit: impl FnMut(&[u8]) -> Result<(), String>,
+        mut visit: impl FnMut(&[u8]) -> Result<(), PayloadError>,
     ) -> Result<(Log, RecoveredLog), Error> {
-        let (mut recovered, end) = log_recovery::recover(&medium, covered.into(), &mut visit)?;
-        recovered.failed_before = durability::failed_before(&medium);
         let medium: Arc<dyn Medium> = Arc::new(medium);
-        let durability = Arc::new(Durability::new(medium.clone(), end.next - 1));
+        let failed_before = durability::failed_before(&*medium)?;
+        let (mut recovered, end) = log_recovery::recover(&medium, covered.into(), &mut visit)?;
+        recovered.failed_before = failed_before;
+        let files = SegmentFiles::new(medium.clone(), options.segment_bytes)
+            .map_err(Error::io("remove unused files in", medium.path()))?;
+        let head_exists = end.head.exists();
+        let durability = Arc::new(Durability::new(medium.clone(), end.next - 1, end.head));
         if let Some(segment) = &end.tail {
-            durability.add_segment(segment.file.clone());
+            durability.add_segment(segment);
         }
-        let mut log = Log {
+        let log = Log {
             medium,
-            options,
+            files: Arc::new(files),
             current: end.tail,
-            head: end.head,
+            head_exists,
             next: end.next,
             proven_durable: 0,
             buffer: Vec::new(),
             durability,
         };
-        log.sync()?;
         Ok((log, recovered))
     }
 
@@ -87,46 +92,58 @@ impl Log {
     /// fail with [`Error::NoSpace`].
     pub fn reserve(&mut self, bytes: u64) -> Result<(), Error> {
         self.check_not_poisoned()?;
-        let needed = bytes + RECORD_HEADER_BYTES as u64 + SPARE_BYTES;
-        if self.current.as_ref().is_none_or(|s| s.size - s.position < needed) {
-            self.create_segment(needed)?;
+        if !self.head_exists {
+            self.durability.create_head().map_err(|cause| self.create_error(cause))?;
+            self.head_exists = true;
         }
-        let first = self.current.as_ref().expect("just created").first;
-        self.set_head(first)
+        match self.fits(needed(bytes)) {
+            true => Ok(()),
+            false => self.create_segment(needed(bytes)),
+        }
+    }
+
+    /// Whether [`Log::reserve`] with the same number of bytes waits for the disk.
+    pub fn reserve_waits(&self, bytes: u64) -> bool {
+        let needed = needed(bytes);
+        let prepared =
+            || !self.replaces_segment() && self.files.is_prepared(HEADER_BYTES as u64 + needed);
+        !self.head_exists || !(self.fits(needed) || prepared())
+    }
+
+    /// Whether the current segment has space for `needed` bytes.
+    fn fits(&self, needed: u64) -> bool {
+        let fits = |s: &Segment| s.format == FORMAT && s.size - s.position >= needed;
+        self.current.as_ref().is_some_and(fits)
+    }
+
+    /// Whether a new segment would have the name of the current one, which then has no
+    /// record yet.
+    fn replaces_segment(&self) -> bool {
+        self.current.as_ref().is_some_and(|s| s.first == self.next)
     }
 
     /// Creates a segment with space for `needed` bytes, which include a record and the
-    /// spare room.
+    /// spare room. Its header and its name are durable after the next sync.
     fn create_segment(&mut self, needed: u64) -> Result<(), Error> {
         let first = self.next;
-        let name = segment::file_name(first);
-        if self.current.as_ref().is_some_and(|s| s.first == first) {
-            // The current segment has no record yet and is too small. The new segment
-            // would have the same name, so remove the current one.
-            self.set_head(0)?;
-            self.current = None;
-            self.medium
-                .remove(&name)
-                .map_err(Error::io("remove", self.medium.path().join(&name)))?;
-        }
-        let size = self.options.segment_bytes.max(HEADER_BYTES as u64 + needed);
-        let file = self.medium.create(&name, size).map_err(|cause| self.create_error(cause))?;
-        self.durability.add_segment(file.clone());
         let salt = RandomState::new().hash_one(first) as u32;
-        self.current = Some(Segment { first, salt, file, position: 0, size });
-        self.write(&framing::encode_header(segment::MAGIC, first, salt))?;
-        // The header must be durable before the first record is written. So recovery can
-        // treat a damaged header in front of records as corruption.
-        let synced = self.current.as_ref().expect("just created").file.sync();
-        synced.map_err(|cause| self.durability.poison("fsync", cause))
-    }
-
-    /// Makes `HEAD` name the segment whose first sequence is `first`; 0 means no segment.
-    fn set_head(&mut self, first: u64) -> Result<(), Error> {
-        if self.head != first {
-            head::write(&*self.medium, first).map_err(|cause| self.create_error(cause))?;
-            self.head = first;
-        }
+        let header = framing::encode_header(segment::MAGIC, first, salt);
+        let replaces_segment = self.replaces_segment();
+        let write_header = |file: &dyn LogFile| {
+            file.write_all_at(&header, 0)?;
+            // `HEAD` may name the replaced segment. Then the header must be durable as soon
+            // as the file has this name.
+            if replaces_segment { file.sync() } else { Ok(()) }
+        };
+        let bytes = HEADER_BYTES as u64 + needed;
+        let (file, size) = self
+            .files
+            .create(&segment::file_name(first), bytes, write_header)
+            .map_err(|cause| self.create_error(cause))?;
+        let position = HEADER_BYTES as u64;
+        let segment = Segment { first, format: FORMAT, salt, file, position, size };
+        self.durability.add_segment(&segment);
+        self.current = Some(segment);
         Ok(())
     }
 
@@ -154,9 +171,7 @@ impl Log {
     /// [`Error::NoSpace`].
     pub fn append_spare(&mut self, payload: &[u8]) -> Result<(), Error> {
         self.check_not_poisoned()?;
-        let needed = (payload.len() + RECORD_HEADER_BYTES) as u64;
-        let fits = |s: &Segment| s.first == self.head && s.size - s.position >= needed;
-        match self.current.as_ref().is_some_and(fits) {
+        match self.head_exists && self.fits((payload.len() + RECORD_HEADER_BYTES) as u64) {
             true => self.append_reserved(payload),
             false => Err(Error::NoSpace { path: self.medium.path().to_owned() }),
         }
@@ -202,12 +217,21 @@ impl Log {
             return Err(self.durability.poison("write to", cause));
         }
         segment.position += bytes.len() as u64;
+        if segment.position > segment.size / 2 {
+            self.files.request();
+        }
         Ok(())
     }
 
     /// Makes all appended records durable.
     pub fn sync(&mut self) -> Result<(), Error> {
         self.durability.sync()
+    }
+
+    /// Makes `HEAD` state the newest durable record, also if a part of `HEAD` is damaged
+    /// later. Call it after the last record of this process.
+    pub fn settle_head(&self) -> Result<(), Error> {
+        self.durability.settle_head()
     }
 
     /// Returns the sequence of the newest record; 0 if no record was ever appended.
@@ -223,6 +247,11 @@ impl Log {
     /// Returns a handle that removes old segments from another thread.
     pub fn trimmer(&self) -> Trimmer {
         Trimmer(self.medium.clone())
+    }
+
+    /// Returns a handle that prepares segments in another thread.
+    pub fn preparer(&self) -> Preparer {
+        Preparer(self.files.clone())
     }
 
     /// Returns a handle that syncs the log from another thread, also while this one
@@ -267,6 +296,19 @@ impl Trimmer {
     }
 }
 
-fn is_disk_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+/// Prepares the next segment of a [`Log`], so that appending does not wait for the disk.
+pub struct Preparer(Arc<SegmentFiles>);
+
+impl Preparer {
+    /// Allocates the space of the next segment if the current one is half full. If this
+    /// fails, the log tries it itself when it needs the segment.
+    pub fn prepare(&self) -> io::Result<()> {
+        self.0.prepare()
+    }
+}
+
+/// Returns the space that a record with a payload of `bytes` bytes needs in a segment, with
+/// the spare room.
+fn needed(bytes: u64) -> u64 {
+    bytes + RECORD_HEADER_BYTES as u64 + SPARE_BYTES
 }

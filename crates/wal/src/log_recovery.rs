@@ -1,11 +1,15 @@
 //! Opens a log: scans it, truncates an unfinished write, and makes the rest durable.
 
+use std::io;
+use std::sync::Arc;
+
 use files::Error;
 
 use crate::covered::Covered;
-use crate::head;
+use crate::durability::{is_disk_full, mark_failure};
+use crate::head::{Head, HeadFile};
 use crate::medium::Medium;
-use crate::scan::{self, ScannedLog, ScannedSegment, UnfinishedWrite};
+use crate::scan::{self, ScannedLog, ScannedSegment, UnfinishedWrite, Visit};
 use crate::segment::{self, Segment};
 
 /// The result of opening a log.
@@ -15,6 +19,8 @@ pub struct RecoveredLog {
     pub records: u64,
     /// Total size of their payloads in bytes.
     pub payload_bytes: u64,
+    /// Total size of the records that the snapshot does not cover, in bytes.
+    pub uncovered_bytes: u64,
     /// Where an unfinished write was truncated.
     pub unfinished_write: Option<UnfinishedWrite>,
     /// Whether a write or an fsync of the previous process failed. Then unsynced records
@@ -24,66 +30,74 @@ pub struct RecoveredLog {
 
 /// The end of a recovered log, where appending continues.
 pub(crate) struct LogEnd {
-    /// Sequence number of the next record.
+    /// Sequence of the next record.
     pub(crate) next: u64,
-    /// The segment to which the next record is appended; `None` if one must be created.
+    /// The newest segment; `None` if there is none.
     pub(crate) tail: Option<Segment>,
-    /// Sequence number of the first record in the segment that the file `HEAD` names; 0 if `HEAD`
-    /// names no segment.
-    pub(crate) head: u64,
+    pub(crate) head: HeadFile,
 }
 
 /// Passes the payload of each record after the record `covered` to `visit`, in order.
-/// `covered` is the last record that the snapshot covers. Truncates the log before an
-/// unfinished write. If `visit` fails for a record, returns [`Error::Corrupt`] for it.
+/// The snapshot covers all records up to `covered`. Truncates the log before an
+/// unfinished write. All records that were visited are durable when this returns.
 pub(crate) fn recover(
-    medium: &dyn Medium,
+    medium: &Arc<dyn Medium>,
     covered: Covered,
-    visit: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    visit: Visit<'_>,
 ) -> Result<(RecoveredLog, LogEnd), Error> {
-    let (required, covered) = (covered, covered.record);
-    let ScannedLog {
-        records,
-        payload_bytes,
-        unfinished_write,
-        mut segments,
-        next,
-        head,
-        segments_after_end,
-    } = scan::scan(medium, covered, visit)?;
-    required.require(medium, next)?;
-    for ScannedSegment { segment, path, .. } in &segments {
-        // The previous process may have left records in the page cache only.
-        segment.file.sync().map_err(Error::io("fsync", path))?;
+    let log = scan::scan(&**medium, covered.record, visit)?;
+    covered.require(&**medium, log.next)?;
+    let recovered = RecoveredLog {
+        records: log.records,
+        payload_bytes: log.payload_bytes,
+        uncovered_bytes: log.uncovered_bytes,
+        unfinished_write: log.unfinished_write.clone(),
+        failed_before: false,
+    };
+    make_durable(&**medium, &log.segments).inspect_err(|_| mark_failure(&**medium))?;
+    Ok((recovered, settle_end(medium, covered.record, log)?))
+}
+
+/// Makes the records of the log durable, and overwrites an unfinished write with zeros.
+fn make_durable(medium: &dyn Medium, segments: &[ScannedSegment]) -> Result<(), Error> {
+    for scanned in segments {
+        let (file, path) = (&scanned.segment.file, &scanned.path);
+        // After a failed fsync or a failed writeback, the kernel may have marked pages as
+        // clean that are not on the disk. An fsync alone would then do nothing. So write
+        // everything again that no record proves to be durable.
+        let zeros = vec![0; scanned.garbage_bytes as usize];
+        file.write_all_at(&scanned.unproven, scanned.unproven_offset())
+            .and_then(|()| file.write_all_at(&zeros, scanned.segment.position))
+            .map_err(Error::io("write to", path))?;
+        file.sync().map_err(Error::io("fsync", path))?;
     }
-    let tail = segments.pop();
-    if let (Some(write), Some(ScannedSegment { segment, path, .. })) = (&unfinished_write, &tail)
-        && write.file == *path
-    {
-        segment.file.zero_from(segment.position).map_err(Error::io("truncate", path))?;
-        segment.file.sync().map_err(Error::io("fsync", path))?;
-    }
-    let recovered = RecoveredLog { records, payload_bytes, unfinished_write, failed_before: false };
-    let tail_first = tail.as_ref().map_or(0, |scanned| scanned.segment.first);
-    let head =
-        if segments_after_end.contains(&head) { set_head(medium, tail_first)? } else { head };
-    remove_segments(medium, &segments_after_end)?;
+    medium.sync_names().map_err(Error::io("fsync", medium.path()))
+}
+
+/// Removes the segments after the end of the log, and writes `HEAD`.
+fn settle_end(medium: &Arc<dyn Medium>, covered: u64, log: ScannedLog) -> Result<LogEnd, Error> {
+    let ScannedLog { mut segments, next, head, mut segments_after_end, .. } = log;
+    let head_error = |cause: io::Error| Error::io("write HEAD in", medium.path())(cause);
+    let mut head = HeadFile::open(medium.clone(), head).map_err(head_error)?;
+    let mut tail = segments.pop().map(|scanned| scanned.segment);
     if next <= covered {
         // The log ends before the last covered record, because the machine lost the end
         // of the log. The snapshot contains the changes of all remaining records. Remove
         // them: appending after them would leave a gap.
-        let head = set_head(medium, 0)?;
-        remove_segments(medium, &segment::list(medium)?)?;
-        return Ok((recovered, LogEnd { next: covered + 1, tail: None, head }));
+        tail = None;
+        segments_after_end = segment::list(&**medium)?;
     }
-    Ok((recovered, LogEnd { next, tail: tail.map(|scanned| scanned.segment), head }))
-}
-
-/// Makes `HEAD` name the segment whose first record has the sequence number `first`; 0
-/// means no segment. Call this before you remove the segment that `HEAD` currently names.
-fn set_head(medium: &dyn Medium, first: u64) -> Result<u64, Error> {
-    head::write(medium, first).map_err(Error::io("write HEAD in", medium.path()))?;
-    Ok(first)
+    let next = next.max(covered + 1);
+    let (first, bytes) = tail.as_ref().map_or((0, 0), |segment| (segment.first, segment.size));
+    // Before segments are removed: `HEAD` must not name a missing one.
+    match head.write_both(Head { first, bytes, durable: next - 1 }) {
+        // `HEAD` is created before the first record is written. Until then the disk may be
+        // full.
+        Err(cause) if is_disk_full(&cause) && segments_after_end.is_empty() => {}
+        written => written.map_err(head_error)?,
+    }
+    remove_segments(&**medium, &segments_after_end)?;
+    Ok(LogEnd { next, tail, head })
 }
 
 fn remove_segments(medium: &dyn Medium, segments: &[u64]) -> Result<(), Error> {

@@ -17,9 +17,13 @@ pub trait Medium: Send + Sync + 'static {
     fn path(&self) -> &Path;
     /// Returns the names of the files in no particular order.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Creates a file of `bytes` zero bytes. Allocates its space and makes its name
-    /// durable. If this fails, no file is left.
+    /// Creates a file of `bytes` zero bytes, and allocates its space. The name must be
+    /// unused. If this fails, no file is left.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn LogFile>>;
+    /// Renames a file; replaces the file `to` if it exists. Does not wait for the disk.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Makes the names of created and renamed files durable.
+    fn sync_names(&self) -> io::Result<()>;
     /// Opens an existing file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>>;
     /// Removes a file. The removal is durable.
@@ -40,17 +44,16 @@ pub trait LogFile: Send + Sync {
     fn read(&self) -> io::Result<Vec<u8>>;
     /// Writes all of `bytes` at `offset`.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Fills the file with zeros from `offset` to its end.
-    fn zero_from(&self, offset: u64) -> io::Result<()>;
-    /// Makes the content durable (`fdatasync`).
+    /// Makes the content and the size durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
 }
 
 /// A directory of the file system.
 pub struct OsMedium {
     directory: PathBuf,
-    /// Whether files are opened only for reading.
-    read_only: bool,
+    /// The open directory, so that a sync needs no free file descriptor. `None` if files are
+    /// opened only for reading.
+    handle: Option<File>,
 }
 
 impl OsMedium {
@@ -59,18 +62,14 @@ impl OsMedium {
     pub fn new(directory: PathBuf) -> io::Result<Self> {
         std::fs::create_dir_all(&directory)?;
         discard::remove_discarded(&directory)?;
-        Ok(OsMedium { directory, read_only: false })
+        let handle = Some(File::open(&directory)?);
+        Ok(OsMedium { directory, handle })
     }
 
     /// Opens the existing `directory` for [`crate::check`] and [`crate::salvage`]. Changes
     /// nothing.
     pub fn inspect(directory: PathBuf) -> Self {
-        OsMedium { directory, read_only: true }
-    }
-
-    /// Makes the names in the directory durable.
-    fn sync_directory(&self) -> io::Result<()> {
-        File::open(&self.directory)?.sync_all()
+        OsMedium { directory, handle: None }
     }
 }
 
@@ -89,10 +88,7 @@ impl Medium for OsMedium {
         let path = self.directory.join(name);
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let created = allocate(&file, 0, bytes)
-            .and_then(|()| file.sync_all())
-            .and_then(|()| self.sync_directory());
-        if let Err(error) = created {
+        if let Err(error) = allocate(&file, bytes) {
             // Return the first error. If the file cannot be removed, it has no header and
             // no records, and the next start removes it.
             let _ = std::fs::remove_file(&path);
@@ -101,20 +97,28 @@ impl Medium for OsMedium {
         Ok(Arc::new(file))
     }
 
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.directory.join(from), self.directory.join(to))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.handle.as_ref().map_or(Ok(()), File::sync_all)
+    }
+
     fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
         let mut options = OpenOptions::new();
-        options.read(true).write(!self.read_only);
+        options.read(true).write(self.handle.is_some());
         Ok(Arc::new(options.open(self.directory.join(name))?))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         std::fs::remove_file(self.directory.join(name))?;
-        self.sync_directory()
+        self.sync_names()
     }
 
     fn discard(&self, name: &str) -> io::Result<()> {
         discard::discard(&self.directory.join(name))?;
-        self.sync_directory()
+        self.sync_names()
     }
 
     fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
@@ -125,25 +129,25 @@ impl Medium for OsMedium {
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(new, path)?;
-        self.sync_directory()
+        self.sync_names()
     }
 }
 
-/// Extends a file from size `from` to size `to` with zeros, and allocates disk space for
-/// them, so that later writes to this range do not fail on a full disk.
-fn allocate(file: &File, from: u64, to: u64) -> io::Result<()> {
-    match fallocate(file, FallocateFlags::empty(), from, to - from) {
+/// Extends an empty file to `bytes` zero bytes, and allocates disk space for them, so that
+/// later writes do not fail on a full disk.
+fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         // The file system cannot allocate space. Write the zeros instead.
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => write_zeros(file, from, to),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => write_zeros(file, bytes),
         result => Ok(result?),
     }
 }
 
-/// Overwrites the bytes from offset `from` to offset `to` with zeros.
-fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
+/// Writes `bytes` zeros to the start of a file.
+fn write_zeros(file: &File, bytes: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
-    for offset in (from..to).step_by(zeros.len()) {
-        let len = zeros.len().min((to - offset) as usize);
+    for offset in (0..bytes).step_by(zeros.len()) {
+        let len = zeros.len().min((bytes - offset) as usize);
         FileExt::write_all_at(file, &zeros[..len], offset)?;
     }
     Ok(())
@@ -161,15 +165,6 @@ impl LogFile for File {
         FileExt::write_all_at(self, bytes, offset)
     }
 
-    fn zero_from(&self, offset: u64) -> io::Result<()> {
-        let len = self.metadata()?.len();
-        self.set_len(offset)?;
-        match len > offset {
-            true => allocate(self, offset, len),
-            false => Ok(()),
-        }
-    }
-
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
     }
@@ -179,16 +174,15 @@ impl LogFile for File {
 mod tests {
     use super::*;
 
+    /// A file system that cannot allocate space gets zeros.
     #[test]
-    fn zero_from_keeps_the_bytes_before_the_offset() {
-        let file = tempfile::tempfile().unwrap();
-        FileExt::write_all_at(&file, &[7; 100], 0).unwrap();
-        LogFile::zero_from(&file, 40).unwrap();
-        let expected = [[7; 40].as_slice(), &[0; 60]].concat();
-        assert_eq!(LogFile::read(&file).unwrap(), expected);
-        // Also test the code for file systems that cannot allocate space.
-        write_zeros(&file, 20, 100).unwrap();
-        let expected = [[7; 20].as_slice(), &[0; 80]].concat();
-        assert_eq!(LogFile::read(&file).unwrap(), expected);
+    fn both_ways_to_allocate_make_a_file_of_zeros() {
+        let expected = vec![0; (1 << 20) + 100];
+        let ways: [fn(&File, u64) -> io::Result<()>; 2] = [allocate, write_zeros];
+        for way in ways {
+            let file = tempfile::tempfile().unwrap();
+            way(&file, expected.len() as u64).unwrap();
+            assert_eq!(LogFile::read(&file).unwrap(), expected);
+        }
     }
 }

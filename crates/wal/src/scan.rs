@@ -8,13 +8,15 @@
 //! - No later record proves this: the machine crashed during the write. The missing
 //!   record and all bytes after it were never reported as durable, and opening truncates
 //!   the log here.
+//!
+//! `HEAD` proves it too: it states a durable record.
 
 use std::path::{Path, PathBuf};
 
-use files::Error;
-use files::framing::{self, HEADER_BYTES, Header};
+use files::framing::{self, HEADER_BYTES, Header, RECORD_HEADER_BYTES};
+use files::{Error, PayloadError};
 
-use crate::head;
+use crate::head::{self, StoredHead};
 use crate::medium::Medium;
 use crate::segment::{self, Segment};
 
@@ -34,14 +36,18 @@ pub(crate) struct ScannedLog {
     pub(crate) records: u64,
     /// Total size of their payloads in bytes.
     pub(crate) payload_bytes: u64,
+    /// Total size of the records that the snapshot does not cover, in bytes.
+    pub(crate) uncovered_bytes: u64,
+    /// The newest record that another record or `HEAD` proves to be durable.
+    proven: u64,
     /// Where the log ends with an unfinished write.
     pub(crate) unfinished_write: Option<UnfinishedWrite>,
     /// The segments with records, in order.
     pub(crate) segments: Vec<ScannedSegment>,
     /// Sequence of the next record.
     pub(crate) next: u64,
-    /// First sequence of the segment that `HEAD` names; 0 if it names none.
-    pub(crate) head: u64,
+    /// The content of `HEAD`.
+    pub(crate) head: StoredHead,
     /// First sequences of the segments after the end of the log. They contain no record
     /// that was reported as durable.
     pub(crate) segments_after_end: Vec<u64>,
@@ -53,21 +59,33 @@ pub(crate) struct ScannedSegment {
     pub(crate) path: PathBuf,
     /// Number of records in the segment.
     pub(crate) records: u64,
+    /// The end of the segment that nothing proves to be durable: its records, and the
+    /// header if none of its records is proven.
+    pub(crate) unproven: Vec<u8>,
+    /// Number of bytes after the last record, up to the last one that is not zero.
+    pub(crate) garbage_bytes: u64,
 }
 
-/// A function that gets the sequence and the payload of each record.
-type Visit<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), String>;
+impl ScannedSegment {
+    /// Returns the offset of [`ScannedSegment::unproven`].
+    pub(crate) fn unproven_offset(&self) -> u64 {
+        self.segment.position - self.unproven.len() as u64
+    }
+}
+
+/// A function that gets the payload of each record that the snapshot does not cover.
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), PayloadError>;
 
 /// Passes the payload of each record after `covered` to `visit`, in order; `covered` is
 /// the last record that the snapshot covers.
 pub(crate) fn scan(
     medium: &dyn Medium,
     covered: u64,
-    visit: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    visit: Visit<'_>,
 ) -> Result<ScannedLog, Error> {
     let mut segments = segment::list(medium)?;
     let head = head::read(medium)?;
-    require_head_segment(medium, &segments, head)?;
+    require_head_segment(medium, &segments, &head)?;
     // Skip the segments of which all records are covered. They are not needed, so they
     // may be damaged.
     segments.drain(..segment::count_covered(&segments, covered));
@@ -75,17 +93,15 @@ pub(crate) fn scan(
         return Err(Error::Gap { path: medium.path().to_owned(), first: *first, covered });
     }
     let next = segments.first().map_or(covered + 1, |first| (*first).min(covered + 1));
-    let mut log = ScannedLog { next, head, ..ScannedLog::default() };
-    let mut visit_uncovered = |sequence: u64, payload: &[u8]| match sequence > covered {
-        true => visit(payload),
-        false => Ok(()),
-    };
+    let proven = head.head.durable;
+    let mut log = ScannedLog { next, head, proven, ..ScannedLog::default() };
     for index in 0..segments.len() {
-        scan_segment(medium, &segments[index..], &mut log, &mut visit_uncovered)?;
+        scan_segment(medium, &segments[index..], covered, &mut log, visit)?;
         if log.unfinished_write.is_some() {
             break;
         }
     }
+    require_durable_record(medium, covered, &log)?;
     Ok(log)
 }
 
@@ -94,6 +110,7 @@ pub(crate) fn scan(
 fn scan_segment(
     medium: &dyn Medium,
     segments: &[u64],
+    covered: u64,
     log: &mut ScannedLog,
     visit: Visit<'_>,
 ) -> Result<(), Error> {
@@ -102,7 +119,8 @@ fn scan_segment(
     let path = medium.path().join(&name);
     let file = medium.open(&name).map_err(Error::io("open", &path))?;
     let content = file.read().map_err(Error::io("read", &path))?;
-    let Some(salt) = read_header(&content, first, log.next, &path)? else {
+    require_full_size(&content, first, &log.head, &path)?;
+    let Some((format, salt)) = read_header(&content, first, log.next, &path)? else {
         // The creation of the segment was interrupted, or the log ends in the segment
         // before it.
         let damage = Damage { path: &path, offset: 0 };
@@ -112,37 +130,124 @@ fn scan_segment(
         return Ok(());
     };
     let records_before = log.records;
-    let end = read_records(&content, salt, &path, log, visit)?;
-    if content[end..].iter().any(|byte| *byte != 0) {
+    let end = read_records(&content, salt, &path, covered, log, visit)?;
+    let garbage_bytes = content[end..].iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+    if garbage_bytes > 0 {
         let damage = Damage { path: &path, offset: end as u64 };
         refuse_if_durable(medium, segments, log, damage)?;
         log.segments_after_end = segments[1..].to_vec();
         log.unfinished_write = Some(UnfinishedWrite { file: path.clone(), offset: end as u64 });
     }
     let (position, size) = (end as u64, content.len() as u64);
-    let segment = Segment { first, salt, file, position, size };
+    let segment = Segment { first, format, salt, file, position, size };
     let records = log.records - records_before;
-    log.segments.push(ScannedSegment { segment, path, records });
+    let unproven = content[unproven_offset(&content, first, log.proven, end)..end].to_vec();
+    let garbage_bytes = garbage_bytes as u64;
+    log.segments.push(ScannedSegment { segment, path, records, unproven, garbage_bytes });
+    log.forget_proven();
     Ok(())
 }
 
+impl ScannedLog {
+    /// Frees the unproven content of segments that a later record has proven.
+    fn forget_proven(&mut self) {
+        for scanned in &mut self.segments {
+            if scanned.records > 0 && scanned.segment.first + scanned.records - 1 <= self.proven {
+                scanned.unproven = Vec::new();
+            }
+        }
+    }
+}
+
+/// Returns the offset in a segment after its last record up to `proven`; 0 if there is none.
+/// The records end at `end`.
+fn unproven_offset(content: &[u8], first: u64, proven: u64, end: usize) -> usize {
+    if first > proven {
+        return 0;
+    }
+    let mut offset = HEADER_BYTES;
+    for _ in first..=proven {
+        if offset == end {
+            break;
+        }
+        offset += RECORD_HEADER_BYTES + framing::peek_payload_len(&content[offset..]);
+    }
+    offset
+}
+
 /// Refuses a log that ends before the segment that `HEAD` names.
-fn require_head_segment(medium: &dyn Medium, segments: &[u64], head: u64) -> Result<(), Error> {
-    if segments.last().copied().unwrap_or(0) >= head {
+fn require_head_segment(
+    medium: &dyn Medium,
+    segments: &[u64],
+    head: &StoredHead,
+) -> Result<(), Error> {
+    let first = head.head.first;
+    if segments.last().copied().unwrap_or(0) >= first {
         return Ok(());
     }
-    let file = medium.path().join(segment::file_name(head));
+    let file = medium.path().join(segment::file_name(first));
     let reason = "it is missing, but HEAD names it as the newest segment".into();
     Err(Error::Corrupt { file, offset: 0, reason })
 }
 
-/// Returns the salt in the header of a segment. Returns `None` if the header is damaged,
-/// or if the first sequence in it differs from that in the file name (`named`) or from
-/// the expected one (`next`).
-fn read_header(content: &[u8], named: u64, next: u64, path: &Path) -> Result<Option<u32>, Error> {
+/// Refuses the segment that `HEAD` names if it is smaller than `HEAD` states.
+fn require_full_size(
+    content: &[u8],
+    first: u64,
+    head: &StoredHead,
+    path: &Path,
+) -> Result<(), Error> {
+    let (bytes, offset) = (head.head.bytes, content.len() as u64);
+    if first != head.head.first || offset >= bytes {
+        return Ok(());
+    }
+    let reason = format!("it ends here, but HEAD states a size of {bytes} bytes");
+    Err(Error::Corrupt { file: path.to_owned(), offset, reason })
+}
+
+/// Refuses a log that neither contains the durable record of `HEAD` nor has it covered by
+/// the snapshot. Also refuses one whose `HEAD` is missing.
+fn require_durable_record(
+    medium: &dyn Medium,
+    covered: u64,
+    log: &ScannedLog,
+) -> Result<(), Error> {
+    let corrupt = |file, offset, reason| Err(Error::Corrupt { file, offset, reason });
+    // Since format 3, `HEAD` exists before the first record does.
+    let has_records = |s: &ScannedSegment| s.records > 0 && s.segment.format > 1;
+    if log.head.format == 0 && log.segments.iter().any(has_records) {
+        return corrupt(medium.path().join(head::NAME), 0, "it is missing".into());
+    }
+    let durable = log.head.head.durable;
+    if durable <= covered.max(log.next.saturating_sub(1)) {
+        return Ok(());
+    }
+    let reason = format!(
+        "record {} is damaged or missing, and HEAD states that record {durable} was durable",
+        log.next
+    );
+    let (file, offset) = match (&log.unfinished_write, log.segments.last()) {
+        (Some(write), _) => (write.file.clone(), write.offset),
+        (None, Some(last)) => (last.path.clone(), last.segment.position),
+        (None, None) => (medium.path().to_owned(), 0),
+    };
+    corrupt(file, offset, reason)
+}
+
+/// Returns the format and the salt in the header of a segment. Returns `None` if the header
+/// is damaged, or if the first sequence in it differs from that in the file name (`named`)
+/// or from the expected one (`next`).
+fn read_header(
+    content: &[u8],
+    named: u64,
+    next: u64,
+    path: &Path,
+) -> Result<Option<(u16, u32)>, Error> {
     match framing::decode_header(segment::MAGIC, content) {
         Header::Newer { format } => Err(Error::newer_format(path, format)),
-        Header::Valid { number, salt } => Ok((number == named && number == next).then_some(salt)),
+        Header::Valid { format, number, salt } => {
+            Ok((number == named && number == next).then_some((format, salt)))
+        }
         Header::Damaged => Ok(None),
     }
 }
@@ -153,6 +258,7 @@ fn read_records(
     content: &[u8],
     salt: u32,
     path: &Path,
+    covered: u64,
     log: &mut ScannedLog,
     visit: Visit<'_>,
 ) -> Result<usize, Error> {
@@ -161,11 +267,11 @@ fn read_records(
         if record.sequence != log.next {
             break;
         }
-        visit(record.sequence, record.payload).map_err(|reason| Error::Corrupt {
-            file: path.to_owned(),
-            offset: offset as u64,
-            reason,
-        })?;
+        if record.sequence > covered {
+            visit(record.payload).map_err(|error| error.at(path, offset as u64))?;
+            log.uncovered_bytes += record.encoded_len() as u64;
+        }
+        log.proven = log.proven.max(record.durable.min(record.sequence.saturating_sub(1)));
         log.next += 1;
         log.records += 1;
         log.payload_bytes += record.payload.len() as u64;
@@ -194,16 +300,14 @@ fn refuse_if_durable(
         let path = medium.path().join(segment::file_name(first));
         let file = medium.open(&segment::file_name(first)).map_err(Error::io("open", &path))?;
         let content = file.read().map_err(Error::io("read", &path))?;
-        let Header::Valid { salt, .. } = framing::decode_header(segment::MAGIC, &content) else {
-            // A header is durable before HEAD names the segment and before the first
-            // record is written. So a segment whose header was not completely written has
-            // no records.
-            let has_records = content.iter().skip(HEADER_BYTES).any(|byte| *byte != 0);
-            if first != log.head && !has_records {
-                continue;
+        let salt = match framing::decode_header(segment::MAGIC, &content) {
+            Header::Valid { salt, .. } => salt,
+            Header::Newer { format } => return Err(Error::newer_format(&path, format)),
+            Header::Damaged if header_may_be_unfinished(&log.head, first, &content) => continue,
+            Header::Damaged => {
+                let reason = "its header is damaged".to_owned();
+                return Err(Error::Corrupt { file: path, offset: 0, reason });
             }
-            let reason = "its header is damaged".to_owned();
-            return Err(Error::Corrupt { file: path, offset: 0, reason });
         };
         if let Some(proof) = find_proof(&content[HEADER_BYTES..], salt, missing) {
             let reason = format!(
@@ -214,6 +318,17 @@ fn refuse_if_durable(
         }
     }
     Ok(())
+}
+
+/// Whether a segment with a damaged header has no durable record.
+fn header_may_be_unfinished(head: &StoredHead, first: u64, content: &[u8]) -> bool {
+    if head.names_every_durable_segment() {
+        return first > head.head.first;
+    }
+    // In format 1, the header was durable before `HEAD` named the segment, and before its
+    // first record was written.
+    let has_records = content.iter().skip(HEADER_BYTES).any(|byte| *byte != 0);
+    first != head.head.first && !has_records
 }
 
 /// Searches `content` for an intact record that states that the record `missing` was

@@ -20,6 +20,8 @@ const EXTENSION: &str = ".wal";
 pub(crate) struct Segment {
     /// Sequence of the first record, which may not be written yet.
     pub(crate) first: u64,
+    /// The format in the header. Only segments of the current format get more records.
+    pub(crate) format: u16,
     /// Start value of the checksums of the records.
     pub(crate) salt: u32,
     pub(crate) file: Arc<dyn LogFile>,

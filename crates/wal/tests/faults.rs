@@ -5,7 +5,7 @@ mod disk;
 use disk::Disk;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use wal::{Error, Log, LogOptions, RecoveredLog};
+use wal::{Error, Log, LogOptions, PayloadError, RecoveredLog};
 
 fn options() -> LogOptions {
     LogOptions { segment_bytes: 512 }
@@ -41,6 +41,12 @@ enum Step {
     /// Appends a payload of this size in bytes.
     Append(usize),
     Sync,
+    /// Prepares the next segment, as the background thread does.
+    Prepare,
+    /// Updates `HEAD`, as the background thread does.
+    UpdateHead,
+    /// An fsync fails. The next process opens the log.
+    FailedSync,
     /// Trims the log, as if a snapshot covered all records so far.
     Cover,
     /// Kills the process. The page cache survives.
@@ -54,6 +60,9 @@ fn step() -> impl Strategy<Value = Step> {
         12 => (0usize..200).prop_map(Step::Append),
         1 => Just(Step::Append(2000)),
         4 => Just(Step::Sync),
+        3 => Just(Step::Prepare),
+        1 => Just(Step::UpdateHead),
+        1 => Just(Step::FailedSync),
         1 => Just(Step::Cover),
         1 => Just(Step::Kill),
         2 => prop::collection::vec(any::<bool>(), 1..40).prop_map(Step::PowerCut),
@@ -96,6 +105,20 @@ proptest! {
                     prop_assert_eq!(log.last(), covered as u64);
                     log.trimmer().trim(log.last()).unwrap();
                     continue;
+                }
+                Step::Prepare => {
+                    log.preparer().prepare().unwrap();
+                    continue;
+                }
+                Step::UpdateHead => {
+                    log.syncer().update_head().unwrap();
+                    continue;
+                }
+                Step::FailedSync => {
+                    disk.0.lock().unwrap().fail_next_sync = true;
+                    let _ = log.sync();
+                    disk.0.lock().unwrap().fail_next_sync = false;
+                    false
                 }
                 Step::Kill => false,
                 Step::PowerCut(bits) => {
@@ -188,24 +211,100 @@ fn a_zeroed_newest_segment_is_detected() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
     append(&mut log, b"one").unwrap();
+    log.sync().unwrap();
     drop(log);
     let name = segments(&disk).pop().unwrap();
     disk.0.lock().unwrap().files.get_mut(&name).unwrap().current.fill(0);
     assert!(matches!(open(&disk), Err(Error::Corrupt { offset: 0, .. })));
 }
 
-/// A log of a version without `HEAD` can be read, and gets a `HEAD`.
+/// A newest segment that is shorter than it was is refused: the missing end may have
+/// contained records.
 #[test]
-fn a_log_without_head_is_read() {
+fn a_newest_segment_that_is_cut_off_is_detected() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    for _ in 0..8 {
+        append(&mut log, &[1; 100]).unwrap();
+    }
+    log.sync().unwrap();
+    drop(log);
+    let name = segments(&disk).pop().unwrap();
+    for len in [400, 200, 24, 10, 0] {
+        disk.0.lock().unwrap().files.get_mut(&name).unwrap().current.truncate(len);
+        let error = open(&disk).err().unwrap_or_else(|| panic!("{len} bytes were accepted"));
+        assert!(matches!(error, Error::Corrupt { .. }), "unexpected error: {error}");
+        assert!(error.to_string().contains(&name), "unexpected error: {error}");
+    }
+}
+
+/// Every open notes in `HEAD` what is durable. So the loss of these records is detected,
+/// even if nothing follows them.
+#[test]
+fn a_zeroed_end_of_the_newest_segment_is_detected() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    for _ in 0..3 {
+        append(&mut log, &[1; 100]).unwrap();
+    }
+    drop(log);
+    drop(open(&disk).unwrap());
+    let name = segments(&disk).pop().unwrap();
+    for start in [24 + 2 * 124, 24 + 124, 24] {
+        disk.0.lock().unwrap().files.get_mut(&name).unwrap().current[start..].fill(0);
+        let error = open(&disk).err().unwrap_or_else(|| panic!("zeros from {start} on"));
+        assert!(matches!(error, Error::Corrupt { .. }), "unexpected error: {error}");
+    }
+}
+
+/// A log of a version without `HEAD` can be read, and gets a `HEAD`. Its segments get no
+/// more records, which its version could not read.
+#[test]
+fn a_log_of_format_1_is_read() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, b"one").unwrap();
+    drop(log);
+    disk.make_format_1();
+    let old_segment = || disk.0.lock().unwrap().files["00000000000000000001.wal"].current.clone();
+    let before = old_segment();
+    let (mut log, payloads, _) = open(&disk).unwrap();
+    assert_eq!(payloads, [b"one"]);
+    append(&mut log, b"two").unwrap();
+    drop(log);
+    assert!(disk.0.lock().unwrap().files.contains_key("HEAD"));
+    assert!(old_segment() == before, "the segment of format 1 changed");
+    assert_eq!(segments(&disk).len(), 2);
+    assert_eq!(open(&disk).unwrap().1, [b"one", b"two"]);
+}
+
+/// The newest segment of format 1 is replaced if it has no record.
+#[test]
+fn an_empty_segment_of_format_1_is_replaced() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    log.reserve(1).unwrap();
+    drop(log);
+    disk.make_format_1();
+    let (mut log, payloads, _) = open(&disk).unwrap();
+    assert!(payloads.is_empty());
+    append(&mut log, b"one").unwrap();
+    // The name of the new segment and its header are durable together.
+    disk.cut_power(|| true);
+    drop(open(&disk).unwrap());
+    assert_eq!(segments(&disk).len(), 1);
+}
+
+/// A log of the current version without `HEAD` is damaged.
+#[test]
+fn a_missing_head_is_detected() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
     append(&mut log, b"one").unwrap();
     drop(log);
     disk.0.lock().unwrap().files.remove("HEAD").unwrap();
-    let (mut log, payloads, _) = open(&disk).unwrap();
-    assert_eq!(payloads, [b"one"]);
-    append(&mut log, b"two").unwrap();
-    assert!(disk.0.lock().unwrap().files.contains_key("HEAD"));
+    let error = open(&disk).err().unwrap().to_string();
+    assert!(error.contains("HEAD is corrupt at offset 0: it is missing"), "{error}");
 }
 
 /// Records in the spare room of a full log are recovered. Appending works again when
@@ -274,6 +373,45 @@ fn a_large_torn_record_is_truncated_quickly() {
     assert_eq!(open(&disk).unwrap().1, [b"kept"]);
 }
 
+/// After a failed fsync the page cache has records that are not on the disk, and the next
+/// fsync succeeds without writing them. Once a log is open, its records are durable all the
+/// same.
+#[test]
+fn records_that_a_failed_fsync_dropped_are_written_again() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, b"synced").unwrap();
+    log.sync().unwrap();
+    append(&mut log, &[1; 300]).unwrap();
+    append(&mut log, &[2; 300]).unwrap();
+    disk.0.lock().unwrap().fail_next_sync = true;
+    assert!(log.sync().is_err());
+    drop(log);
+    let (log, recovered, _) = open(&disk).unwrap();
+    assert_eq!(recovered, [b"synced".to_vec(), vec![1; 300], vec![2; 300]]);
+    assert_eq!(log.durable(), 3);
+    drop(log);
+    disk.drop_page_cache();
+    assert_eq!(open(&disk).unwrap().1, recovered, "records that the last open returned");
+}
+
+/// The same if an fsync fails while the log is opened.
+#[test]
+fn records_that_a_failed_open_dropped_are_written_again() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, b"one").unwrap();
+    append(&mut log, &[1; 600]).unwrap();
+    drop(log);
+    disk.0.lock().unwrap().fail_next_sync = true;
+    assert!(matches!(open(&disk), Err(Error::Io { .. })));
+    let (_, recovered, report) = open(&disk).unwrap();
+    assert_eq!(recovered, [b"one".to_vec(), vec![1; 600]]);
+    assert!(report.failed_before, "an fsync failed, so unsynced records may be missing");
+    disk.drop_page_cache();
+    assert_eq!(open(&disk).unwrap().1, recovered, "records that the last open returned");
+}
+
 #[test]
 fn a_failed_sync_poisons_the_log() {
     let disk = Disk::default();
@@ -331,7 +469,7 @@ fn a_record_that_the_visitor_refuses_is_reported_with_its_offset() {
     append(&mut log, b"bad").unwrap();
     drop(log);
     let refused = Log::open(disk, options(), 0, |payload| match payload {
-        b"bad" => Err("unknown effect".into()),
+        b"bad" => Err(PayloadError::Damaged("unknown effect".into())),
         _ => Ok(()),
     });
     let message = refused.err().unwrap().to_string();

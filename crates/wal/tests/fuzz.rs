@@ -132,7 +132,7 @@ fn mutate(disk: &Disk, file: &Index, mutation: &Mutation) {
     if let Some(file) = state.files.get_mut(name)
         && !matches!(mutation, Mutation::Swap(_))
     {
-        *file = File { durable: content.clone(), current: content };
+        *file = File::durable(content);
     }
 }
 
@@ -140,7 +140,10 @@ fn mutate(disk: &Disk, file: &Index, mutation: &Mutation) {
 /// payloads that the first open recovered, or `None` if it failed.
 fn open_and_reopen(disk: &Disk) -> Result<Option<Vec<Vec<u8>>>, TestCaseError> {
     let checked = check(disk, 0, |_| Ok(()));
-    salvage(disk, |_| {}).unwrap();
+    // It fails only for segments of a newer format.
+    let salvaged = salvage(disk, |_| Ok(()));
+    let refused_or_salvaged = matches!(salvaged, Ok(_) | Err(Error::NewerFormat { .. }));
+    prop_assert!(refused_or_salvaged);
     let mut found = Vec::new();
     let log = open(disk, &mut found);
     prop_assert_eq!(checked.is_ok(), log.is_ok(), "check and open must both succeed or both fail");
@@ -189,11 +192,11 @@ proptest! {
                 let segment = &state.files["00000000000000000001.wal"];
                 content[..24].copy_from_slice(&segment.current[..24]);
             }
-            let file = File { durable: content.clone(), current: content };
+            let file = File::durable(content);
             disk.0.lock().unwrap().files.insert(format!("{first:020}.wal"), file);
         }
         if let Some(head) = head {
-            let file = File { durable: head.clone(), current: head };
+            let file = File::durable(head);
             disk.0.lock().unwrap().files.insert("HEAD".into(), file);
         }
         open_and_reopen(&disk)?;

@@ -1,0 +1,107 @@
+//! The size of the log over restarts. The log is removed up to a snapshot once it has grown
+//! by `snapshot_log_bytes`, whether or not the store was restarted meanwhile.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use data_dir::Identity;
+use etcdpb::rpc::PutRequest;
+use futures_executor::block_on;
+use mvcc::Command;
+use pipeline::{Pipeline, PipelineOptions};
+
+const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
+/// The log grows by this many bytes between two snapshots.
+const LIMIT: u64 = 4 << 20;
+const VALUE_BYTES: usize = 100_000;
+
+fn open(dir: &Path) -> Pipeline {
+    let options = PipelineOptions {
+        data_dir: dir.to_owned(),
+        snapshot_log_bytes: LIMIT,
+        ..PipelineOptions::default()
+    };
+    Pipeline::open(&options, IDENTITY).unwrap()
+}
+
+fn put(pipeline: &Pipeline, key: &str) {
+    let value = vec![7; VALUE_BYTES].into();
+    let put = PutRequest { key: key.to_owned().into(), value, ..Default::default() };
+    block_on(pipeline.propose(Command::Put(put), 0)).unwrap();
+}
+
+/// Removes the history, so that the next snapshot is small.
+fn compact(pipeline: &Pipeline) {
+    let compact = Command::Compact { revision: pipeline.revision() };
+    block_on(pipeline.propose(compact, 0)).unwrap();
+}
+
+/// Returns the total size of the segments in bytes.
+fn log_bytes(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir.join("wal")).unwrap().map(|entry| entry.unwrap());
+    let segments = entries.filter(|e| e.path().extension().is_some_and(|found| found == "wal"));
+    segments.map(|entry| entry.metadata().map_or(0, |metadata| metadata.len())).sum()
+}
+
+/// Returns the names of the complete snapshots; empty while one is being written.
+fn snapshots(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir.join("snap")) else { return Vec::new() };
+    let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let mut names: Vec<_> = entries.map(|entry| name(entry.unwrap())).collect();
+    if names.iter().any(|name| name.ends_with(".unfinished")) {
+        return Vec::new();
+    }
+    names.retain(|name| name.ends_with(".snap"));
+    names.sort();
+    names
+}
+
+/// Waits until the store has a snapshot, and none is being written.
+fn wait_for_snapshot(dir: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while snapshots(dir).is_empty() {
+        assert!(Instant::now() < deadline, "no snapshot, {} MiB of log", log_bytes(dir) >> 20);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A store that is restarted each time just before its next snapshot takes snapshots all the
+/// same, so its log does not grow without limit.
+#[test]
+fn growth_before_a_restart_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let puts = LIMIT as usize / VALUE_BYTES - 2;
+    for start in 0..20 {
+        let pipeline = open(dir.path());
+        for _ in 0..puts {
+            put(&pipeline, "key");
+        }
+        compact(&pipeline);
+        if start > 0 {
+            wait_for_snapshot(dir.path());
+        }
+    }
+    // The log reaches back to the older of two snapshots.
+    let bytes = log_bytes(dir.path());
+    assert!(bytes <= 6 * LIMIT, "the log has {} MiB", bytes >> 20);
+}
+
+/// A snapshot is not repeated at each start if the last one is larger than the growth of the
+/// log.
+#[test]
+fn a_restart_does_not_repeat_a_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipeline = open(dir.path());
+    for number in 0..200 {
+        put(&pipeline, &format!("key{number}"));
+    }
+    wait_for_snapshot(dir.path());
+    drop(pipeline);
+    let before = snapshots(dir.path());
+    let pipeline = open(dir.path());
+    put(&pipeline, "key");
+    std::thread::sleep(Duration::from_millis(300));
+    drop(pipeline);
+    assert_eq!(snapshots(dir.path()), before, "the log has grown by less than the last snapshot");
+}

@@ -1,0 +1,102 @@
+//! The next segment, which a background thread prepares.
+//!
+//! Allocating the space of a segment waits for the disk. A log that needs a new segment
+//! therefore takes the prepared file, writes the header and renames the file, which does not
+//! wait. If no file is prepared, the log creates one itself.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::medium::{LogFile, Medium};
+
+/// Name of a prepared file.
+const PREPARED: &str = "NEXT";
+/// Name of a file that the log creates itself, until it has a header.
+const UNPREPARED: &str = "NEXT.new";
+
+/// Creates the files of segments.
+pub(crate) struct SegmentFiles {
+    medium: Arc<dyn Medium>,
+    /// Size of a prepared file in bytes.
+    bytes: u64,
+    prepared: Mutex<Option<Arc<dyn LogFile>>>,
+    /// Whether the current segment is half full, so that the next one should be prepared.
+    wanted: AtomicBool,
+}
+
+impl SegmentFiles {
+    /// Creates files of at least `bytes` bytes. Removes those that an earlier process has
+    /// not used.
+    pub(crate) fn new(medium: Arc<dyn Medium>, bytes: u64) -> io::Result<Self> {
+        for name in [PREPARED, UNPREPARED] {
+            remove_if_exists(&*medium, name)?;
+        }
+        Ok(SegmentFiles { medium, bytes, prepared: Mutex::default(), wanted: false.into() })
+    }
+
+    /// Requests that the next file be prepared.
+    pub(crate) fn request(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Prepares the next file if it is requested and none is prepared. Only one thread at
+    /// a time may call this.
+    pub(crate) fn prepare(&self) -> io::Result<()> {
+        if !self.wanted.load(Ordering::Relaxed) || self.is_prepared(0) {
+            return Ok(());
+        }
+        let file = self.medium.create(PREPARED, self.bytes)?;
+        if let Err(error) = file.sync() {
+            remove_if_exists(&*self.medium, PREPARED)?;
+            return Err(error);
+        }
+        *self.lock() = Some(file);
+        Ok(())
+    }
+
+    /// Whether a file of at least `bytes` bytes is prepared.
+    pub(crate) fn is_prepared(&self, bytes: u64) -> bool {
+        bytes <= self.bytes && self.lock().is_some()
+    }
+
+    /// Makes a new file of at least `bytes` bytes the file `name`, which is replaced if it
+    /// exists. Uses the prepared file if possible. Calls `write_header` before the file gets
+    /// its name. Also returns the size of the file.
+    pub(crate) fn create(
+        &self,
+        name: &str,
+        bytes: u64,
+        write_header: impl FnOnce(&dyn LogFile) -> io::Result<()>,
+    ) -> io::Result<(Arc<dyn LogFile>, u64)> {
+        // Hold the lock until the file has its new name: the old one may then be used for
+        // the next prepared file.
+        let mut prepared = self.lock();
+        let (file, bytes, unnamed) = match prepared.take_if(|_| bytes <= self.bytes) {
+            Some(file) => (file, self.bytes, PREPARED),
+            None => {
+                let bytes = bytes.max(self.bytes);
+                (self.medium.create(UNPREPARED, bytes)?, bytes, UNPREPARED)
+            }
+        };
+        self.wanted.store(false, Ordering::Relaxed);
+        let named = write_header(&*file).and_then(|()| self.medium.rename(unnamed, name));
+        if let Err(error) = named {
+            // If this fails too, the next start removes the file.
+            let _ = self.medium.remove(unnamed);
+            return Err(error);
+        }
+        Ok((file, bytes))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<dyn LogFile>>> {
+        self.prepared.lock().expect("no thread panicked with the lock")
+    }
+}
+
+fn remove_if_exists(medium: &dyn Medium, name: &str) -> io::Result<()> {
+    match medium.remove(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
