@@ -81,6 +81,9 @@ func TestKill(t *testing.T) {
 				if err := a.conn.Close(); err != nil {
 					t.Fatal(err)
 				}
+				if (round+1)%100 == 0 {
+					t.Logf("%d of %d rounds", round+1, rounds)
+				}
 			}
 			t.Logf("%d kills, %d clean shutdowns, %d acknowledged writes verified", rounds-stops, stops, w.writes)
 		})
