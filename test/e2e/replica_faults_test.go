@@ -117,7 +117,8 @@ func TestReplicaFaults(t *testing.T) {
 	}
 	stop()
 	<-done
-	pods := c.load.audit(t, c.limit)
+	pods := c.load.audit(t, c.limit, count)
+	t.Logf("%d fillers were evicted for %d urgent pods", len(c.load.evicted), c.load.urgent)
 	eventually(t, 2*time.Minute, "the replicas agree and have no reservations", func() error { return c.rs.agree(faultNodes, pods) })
 	for _, g := range c.load.groups {
 		c.load.delete(t.Context(), g)
@@ -133,8 +134,9 @@ func newCampaign(t *testing.T, seed uint64) *campaign {
 	source := rand.New(rand.NewPCG(seed, 0))
 	c := &campaign{
 		t: t, w: w, rs: newReplicas(t, w, faultsName), rand: source, recoveryTimes: map[string][]time.Duration{}, limit: 90 * time.Second,
-		load: &churn{client: w.client(t, faultsName), rand: rand.New(rand.NewPCG(seed, 1)), bound: map[types.UID]string{}},
+		load: &churn{client: w.client(t, faultsName), rand: rand.New(rand.NewPCG(seed, 1)), bound: map[types.UID]string{}, evicted: map[types.UID]bool{}},
 	}
+	c.load.prepare(t)
 	for range 3 {
 		c.rs.add(false)
 	}
@@ -151,7 +153,7 @@ func (c *campaign) inject(number int, f fault) {
 	took := c.load.probe(c.t, c.faultStart, c.limit)
 	time.Sleep(time.Until(c.faultStart.Add(time.Duration(f.seconds) * time.Second)))
 	end()
-	pods := c.load.audit(c.t, c.limit)
+	pods := c.load.audit(c.t, c.limit, number+1)
 	c.recoveryTimes[f.name] = append(c.recoveryTimes[f.name], took)
 	c.t.Logf("%3d %-36s %6.2f s until new pods are bound; %d pods are on allowed nodes", number+1, f.name, took.Seconds(), pods)
 	for _, r := range c.rs.all {

@@ -6,11 +6,13 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,7 +23,9 @@ import (
 )
 
 // churn continuously creates and deletes groups of pods of several kinds. The capacity of the cluster
-// suffices for all existing pods, so a pod waits at most until the scheduler has processed deletions.
+// suffices for all existing pods except fillers, so a pod waits at most until the scheduler has processed
+// deletions. Fillers have a low priority and use the same host port in one zone as urgent pods, which evict
+// them.
 type churn struct {
 	client kubernetes.Interface
 	rand   *rand.Rand
@@ -31,6 +35,12 @@ type churn struct {
 	created  int
 	// bound is the node of each pod that was seen bound.
 	bound map[types.UID]string
+	// room is the number of nodes on which fillers and urgent pods may run, one of them on each node.
+	room int
+	// urgent is the number of urgent pods that were created. evicted are the fillers that were seen evicted.
+	// running is the number of bound pods at the last audit.
+	urgent, running int
+	evicted         map[types.UID]bool
 }
 
 // group is a set of pods that are created and deleted together.
@@ -48,9 +58,35 @@ const (
 	churnBig, churnPorts = 12, 6
 	// bigCPU is the CPU request of a pod of the kind "big". A node has 32 cores.
 	bigCPU = "20"
+	// Fillers and urgent pods run in fillerZone.
+	fillerZone = "zone-0"
+	filler     = "filler"
+	urgent     = "urgent"
 )
 
-var churnKinds = []string{"plain", "spread", "zones", "hosts", "ports", "big"}
+var churnKinds = []string{"plain", "spread", "zones", "hosts", "ports", "big", filler, urgent}
+
+// prepare creates the priority classes of fillers and urgent pods, and counts the nodes of their zone.
+func (c *churn) prepare(t *testing.T) {
+	t.Helper()
+	for name, value := range map[string]int32{filler: -10, urgent: 10} {
+		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
+		_, err := c.client.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{})
+		must(t, err)
+	}
+	nodes, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: corev1.LabelTopologyZone + "=" + fillerZone})
+	must(t, err)
+	if c.room = len(nodes.Items); c.room < 4 {
+		t.Fatalf("%d nodes in %s, want at least 4", c.room, fillerZone)
+	}
+}
+
+// isFull returns whether no further group of a kind may be created. count are the numbers of groups by kind.
+func (c *churn) isFull(kind string, count map[string]int) bool {
+	limits := map[string]int{"big": churnBig, "ports": churnPorts, filler: c.room / 2, urgent: c.room / 4}
+	limit, limited := limits[kind]
+	return len(c.groups) >= churnGroups || limited && count[kind] >= limit
+}
 
 // run performs steps until ctx is done. It ends only between two steps, so that the set of existing pods is
 // known.
@@ -76,8 +112,7 @@ func (c *churn) step(ctx context.Context) {
 		count[g.kind]++
 	}
 	kind := churnKinds[c.rand.IntN(len(churnKinds))]
-	full := len(c.groups) >= churnGroups || count["big"] >= churnBig && kind == "big" || count["ports"] >= churnPorts && kind == "ports"
-	if !full {
+	if !c.isFull(kind, count) {
 		c.groups = append(c.groups, c.create(ctx, kind))
 		return
 	}
@@ -90,7 +125,10 @@ func (c *churn) step(ctx context.Context) {
 func (c *churn) create(ctx context.Context, kind string) group {
 	c.created++
 	name := fmt.Sprintf("%s-%d", kind, c.created)
-	sizes := map[string]int{"plain": 6, "spread": 6, "zones": 3, "hosts": 5, "ports": 4, "big": 2}
+	sizes := map[string]int{"plain": 6, "spread": 6, "zones": 3, "hosts": 5, "ports": 4, "big": 2, filler: 2, urgent: 2}
+	if kind == urgent {
+		c.urgent += sizes[kind]
+	}
 	g := group{kind: kind}
 	for i := range sizes[kind] {
 		pod := newChurnPod(kind, name, i)
@@ -135,6 +173,10 @@ func newChurnPod(kind, name string, number int) *corev1.Pod {
 		apart(corev1.LabelHostname)
 	case "ports":
 		pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
+	case filler, urgent:
+		pod.Spec.PriorityClassName = kind
+		pod.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: fillerZone}
+		pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 9090}}
 	case "big":
 		pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(bigCPU)
 	}
@@ -186,9 +228,10 @@ func (c *churn) probe(t *testing.T, since time.Time, limit time.Duration) time.D
 	return took
 }
 
-// audit pauses the churn, waits until every pod is bound, and verifies the cluster. It returns the number
-// of pods.
-func (c *churn) audit(t *testing.T, limit time.Duration) int {
+// audit pauses the churn, waits until every pod is bound, and verifies the cluster. It fails if more fillers
+// were evicted than urgent pods and faults explain: an urgent pod needs one eviction, and a fault may cause one
+// more. It returns the number of bound pods.
+func (c *churn) audit(t *testing.T, limit time.Duration, faults int) int {
 	t.Helper()
 	c.stepping.Lock()
 	defer c.stepping.Unlock()
@@ -206,10 +249,13 @@ func (c *churn) audit(t *testing.T, limit time.Duration) int {
 	for _, v := range report.Violations {
 		t.Errorf("%s: %s %s: %s", v.Rule, v.Node, v.Pod, v.Message)
 	}
+	if len(c.evicted) > c.urgent+faults {
+		t.Errorf("%d fillers were evicted for %d urgent pods during %d faults", len(c.evicted), c.urgent, faults)
+	}
 	if t.Failed() {
 		t.FailNow()
 	}
-	return len(want)
+	return c.running
 }
 
 // allBound returns an error unless the existing pods are those in want and are bound. It fails the test if
@@ -219,18 +265,31 @@ func (c *churn) allBound(t *testing.T, want map[types.UID]string) error {
 	if err != nil {
 		return err
 	}
-	missing, waiting := maps.Clone(want), []string{}
+	missing, waiting, waitingFillers, onPort := maps.Clone(want), []string{}, 0, 0
+	c.running = 0
 	for _, pod := range list.Items {
 		delete(missing, pod.UID)
 		switch before := c.bound[pod.UID]; {
 		case want[pod.UID] == "":
 			return fmt.Errorf("%s still exists", pod.Name)
+		case pod.Spec.NodeName == "" && pod.Spec.PriorityClassName == filler:
+			waitingFillers++
 		case pod.Spec.NodeName == "":
 			waiting = append(waiting, pod.Name)
 		case before != "" && before != pod.Spec.NodeName:
 			t.Fatalf("%s was bound to %s, and then to %s", pod.Name, before, pod.Spec.NodeName)
 		default:
 			c.bound[pod.UID] = pod.Spec.NodeName
+			c.running++
+			if pod.Spec.PriorityClassName == filler || pod.Spec.PriorityClassName == urgent {
+				onPort++
+			}
+		}
+	}
+	for uid, name := range missing {
+		if strings.HasPrefix(name, filler) {
+			c.evicted[uid] = true
+			delete(missing, uid)
 		}
 	}
 	if len(missing) > 0 {
@@ -238,6 +297,9 @@ func (c *churn) allBound(t *testing.T, want map[types.UID]string) error {
 	}
 	if len(waiting) > 0 {
 		return fmt.Errorf("%d of %d pods are not bound: %v", len(waiting), len(want), waiting[:min(len(waiting), 5)])
+	}
+	if waitingFillers > 0 && onPort < c.room {
+		return fmt.Errorf("%d fillers are not bound, although %d of %d nodes have room for one", waitingFillers, c.room-onPort, c.room)
 	}
 	return nil
 }
