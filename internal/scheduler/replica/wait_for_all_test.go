@@ -29,7 +29,8 @@ func TestWaitForAll(t *testing.T) {
 		t.Fatalf("the first pod is on %s, want the large node %s", node, large)
 	}
 	g.replicas[1].stop()
-	g.API.Put(schedtest.PlainPod("second", "1"))
+	// A pod of another class needs another query.
+	g.API.Put(schedtest.PlainPod("second", "2"))
 	if node := g.AwaitBound("second"); node != large {
 		t.Errorf("the second pod is on %s, want the large node %s", node, large)
 	}
