@@ -161,6 +161,9 @@ func (r *Replica) MayBind(pod toolscache.ObjectName) error {
 	return r.leader.Assumptions().MayBind(pod)
 }
 
+// MayWrite returns an error if this replica has led, and must not send requests as the leader any more.
+func (r *Replica) MayWrite() error { return r.options.Tenure.CheckEnded() }
+
 // Leads returns a channel that is closed when this replica leads and all owners of nodes are ready.
 func (r *Replica) Leads() <-chan struct{} { return r.leading }
 

@@ -17,7 +17,7 @@ func TestWaitForAll(t *testing.T) {
 	// Pods prefer the large node.
 	small, large := "", ""
 	for i := 0; small == "" || large == ""; i++ {
-		name := string(rune('a' + i))
+		name := fmt.Sprintf("node-%d", i)
 		switch node := schedtest.PlainNode(name, "64"); {
 		case !g.replicas[0].member.Trusts("replica-0", node.UID) && large == "":
 			large = name

@@ -82,7 +82,7 @@ func (r *replicas) attachReplica(ctx context.Context, opts *options.Options, plu
 	if err != nil {
 		return nil, nil, err
 	}
-	guard.SetCheck(attached.MayBind)
+	guard.SetChecks(attached.MayBind, attached.MayWrite)
 	r.mu.Lock()
 	r.replica = attached
 	r.mu.Unlock()
@@ -130,12 +130,13 @@ func (r *replicas) attach(ctx context.Context, cfg *schedulerconfig.CompletedCon
 	lock := cfg.ComponentConfig.LeaderElection
 	election := membership.NewLeaseElection(cfg.Client, lock.ResourceNamespace, lock.ResourceName)
 	opts.Election, opts.Elected, opts.Resign = election, true, sync.OnceFunc(func() { close(r.resigned) })
+	opts.Tenure = membership.NewTenure(lock.RenewDeadline.Duration)
 	attached, err := replica.Attach(ctx, sched, profiles, watchClient, cfg.Client, feeds, opts,
 		func(ctx context.Context) (int64, error) { return election.Term(ctx, self.Name) })
 	if err != nil {
 		return nil, err
 	}
-	cfg.LeaderElection.Lock = candidate{cfg.LeaderElection.Lock, attached.MayLead, attached.Transitions}
+	cfg.LeaderElection.Lock = candidate{cfg.LeaderElection.Lock, attached.MayLead, attached.Transitions, opts.Tenure}
 	return attached, nil
 }
 
@@ -182,6 +183,11 @@ func setup(ctx context.Context, opts *options.Options, plugins []Option, guard *
 	}
 	guarded := rest.AddUserAgent(rest.CopyConfig(cfg.KubeConfig), "scheduler")
 	guarded.Wrap(guard.Wrap)
+	if election := cfg.ComponentConfig.LeaderElection; election.LeaderElect {
+		// Nothing that was written before the end of the tenure arrives after another replica can be elected.
+		guard.SendTimeout = election.LeaseDuration.Duration - election.RenewDeadline.Duration
+	}
+	guarded.Dial = guard.Dial
 	if cfg.Client, err = kubernetes.NewForConfig(guarded); err != nil {
 		return nil, nil, none, fmt.Errorf("creating the client of the scheduler: %w", err)
 	}

@@ -64,7 +64,7 @@ func (l *countingLock) Update(_ context.Context, record resourcelock.LeaderElect
 // acquire the Lease but can release it.
 func TestCandidateThatMayNotLeadDoesNotAcquireLease(t *testing.T) {
 	lease, refusal := &countingLock{}, errors.New("alone")
-	c := candidate{lease, func(context.Context) error { return refusal }, func() int64 { return 0 }}
+	c := candidate{lease, func(context.Context) error { return refusal }, func() int64 { return 0 }, membership.NewTenure(time.Minute)}
 	acquired := resourcelock.LeaderElectionRecord{HolderIdentity: "self"}
 	if c.Create(t.Context(), acquired) != refusal || c.Update(t.Context(), acquired) != refusal || lease.writes != 0 {
 		t.Errorf("a candidate that may not lead acquired the Lease with %d writes, want error %v and 0 writes", lease.writes, refusal)
@@ -83,7 +83,7 @@ func TestCandidateThatMayNotLeadDoesNotAcquireLease(t *testing.T) {
 // was deleted or replaced, and that each write of the leader keeps the number.
 func TestTransitionsDoNotDecrease(t *testing.T) {
 	lease, known := &countingLock{}, int64(7)
-	c := candidate{lease, func(context.Context) error { return nil }, func() int64 { return known }}
+	c := candidate{lease, func(context.Context) error { return nil }, func() int64 { return known }, membership.NewTenure(time.Minute)}
 	created, renewed, released := resourcelock.LeaderElectionRecord{HolderIdentity: "self"}, resourcelock.LeaderElectionRecord{HolderIdentity: "self"}, resourcelock.LeaderElectionRecord{}
 	for _, write := range []func() error{
 		func() error { return c.Create(t.Context(), created) },
@@ -96,6 +96,27 @@ func TestTransitionsDoNotDecrease(t *testing.T) {
 	}
 	if err := c.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "self", LeaderTransitions: 9}); err != nil || lease.transitions != 9 {
 		t.Errorf("writing a Lease with 9 transitions = %v with %d transitions, want 9", err, lease.transitions)
+	}
+}
+
+// TestTenureFollowsTheLease checks that each successful write of the Lease extends the time for which this replica
+// may bind pods, that a failed one does not, and that the release of the Lease ends it.
+func TestTenureFollowsTheLease(t *testing.T) {
+	refusal, acquired := error(nil), resourcelock.LeaderElectionRecord{HolderIdentity: "self"}
+	c := candidate{&countingLock{}, func(context.Context) error { return refusal }, func() int64 { return 0 }, membership.NewTenure(time.Minute)}
+	for _, write := range []func(context.Context, resourcelock.LeaderElectionRecord) error{c.Create, c.Update} {
+		c.tenure.End()
+		refusal = errors.New("alone")
+		if err := write(t.Context(), acquired); err == nil || c.tenure.Check() == nil {
+			t.Errorf("a failed write of the Lease = %v, and then Check() = %v, want two errors", err, c.tenure.Check())
+		}
+		refusal = nil
+		if err := write(t.Context(), acquired); err != nil || c.tenure.Check() != nil {
+			t.Errorf("a write of the Lease = %v, and then Check() = %v, want nil", err, c.tenure.Check())
+		}
+	}
+	if err := c.Update(t.Context(), resourcelock.LeaderElectionRecord{}); err != nil || c.tenure.Check() == nil {
+		t.Errorf("the release of the Lease = %v, and then Check() = %v, want nil and an error", err, c.tenure.Check())
 	}
 }
 

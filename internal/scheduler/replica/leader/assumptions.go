@@ -299,10 +299,15 @@ func (a *Assumptions) MayBind(pod toolscache.ObjectName) error {
 	return a.valid(uid, assumed)
 }
 
-// valid returns nil if this replica leads and an acknowledged reservation is valid.
+// valid returns nil if this replica leads and an acknowledged reservation is valid. The age of the
+// acknowledgement is not sufficient: this replica may own the node, and a process that was suspended renews its
+// own reservations before it learns that another replica leads.
 func (a *Assumptions) valid(uid types.UID, assumed *assumption) error {
 	if !a.leader.leads() {
 		return errors.New("another replica has become the leader")
+	}
+	if err := a.leader.options.Tenure.Check(); err != nil {
+		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

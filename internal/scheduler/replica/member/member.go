@@ -107,6 +107,8 @@ type Options struct {
 	Discovery membership.Discovery
 	// Election knows which replica leads for which term.
 	Election membership.Election
+	// Tenure is the time for which this replica may bind pods; nil without leader election.
+	Tenure *membership.Tenure
 	// Fanout is the maximal number of replicas to which one replica sends a query.
 	Fanout int
 	// Patience limits the time for which queries wait for answers.
