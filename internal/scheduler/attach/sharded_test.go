@@ -32,8 +32,9 @@ func (o shardOwners) Nodes() int { return len(o.nodes) }
 
 func (shardOwners) KeepNode(*v1.Node) {}
 
-func (shardOwners) RetryWhenAllAnswer(*v1.Pod)    {}
-func (shardOwners) ReleaseEarlier(types.UID) bool { return false }
+func (shardOwners) RetryWhenAllAnswer(*v1.Pod) {}
+func (shardOwners) Earlier(types.UID) string   { return "" }
+func (shardOwners) ReleaseEarlier(types.UID)   {}
 
 // Query queries all shards. Messages are encoded and decoded as between processes, and some answers
 // are merged early, as by a relay.

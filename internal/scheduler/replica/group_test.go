@@ -331,6 +331,58 @@ func TestReservationOfEarlierLeaderIsReleased(t *testing.T) {
 	g.awaitConsistent()
 }
 
+// TestPlacementOfEarlierLeaderIsCompleted has a leader reserve capacity for a pod and lose the lease before its bind
+// arrives. The next leader places the pod on the same node, although the pod prefers another one: otherwise the
+// late bind could use capacity that a third pod has got.
+func TestPlacementOfEarlierLeaderIsCompleted(t *testing.T) {
+	g := newGroup(t, 3, schedtest.PlainNode("small", "4"), schedtest.PlainNode("large", "64"))
+	reserved := map[string]string{"pod": "small", "named": "small", "unfit": "small"}
+	pods := map[string]*v1.Pod{}
+	for name, node := range reserved {
+		pod := schedtest.PlainPod(name, "1")
+		switch name {
+		case "named":
+			// The owners evaluate each node for this pod.
+			pod.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{
+				NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchFields: []v1.NodeSelectorRequirement{{Key: "metadata.name", Operator: v1.NodeSelectorOpIn, Values: []string{node}}}}},
+			}}}
+		case "unfit":
+			pod.Spec.NodeSelector = map[string]string{v1.LabelHostname: "large"}
+		}
+		pods[name] = pod
+		placed := pod.DeepCopy()
+		placed.Spec.NodeName = node
+		reservation := holder.NewReservation(placed, wire.TermKeys{})
+		// The node has changed since, so "unfit" does not fit any more.
+		reservation.Granted = true
+		g.Must(g.ownerOf(node).Receive("replica-0", &wire.Batch{Reservations: []wire.Reservation{reservation}}))
+	}
+	g.replicas[0].stop()
+	g.lead(1)
+	for name, want := range map[string]string{"pod": "small", "named": "small", "unfit": "large"} {
+		g.API.Put(pods[name])
+		if node := g.AwaitBound(name); node != want {
+			t.Errorf("pod %s is bound to node %s, want %s", name, node, want)
+		}
+	}
+	g.awaitConsistent()
+}
+
+// TestNominatedPodDoesNotLimitTheNextPod has a pod that fits on its nominated node precede a pod of the same class.
+// The second pod is placed among all nodes.
+func TestNominatedPodDoesNotLimitTheNextPod(t *testing.T) {
+	g := newGroup(t, 2, schedtest.PlainNode("small", "4"), schedtest.PlainNode("large", "64"))
+	nominated := schedtest.PlainPod("nominated", "1")
+	nominated.Status.NominatedNodeName = "small"
+	g.API.Put(nominated)
+	g.API.Put(schedtest.PlainPod("next", "1"))
+	for name, want := range map[string]string{"nominated": "small", "next": "large"} {
+		if node := g.AwaitBound(name); node != want {
+			t.Errorf("pod %s is bound to node %s, want %s", name, node, want)
+		}
+	}
+}
+
 // doneHook is a context that calls a function when Done is called for the first time.
 type doneHook struct {
 	context.Context

@@ -71,6 +71,7 @@ func (h *Holder) Answer(ctx context.Context, from string, q *wire.Request, self 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	defer h.without(q.Query.Reserved)()
 	return h.withSnapshot(func() (*wire.Answer, error) { return h.ranker.Answer(ctx, q.Query) })
 }
 

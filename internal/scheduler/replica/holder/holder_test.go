@@ -165,18 +165,77 @@ func TestReservationsExpire(t *testing.T) {
 	if overdue := h.Overdue(late); len(overdue) != 1 {
 		t.Fatalf("Overdue() = %d pods after ShortenOld() with a later term, want 1", len(overdue))
 	}
-	h.Expire("pod", late, true)
+	h.Expire("pod", late, PodBound)
 	h.checkCounts(t, 0, 1)
 	if overdue := h.Overdue(late); len(overdue) != 0 {
 		t.Errorf("Overdue() = %d pods after Expire() of a bound pod, want 0", len(overdue))
 	}
 	late = late.Add(reservationLife + time.Second)
-	h.Expire("pod", late, false)
+	h.Expire("pod", late, PodGone)
 	h.checkCounts(t, 0, 0)
 	if got := h.Counts(); got.Expired != 1 {
 		t.Errorf("Counts() = %d expired reservations, want 1", got.Expired)
 	}
 	if refused := h.reserve(t, podOnNode("other", "4"), true, false); refused != "" {
 		t.Errorf("Reserve() of the freed capacity was refused: %s", refused)
+	}
+}
+
+// TestEarlierReservationWaitsForTheBind checks that a reservation of an earlier leader remains while its pod is
+// pending, because the bind of that leader may still arrive, and that it is released once the pod is gone or after
+// lateBindLife. A new leader that completes the placement does not change that.
+func TestEarlierReservationWaitsForTheBind(t *testing.T) {
+	for name, c := range map[string]struct {
+		state     PodState
+		after     time.Duration
+		completed bool
+		want      int
+	}{
+		"pending":                            {PodPending, earlierLeaderReservationLife, false, 1},
+		"pending for long":                   {PodPending, lateBindLife, false, 0},
+		"gone":                               {PodGone, earlierLeaderReservationLife, false, 0},
+		"bound":                              {PodBound, lateBindLife, false, 1},
+		"pending after the bind failed":      {PodPending, lateBindLife - 2*time.Second, true, 1},
+		"pending for long, the bind failed":  {PodPending, lateBindLife, true, 0},
+		"gone after the bind has failed too": {PodGone, reservationLife, true, 0},
+	} {
+		h, now := newTestHolder(t), time.Now()
+		h.reserve(t, podOnNode("pod", "3"), true, false)
+		h.ShortenOld(2, now)
+		if c.completed {
+			r := NewReservation(podOnNode("pod", "3"), wire.TermKeys{})
+			if refused := h.Reserve(t.Context(), "next", 2, true, &r); refused != "" {
+				t.Fatalf("%s: the next leader's Reserve() was refused: %s", name, refused)
+			}
+		}
+		later := now.Add(c.after + time.Second)
+		if overdue := h.Overdue(later); len(overdue) != 1 {
+			t.Errorf("%s: Overdue() = %d pods, want 1", name, len(overdue))
+		}
+		h.Expire("pod", later, c.state)
+		if got := h.Counts().Reservations; got != c.want {
+			t.Errorf("%s: %d reservations after Expire(), want %d", name, got, c.want)
+		}
+	}
+}
+
+// TestAnswerWithoutOwnReservation checks that the answer to a query for a pod with a reservation of an earlier
+// leader does not count this reservation, and that other queries and reservations do.
+func TestAnswerWithoutOwnReservation(t *testing.T) {
+	h := newTestHolder(t)
+	h.reserve(t, podOnNode("pod", "3"), true, false)
+	for _, reserved := range []types.UID{"pod", "", "pod"} {
+		query := &wire.Query{Pod: wire.MarshalObject(schedtest.PlainPod("pod", "3")), Profile: v1.DefaultSchedulerName, Offers: 1, Steps: 1, Node: "node", Reserved: reserved}
+		answer, err := h.Answer(t.Context(), "leader", &wire.Request{Query: query}, "self")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fits := len(answer.Names) > 0; fits != (reserved != "") {
+			t.Errorf("Answer() to a query with Reserved %q offers a node: %t", reserved, fits)
+		}
+		h.checkCounts(t, 0, 1)
+	}
+	if refused := h.reserve(t, podOnNode("large", "2"), true, false); refused == "" {
+		t.Error("Reserve() of 2 CPUs with 1 CPU free succeeded, want it refused")
 	}
 }

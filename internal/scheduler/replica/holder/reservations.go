@@ -23,16 +23,22 @@ type reservation struct {
 	// the reservation expires unless it is renewed.
 	term  int64
 	until time.Time
+	// keptUntil is the time until which the reservation does not expire while the pod is pending; zero if
+	// no earlier leader requested it.
+	keptUntil time.Time
 	// bound is true if the pod was known to be bound, but is missing in a later list of pods.
 	bound bool
 }
 
 // A reservation that no leader renews expires after reservationLife. If it was requested in an earlier
-// term, it expires at most earlierLeaderReservationLife after the holder knows the new leader. It does
-// not expire if the pod is bound.
+// term, the holder checks at most earlierLeaderReservationLife after it knows the new leader whether the pod was
+// bound elsewhere or deleted. Otherwise the bind of the earlier leader may still arrive, so the reservation
+// remains until lateBindLife has passed. That is longer than the API server processes a request (60 s by default).
+// A reservation does not expire if the pod is bound to the node.
 const (
 	reservationLife              = 30 * time.Second
 	earlierLeaderReservationLife = 5 * time.Second
+	lateBindLife                 = 2 * time.Minute
 )
 
 // Reserve reserves capacity for a pod, or releases it, or changes the nomination of a pod. It returns the
@@ -181,6 +187,24 @@ func (h *Holder) unreserve(uid types.UID) {
 	}
 }
 
+// without removes the reservation of a pod, and returns a function that restores it. The caller holds the lock
+// until then.
+func (h *Holder) without(uid types.UID) (restore func()) {
+	r := h.reservations[uid]
+	if r == nil || r.bound {
+		return func() {}
+	}
+	h.unreserve(uid)
+	return func() {
+		if err := h.cache.AssumePod(h.logger, r.pod); err != nil {
+			h.logger.Error(err, "Restoring a reservation failed", "pod", klog.KObj(r.pod))
+			return
+		}
+		h.countAntiAffinity(r.pod, 1)
+		h.reservations[uid] = r
+	}
+}
+
 // countAntiAffinity adds a number to antiAffinityPods if a pod has anti-affinity beyond its node.
 func (h *Holder) countAntiAffinity(pod *v1.Pod, by int) {
 	if HasAntiAffinityBeyondNode(pod) {
@@ -228,17 +252,35 @@ func (h *Holder) Overdue(now time.Time) []*v1.Pod {
 	return pods
 }
 
+// PodState is what the API server says about the pod of a reservation.
+type PodState int
+
+const (
+	// PodGone means that the pod was deleted, is being deleted, or is bound to another node. It cannot be bound
+	// to the node of the reservation.
+	PodGone PodState = iota
+	// PodPending means that the pod is not bound.
+	PodPending
+	// PodBound means that the pod is bound to the node of the reservation.
+	PodBound
+)
+
 // Expire releases the reservation of a pod if it was not renewed in time. If the pod is bound, it extends
-// the reservation, because a replica will send the pod.
-func (h *Holder) Expire(uid types.UID, now time.Time, bound bool) {
+// the reservation, because a replica will send the pod. If the pod is pending, it extends a reservation that an
+// earlier leader requested.
+func (h *Holder) Expire(uid types.UID, now time.Time, state PodState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.reservations[uid]
 	if r == nil || !now.After(r.until) {
 		return
 	}
-	if bound {
+	switch {
+	case state == PodBound:
 		r.until = now.Add(reservationLife)
+		return
+	case state == PodPending && now.Before(r.keptUntil):
+		r.until = now.Add(earlierLeaderReservationLife)
 		return
 	}
 	h.logger.Info("Reservation expired", "pod", klog.KObj(r.pod), "node", r.pod.Spec.NodeName)
@@ -246,13 +288,19 @@ func (h *Holder) Expire(uid types.UID, now time.Time, bound bool) {
 	h.unreserve(uid)
 }
 
-// ShortenOld makes the reservations of earlier terms expire after at most earlierLeaderReservationLife.
+// ShortenOld makes the reservations of earlier terms overdue after at most earlierLeaderReservationLife.
 func (h *Holder) ShortenOld(term int64, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.reservations {
-		if end := now.Add(earlierLeaderReservationLife); r.term < term && end.Before(r.until) {
+		if r.term >= term {
+			continue
+		}
+		if end := now.Add(earlierLeaderReservationLife); end.Before(r.until) {
 			r.until = end
+		}
+		if r.keptUntil.IsZero() {
+			r.keptUntil = now.Add(lateBindLife)
 		}
 	}
 }

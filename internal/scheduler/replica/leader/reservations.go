@@ -43,17 +43,28 @@ func (l *Leader) reserve(pod *v1.Pod, termKeys wire.TermKeys) {
 	}
 }
 
-// release asks the owner of a pod's node to release the reservation.
+// release asks the owner of a pod's node to release the reservation, unless an earlier leader had reserved the
+// same node: its bind may still arrive, also if the own one has failed.
 func (l *Leader) release(pod *v1.Pod) {
+	if l.Earlier(pod.UID) == pod.Spec.NodeName {
+		return
+	}
 	l.sendToOwner(pod, wire.Reservation{UID: pod.UID, Node: pod.Spec.NodeName})
 	// Only now, because a query that is sent before the release still counts the pod.
 	l.search.invalidate()
 }
 
-// ReleaseEarlier releases the reservation that a leader of an earlier term requested for a pod, and
-// returns whether there was one. Otherwise the pod would count on two nodes once it is placed again, and
-// pods with spread constraints would be placed by wrong counts until the reservation expires.
-func (l *Leader) ReleaseEarlier(uid types.UID) bool {
+// Earlier returns the node on which a leader of an earlier term has reserved capacity for a pod; "" if none has.
+func (l *Leader) Earlier(uid types.UID) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.earlier[uid]
+}
+
+// ReleaseEarlier releases the reservation that a leader of an earlier term requested for a pod. Otherwise the pod
+// would count on two nodes once it is placed on another one, and pods with spread constraints would be placed by
+// wrong counts until the reservation expires.
+func (l *Leader) ReleaseEarlier(uid types.UID) {
 	l.mu.Lock()
 	node, found := l.earlier[uid]
 	delete(l.earlier, uid)
@@ -61,7 +72,14 @@ func (l *Leader) ReleaseEarlier(uid types.UID) bool {
 	if found {
 		l.member.SendToOwner(node, func(b *wire.Batch) { b.Reservations = append(b.Reservations, wire.Reservation{UID: uid, Node: node}) })
 	}
-	return found
+}
+
+// settleEarlier forgets the reservation that a leader of an earlier term requested for a pod, because the pod is
+// bound or deleted.
+func (l *Leader) settleEarlier(uid types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.earlier, uid)
 }
 
 // sendToOwner sends a reservation to the owner of the pod's node. If no replica owns the node, the

@@ -51,9 +51,10 @@ type Owners interface {
 	// KeepNode stores the node that was chosen for a pod with volumes or resource claims, because
 	// plugins look it up while they bind the pod.
 	KeepNode(*v1.Node)
-	// ReleaseEarlier releases the reservation that a leader of an earlier term requested for a pod.
-	// It returns whether there was one.
-	ReleaseEarlier(types.UID) bool
+	// Earlier returns the node on which a leader of an earlier term has reserved capacity for a pod; "" if
+	// none has. ReleaseEarlier releases this reservation.
+	Earlier(types.UID) string
+	ReleaseEarlier(types.UID)
 	// RetryWhenAllAnswer schedules the retry of a pod that got no node because an owner did not
 	// answer.
 	RetryWhenAllAnswer(*v1.Pod)
@@ -113,11 +114,14 @@ func (l *Search) schedulePod(
 	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo,
 ) (kubescheduler.ScheduleResult, error) {
 	none := kubescheduler.ScheduleResult{}
-	if l.owners.ReleaseEarlier(pod.Pod.UID) {
-		// The current answer counts the reservation.
-		l.EndBatch()
-	}
 	profile := l.Profiles[fw.ProfileName()]
+	if node := l.owners.Earlier(pod.Pod.UID); node != "" {
+		result, fits, err := l.complete(ctx, profile, state, pod, node)
+		if fits || err != nil {
+			return result, err
+		}
+		l.owners.ReleaseEarlier(pod.Pod.UID)
+	}
 	switch reason := l.Unrankable(profile, pod.Pod); reason {
 	case "":
 	case rank.ReasonVolumes, rank.ReasonClaims, rank.ReasonNamedNodes:
@@ -127,15 +131,52 @@ func (l *Search) schedulePod(
 		return none, reason
 	}
 	if only := pod.Pod.Status.NominatedNodeName; only != "" {
-		r, err := l.query(ctx, profile, pod, &wire.Query{Node: only, Offers: 1, Steps: 1})
-		if err != nil {
-			return none, l.explainRejection(pod, err)
-		}
-		if pick, outcome := r.merged.Choose(); outcome == index.Chosen {
-			return l.result(r, pick, state, pod), nil
+		result, fits, err := l.rankNode(ctx, profile, state, pod, &wire.Query{Node: only})
+		if fits || err != nil {
+			return result, err
 		}
 	}
 	return l.rank(ctx, profile, state, pod)
+}
+
+// complete places a pod on the node on which an earlier leader has reserved capacity for it, and returns whether
+// the pod fits there. The bind of that leader may still arrive: then both binds are for the same node. If the pod
+// was placed on another node, a third pod could take the reserved capacity first.
+func (l *Search) complete(
+	ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, node string,
+) (result kubescheduler.ScheduleResult, fits bool, err error) {
+	query := wire.Query{Node: node, Reserved: pod.Pod.UID}
+	if reason := l.Unrankable(profile, pod.Pod); reason == "" {
+		result, fits, err = l.rankNode(ctx, profile, state, pod, &query)
+	} else {
+		result, err = l.walkNodes(ctx, profile, state, pod, query)
+		fits = err == nil
+	}
+	if errors.As(err, new(*framework.FitError)) {
+		return result, false, nil
+	}
+	return result, fits, err
+}
+
+// rankNode returns whether a pod fits on the only node of a query.
+func (l *Search) rankNode(
+	ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, query *wire.Query,
+) (result kubescheduler.ScheduleResult, fits bool, err error) {
+	query.Offers, query.Steps = 1, 1
+	r, err := l.query(ctx, profile, pod, query)
+	if err != nil {
+		return result, false, l.explainRejection(pod, err)
+	}
+	pick, outcome := r.merged.Choose()
+	switch {
+	case outcome == index.Chosen:
+		// The answer is not valid for another pod.
+		r.validUntil = time.Time{}
+		return l.result(r, pick, state, pod), true, nil
+	case query.Reserved != "" && len(r.answer.Absent) > 0:
+		return result, false, errIncomplete
+	}
+	return result, false, nil
 }
 
 // rank chooses a node from the current answer, or from the answers to new queries.

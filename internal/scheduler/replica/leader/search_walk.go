@@ -20,23 +20,23 @@ import (
 // then all nodes.
 func (l *Search) walk(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
 	if only := pod.Pod.Status.NominatedNodeName; only != "" {
-		result, err := l.walkNodes(ctx, profile, state, pod, only)
+		result, err := l.walkNodes(ctx, profile, state, pod, wire.Query{Node: only})
 		var unfit *framework.FitError
 		if !errors.As(err, &unfit) {
 			return result, err
 		}
 	}
-	return l.walkNodes(ctx, profile, state, pod, "")
+	return l.walkNodes(ctx, profile, state, pod, wire.Query{})
 }
 
-// walkNodes finds the node for a pod among all nodes, or checks the one node named only. Plugins that
-// later reserve volumes or claims need state for the chosen node, so their filters run for this node
-// again in the leader. If they reject the node, the owners are queried again without it.
-func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, only string) (kubescheduler.ScheduleResult, error) {
+// walkNodes finds the node for a pod among all nodes, or checks the one node that scope names. Plugins that later
+// reserve volumes or claims need state for the chosen node, so their filters run for this node again in the
+// leader. If they reject the node, the owners are queried again without it.
+func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, scope wire.Query) (kubescheduler.ScheduleResult, error) {
 	none := kubescheduler.ScheduleResult{}
 	var excluded, inUse []string
 	for range maxQueries {
-		r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Reasons: true, Offers: 1, Node: only, Exclude: excluded, InUse: inUse})
+		r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Reasons: true, Offers: 1, Node: scope.Node, Reserved: scope.Reserved, Exclude: excluded, InUse: inUse})
 		if err != nil {
 			return none, l.explainRejection(pod, err)
 		}
@@ -56,7 +56,7 @@ func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk
 			return none, r.fitError(pod.Pod)
 		}
 		name := r.answer.Names[pick.Node]
-		fits, err := l.fitsNode(ctx, profile, state, pod, name)
+		fits, err := l.fitsNode(ctx, profile, state, pod, &wire.Query{NodeByNode: true, Node: name, Reserved: scope.Reserved, IncludeNode: true, Offers: 1})
 		if err != nil {
 			return none, err
 		}
@@ -75,10 +75,10 @@ func without(list, other []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(other, s) })
 }
 
-// fitsNode runs the filters of the leader's plugins for the chosen node, because only the leader knows
-// which claims are reserved but not bound yet. It skips the plugins that the index evaluates.
-func (l *Search) fitsNode(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, name string) (bool, error) {
-	r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Node: name, IncludeNode: true, Offers: 1})
+// fitsNode runs the filters of the leader's plugins for the chosen node, for which the query asks. Only the leader
+// knows which claims are reserved but not bound yet. It skips the plugins that the index evaluates.
+func (l *Search) fitsNode(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, query *wire.Query) (bool, error) {
+	r, err := l.query(ctx, profile, pod, query)
 	if err != nil || len(r.answer.Node) == 0 {
 		return false, err
 	}

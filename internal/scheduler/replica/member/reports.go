@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
@@ -92,7 +93,8 @@ func (m *Member) expireReservations(ctx context.Context) {
 }
 
 // expireReservation releases the reservation of a pod. It first gets the pod from the API server: the pod may
-// be bound although the replica that watches it could not report that.
+// be bound although the replica that watches it could not report that, or the bind of an earlier leader may still
+// arrive.
 func (m *Member) expireReservation(ctx context.Context, pod *v1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -100,7 +102,14 @@ func (m *Member) expireReservation(ctx context.Context, pod *v1.Pod) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("getting pod %v: %w", klog.KObj(pod), err)
 	}
-	bound := err == nil && current.UID == pod.UID && current.Spec.NodeName == pod.Spec.NodeName
-	m.holder.Expire(pod.UID, time.Now(), bound)
+	state := holder.PodGone
+	switch {
+	case err != nil || current.UID != pod.UID:
+	case current.Spec.NodeName == pod.Spec.NodeName:
+		state = holder.PodBound
+	case current.Spec.NodeName == "" && current.DeletionTimestamp == nil:
+		state = holder.PodPending
+	}
+	m.holder.Expire(pod.UID, time.Now(), state)
 	return nil
 }

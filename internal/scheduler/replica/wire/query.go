@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
@@ -27,6 +29,9 @@ type Query struct {
 	Offers, Steps int
 	// Node restricts the query to one node; "" means all nodes.
 	Node string
+	// Reserved is the UID of the pod if an earlier leader has reserved capacity for it. The answers do not
+	// count this reservation.
+	Reserved types.UID `cbor:",omitempty"`
 	// Reasons requests the reasons for which nodes do not fit.
 	Reasons bool
 	// NodeByNode requests that the plugins check each node, because the pod has requirements that
