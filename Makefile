@@ -61,7 +61,7 @@ crash: bin/mem_etcd ## Kill mem_etcd under load in all WAL modes: KILLS=2000
 		go test -v -count=1 -run 'TestKill$$' -timeout 6h ./test/store
 
 faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## Inject faults into scheduler replicas under load: FAULTS=100
-	@FAULTS=$(FAULTS) go test -v -count=1 -run 'TestReplicaFaults$$' -timeout 6h ./test/e2e
+	@FAULTS=$(FAULTS) go test -v -count=1 -run 'TestReplicaFaults$$|TestSuspendedLeader$$' -timeout 6h ./test/e2e
 
 fuzz: tools ## Fuzz the code that reads untrusted bytes; duration per fuzz target: FUZZTIME=60s
 	@build/fuzz.sh $(FUZZTIME)

@@ -31,6 +31,10 @@ type replicas struct {
 	net     network
 	folder  string
 	all     []*replica
+	// lease is the configuration of the leader election. qps is the limit of the requests of a replica per second,
+	// and burst is twice that.
+	lease string
+	qps   int
 	// created is the number of replicas that were prepared. It is the number in the next name.
 	created int
 }
@@ -51,7 +55,7 @@ type replica struct {
 const replicaLease = "leaderElection: {leaderElect: true, resourceName: dist-scheduler, leaseDuration: 10s, renewDeadline: 7s, retryPeriod: 500ms}\n"
 
 func newReplicas(t *testing.T, w *workspace, cluster string) *replicas {
-	return &replicas{t: t, w: w, cluster: cluster, net: newNetwork(t), folder: t.TempDir()}
+	return &replicas{t: t, w: w, cluster: cluster, net: newNetwork(t), folder: t.TempDir(), lease: replicaLease, qps: 5000}
 }
 
 // add starts another replica.
@@ -73,8 +77,8 @@ func (rs *replicas) prepare(relay bool) *replica {
 	bind, reach := rs.net.addReplica(rs.t, r.name)
 	kubeconfig := rs.kubeconfig(r.name)
 	config := filepath.Join(rs.folder, r.name+".yaml")
-	must(rs.t, os.WriteFile(config, []byte(configHeader+replicaLease+
-		"clientConnection: {kubeconfig: "+kubeconfig+", qps: 5000, burst: 10000}\nprofiles: [{schedulerName: dist-scheduler}]\n"), 0o600))
+	must(rs.t, os.WriteFile(config, fmt.Appendf(nil, "%s%sclientConnection: {kubeconfig: %s, qps: %d, burst: %d}\nprofiles: [{schedulerName: dist-scheduler}]\n",
+		configHeader, rs.lease, kubeconfig, rs.qps, 2*rs.qps), 0o600))
 	r.args = []string{
 		"--config", config, "--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(r.metrics), "--cert-dir", filepath.Join(rs.folder, r.name),
 		"--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig,

@@ -103,7 +103,12 @@ func (r *replicas) attach(ctx context.Context, cfg *schedulerconfig.CompletedCon
 			return nil, err
 		}
 	}
-	var discovery membership.Discovery = membership.NewLeases(cfg.Client, r.namespace, r.group, self)
+	// Not guarded, so that a replica that led can find out who leads now.
+	leaseClient, err := kubernetes.NewForConfig(rest.AddUserAgent(rest.CopyConfig(cfg.KubeConfig), "replica"))
+	if err != nil {
+		return nil, fmt.Errorf("creating the client that reads and writes Leases: %w", err)
+	}
+	var discovery membership.Discovery = membership.NewLeases(leaseClient, r.namespace, r.group, self)
 	if len(r.peers) > 0 {
 		if discovery, err = r.addresses(self); err != nil {
 			return nil, err
@@ -128,7 +133,7 @@ func (r *replicas) attach(ctx context.Context, cfg *schedulerconfig.CompletedCon
 		return nil, err
 	}
 	lock := cfg.ComponentConfig.LeaderElection
-	election := membership.NewLeaseElection(cfg.Client, lock.ResourceNamespace, lock.ResourceName)
+	election := membership.NewLeaseElection(leaseClient, lock.ResourceNamespace, lock.ResourceName)
 	opts.Election, opts.Elected, opts.Resign = election, true, sync.OnceFunc(func() { close(r.resigned) })
 	opts.Tenure = membership.NewTenure(lock.RenewDeadline.Duration)
 	attached, err := replica.Attach(ctx, sched, profiles, watchClient, cfg.Client, feeds, opts,
