@@ -48,7 +48,7 @@ const (
 	// node and pod for each decision.
 	defaultChecks       = 100
 	defaultCheckObjects = 1_000_000
-	minDefaultChecks    = 3
+	minDefaultChecks    = 30
 )
 
 // Options are the options of one run.
