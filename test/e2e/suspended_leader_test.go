@@ -60,7 +60,7 @@ func TestSuspendedLeader(t *testing.T) {
 	}
 	// These pods take the room of pods that the first leader has placed and not bound.
 	createCorePods(t, client, "second", s.pods/2, urgent)
-	eventually(t, time.Minute, "the next leader has filled the nodes", func() error { return boundAtLeast(client, s.nodes*coresPerNode) })
+	eventually(t, 3*time.Minute, "the next leader has filled the nodes", func() error { return boundAtLeast(client, s.nodes*coresPerNode) })
 	t.Logf("the first leader bound %d of %d pods; the next leader filled %d nodes %v later", before, s.pods, s.nodes, time.Since(suspended).Round(time.Second))
 	time.Sleep(time.Until(suspended.Add(s.suspended)))
 	first.signal(syscall.SIGCONT)
