@@ -368,21 +368,6 @@ func TestPlacementOfEarlierLeaderIsCompleted(t *testing.T) {
 	g.awaitConsistent()
 }
 
-// TestNominatedPodDoesNotLimitTheNextPod has a pod that fits on its nominated node precede a pod of the same class.
-// The second pod is placed among all nodes.
-func TestNominatedPodDoesNotLimitTheNextPod(t *testing.T) {
-	g := newGroup(t, 2, schedtest.PlainNode("small", "4"), schedtest.PlainNode("large", "64"))
-	nominated := schedtest.PlainPod("nominated", "1")
-	nominated.Status.NominatedNodeName = "small"
-	g.API.Put(nominated)
-	g.API.Put(schedtest.PlainPod("next", "1"))
-	for name, want := range map[string]string{"nominated": "small", "next": "large"} {
-		if node := g.AwaitBound(name); node != want {
-			t.Errorf("pod %s is bound to node %s, want %s", name, node, want)
-		}
-	}
-}
-
 // doneHook is a context that calls a function when Done is called for the first time.
 type doneHook struct {
 	context.Context
