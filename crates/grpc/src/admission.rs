@@ -12,7 +12,7 @@
 //!   a time, in the order of arrival.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -100,24 +100,46 @@ impl Admission {
     /// may hold its result and a slot is free. `request_bytes` is the size of the request,
     /// which the caller keeps in memory meanwhile.
     ///
-    /// Dropping the future cancels a read that waits. A read that is running keeps its slot
-    /// until it returns.
+    /// Dropping the future cancels a read that waits, and sets the [`Cancelled`] of a read
+    /// that is running. A running read keeps its slot until it returns.
     pub async fn run_slow<T: Send + 'static>(
         &self,
         request_bytes: usize,
-        read: impl FnOnce() -> T + Send + 'static,
+        read: impl FnOnce(&Cancelled) -> T + Send + 'static,
     ) -> Result<T, Status> {
         let waiting = Counted::add(self, |state| &state.waiting_bytes, request_bytes);
         let (slot, _running) = self.0.wait_for_slot(self).await?;
         drop(waiting);
+        let cancelled = Cancelled::default();
+        let _cancel = CancelOnDrop(cancelled.clone());
         let run = move || {
-            let result = read();
+            let result = read(&cancelled);
             drop(slot);
             result
         };
         tokio::task::spawn_blocking(run).await.map_err(|error| {
             Status::internal(format!("grpc: a blocking operation failed: {error}"))
         })
+    }
+}
+
+/// Tells a slow read whether its call has ended before it: the client has reset it, its
+/// deadline has passed, or the connection is closed.
+#[derive(Clone, Debug, Default)]
+pub struct Cancelled(Arc<AtomicBool>);
+
+impl Cancelled {
+    /// Whether nobody waits for the result any more.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+struct CancelOnDrop(Cancelled);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -267,20 +267,20 @@ impl<S: Service> Calls<S> {
     }
 
     /// Polls each streaming call that may be ready once, while the connection may hold more
-    /// messages.
+    /// messages, and unless too many calls have none.
     fn poll_streaming(&mut self, connection: &mut GrpcConnection, cx: &mut Context<'_>) -> bool {
         for stream in connection.take_writable() {
             self.streaming.resume(stream);
         }
         self.streaming.register(cx);
-        let (mut turns, mut any) = (self.streaming.ready_len(), false);
-        while turns > 0 && self.admits(connection) {
+        let (mut turns, mut any) = (self.streaming.turns(), false);
+        while self.admits(connection) {
             let Some((stream, message)) = self.streaming.poll_next(&mut turns) else { break };
             self.send_messages(stream, message, connection);
             any = true;
         }
         if !any && self.streaming.ready_len() > 0 && self.admits(connection) {
-            // A call has woken itself. Other connections have a turn first.
+            // Calls are left, or one has woken itself. Other connections have a turn first.
             cx.waker().wake_by_ref();
         }
         any

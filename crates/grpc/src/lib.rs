@@ -33,7 +33,6 @@
 //! # Not implemented
 //! - Compression, and gRPC clients.
 //! - Metadata: no handler needs any.
-//! - Deadlines: a client that no longer waits for a response resets its stream.
 //!
 //! # Reading order
 //! `status`, `budget`, `assembler` and `payload`, `request`, `connection`, `inbox`, `routes`,
@@ -60,7 +59,7 @@ mod status;
 mod streaming;
 mod unary;
 
-pub use admission::{Admission, Capacity};
+pub use admission::{Admission, Cancelled, Capacity};
 pub use budget::Budget;
 pub use config::ServerConfig;
 pub use http2::Keepalive;

@@ -19,6 +19,10 @@ use crate::status::Status;
 /// number plus twice the number of calls.
 const MAX_STALE_ENTRIES: usize = 1024;
 
+/// Maximum number of calls without a message that are polled before the connection is read
+/// again. Each may have taken a fraction of a millisecond.
+const MAX_FRUITLESS_POLLS: usize = 32;
+
 /// All open streaming calls, by stream ID. A call is dropped as soon as it is removed.
 #[derive(Default)]
 pub(crate) struct StreamingCalls {
@@ -48,6 +52,14 @@ struct ReadyQueue {
     streams: Mutex<VecDeque<u32>>,
     /// Wakes the task of the connection.
     connection: AtomicWaker,
+}
+
+/// How many calls may be polled before the connection is read and written again.
+pub(crate) struct Turns {
+    calls: usize,
+    /// How many of them may have no message. Such a call may have worked without a result,
+    /// for example read history that contains nothing for its watchers.
+    fruitless: usize,
 }
 
 /// Whether one stream is in the queue.
@@ -147,20 +159,25 @@ impl StreamingCalls {
         }
     }
 
+    /// Returns the turns for one poll of each call that may be ready.
+    pub(crate) fn turns(&self) -> Turns {
+        Turns { calls: self.ready_len(), fruitless: MAX_FRUITLESS_POLLS }
+    }
+
     /// Number of calls that may be ready, or more.
     pub(crate) fn ready_len(&self) -> usize {
         if self.open.is_empty() { 0 } else { self.ready.streams.lock().len() }
     }
 
-    /// Polls calls that may be ready, at most `turns` of them, and reduces `turns`. Returns the
-    /// stream and the next message of one; `None` if no call has a message.
+    /// Polls calls that may be ready, and reduces `turns`. Returns the stream and the next
+    /// message of one; `None` if no call has a message, or no turns are left.
     /// [`StreamingCalls::register`] must have been called before.
     pub(crate) fn poll_next(
         &mut self,
-        turns: &mut usize,
+        turns: &mut Turns,
     ) -> Option<(u32, Option<Result<Payload, Status>>)> {
-        while *turns > 0 {
-            *turns -= 1;
+        while turns.calls > 0 && turns.fruitless > 0 {
+            turns.calls -= 1;
             let stream = self.ready.streams.lock().pop_front()?;
             let Some(call) = self.open.get_mut(&stream) else { continue };
             call.readiness.queued.store(false, Ordering::Release);
@@ -170,6 +187,7 @@ impl StreamingCalls {
             if let Poll::Ready(message) = call.poll_message() {
                 return Some((stream, message));
             }
+            turns.fruitless -= 1;
         }
         None
     }

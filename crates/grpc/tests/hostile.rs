@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -82,6 +83,17 @@ impl Counting {
         Ok(Encoded(Payload::in_pieces(1 << 31, std::iter::empty())))
     }
 
+    /// Works for 1 ms each time it is polled, and has no message.
+    fn work(self: Arc<Self>, _: Requests<String>) -> impl Stream<Item = Result<String, Status>> {
+        let alive = Alive::new(&self);
+        stream::poll_fn(move |cx| {
+            let _ = &alive;
+            std::thread::sleep(Duration::from_millis(1));
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+    }
+
     /// Returns messages of 1 MiB for ever.
     fn chat(self: Arc<Self>, _: Requests<String>) -> impl Stream<Item = Result<String, Status>> {
         let alive = Alive::new(&self);
@@ -127,6 +139,8 @@ impl Server {
             .unary("/a/Large", Counting::large)
             .unary("/a/Oversize", Counting::oversize)
             .slow_unary("/a/Slow", slow)
+            .slow_unary("/a/Endless", endless)
+            .bidirectional("/a/Work", Counting::work)
             .bidirectional("/a/Chat", Counting::chat);
         Server { routes: Arc::new(routes), service, config: config() }
     }
@@ -167,7 +181,7 @@ impl Client {
         let stream = self.next_stream;
         self.next_stream += 2;
         let head = frame(kind::HEADERS, flag::END_HEADERS, stream, &head(path, more));
-        let end = if path == "/a/Chat" { 0 } else { flag::END_STREAM };
+        let end = if ["/a/Chat", "/a/Work"].contains(&path) { 0 } else { flag::END_STREAM };
         (stream, [head, frame(kind::DATA, end, stream, &[0; 5])].concat())
     }
 
@@ -388,7 +402,7 @@ async fn slow(
     _: String,
     admission: grpc::Admission,
 ) -> Result<String, Status> {
-    let read = move || {
+    let read = move |_: &grpc::Cancelled| {
         let alive = Alive::new(&service);
         std::thread::sleep(Duration::from_millis(100));
         service.produced.fetch_max(alive.0.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -421,6 +435,61 @@ async fn connections_take_turns_with_slow_reads() {
     let took = start.elapsed();
     assert!(took < Duration::from_secs(3), "waited {took:?} behind reads that were reset");
     assert_eq!(server.service.produced.load(Ordering::Relaxed), 2, "reads at the same time");
+}
+
+/// Works on a blocking thread until the call is cancelled.
+async fn endless(
+    service: Arc<Counting>,
+    _: String,
+    admission: grpc::Admission,
+) -> Result<String, Status> {
+    let read = move |cancelled: &grpc::Cancelled| {
+        let _alive = Alive::new(&service);
+        while !cancelled.is_set() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        String::new()
+    };
+    admission.run_slow(0, read).await
+}
+
+/// A slow read that is running is told that its call was reset, that its deadline has passed,
+/// or that the connection is closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_reads_that_run_are_cancelled() {
+    let server = Server::new();
+    let alive = server.service.alive.clone();
+    for end in ["reset", "deadline", "close"] {
+        let mut client = server.connect().await;
+        let timeout = [("grpc-timeout", "200m")];
+        let fields = if end == "deadline" { &timeout[..] } else { &[] };
+        let stream = client.start("/a/Endless", fields).await;
+        eventually("the read is running", || alive.load(Ordering::Relaxed) == 1).await;
+        match end {
+            "reset" => client.send(&frame(kind::RST_STREAM, 0, stream, &8_u32.to_be_bytes())).await,
+            "deadline" => drop(client.end_of(stream).await),
+            _ => drop(client),
+        }
+        eventually(end, || alive.load(Ordering::Relaxed) == 0).await;
+    }
+}
+
+/// Streams that work without a message do not delay the resets of their connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_without_messages_are_reset_quickly() {
+    let mut client = connect().await;
+    let streams: Vec<_> = (0..3000).map(|_| client.call("/a/Work", &[])).collect();
+    let calls: Vec<u8> = streams.iter().flat_map(|(_, call)| call.clone()).collect();
+    client.send(&calls).await;
+    let start = Instant::now();
+    for (stream, _) in streams {
+        client.send(&frame(kind::RST_STREAM, 0, stream, &8_u32.to_be_bytes())).await;
+    }
+    let alive = client.service.alive.clone();
+    eventually("all streams are dropped", || alive.load(Ordering::Relaxed) == 0).await;
+    client.say().await;
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(2), "3,000 resets took {took:?}");
 }
 
 /// One connection cannot use up the budget for incomplete requests.

@@ -114,13 +114,17 @@ impl Applier {
 
     /// Moves queued commands to `batch`.
     fn take_from_queue(&mut self, batch: &mut Vec<Submission>) {
-        let mut bytes = 0;
+        let (mut bytes, mut abandoned_bytes) = (0, 0);
         while batch.len() < BATCH_COMMANDS && bytes < BATCH_BYTES {
             let Ok(submission) = self.queue.try_recv() else { break };
+            if submission.is_abandoned() {
+                abandoned_bytes += submission.bytes;
+                continue;
+            }
             bytes += submission.bytes;
             batch.push(submission);
         }
-        self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.shared.queued_bytes.fetch_sub(bytes + abandoned_bytes, Ordering::Relaxed);
     }
 
     /// Adds the revocations of expired leases to `batch`.

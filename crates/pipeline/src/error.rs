@@ -23,6 +23,9 @@ pub enum Error {
     /// disk. Nothing was changed; a retry may succeed.
     #[error("etcdserver: cannot extend the log: {0}")]
     CannotGrow(Arc<str>),
+    /// The caller no longer waits for the result of the read.
+    #[error("etcdserver: request cancelled")]
+    Cancelled,
     /// The pipeline is being shut down.
     #[error("etcdserver: server stopped")]
     Stopped,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mvcc::{Effect, Effects, HashCursor, SnapshotCursor};
 
-use crate::pace::{STEP_ENTRIES, yield_thread};
+use crate::pace::{self, STEP_ENTRIES, yield_thread};
 use crate::pins::Pin;
 use crate::shared_store::SharedStore;
 use crate::{Error, Pipeline};
@@ -43,6 +43,16 @@ impl Pipeline {
     /// Hashes the history up to `revision`; 0 means the published revision. It reads the
     /// whole store, so call it on a thread that may block.
     pub fn hash(&self, revision: i64) -> Result<HistoryHash, Error> {
+        self.hash_unless(revision, &|| false)
+    }
+
+    /// Hashes the history as [`Pipeline::hash`] does. Fails when `cancelled` returns true; it
+    /// is called between the steps.
+    pub fn hash_unless(
+        &self,
+        revision: i64,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<HistoryHash, Error> {
         let shared = self.shared();
         let (mut cursor, current, _pin) = {
             let store = shared.store.read();
@@ -60,7 +70,7 @@ impl Pipeline {
                 break;
             }
             cursor.digest();
-            yield_thread();
+            pace::pause(cancelled)?;
         }
         let revision = cursor.revision();
         let (hash, compact_revision) = cursor.finish();
@@ -94,8 +104,9 @@ impl Pipeline {
     }
 
     /// Starts an export: chunks of effects with the store at the published revision and
-    /// all readable history.
-    pub fn export(&self) -> Result<Export, Error> {
+    /// all readable history. It may have to wait for a write to the log, until `cancelled`
+    /// returns true.
+    pub fn export_unless(&self, cancelled: &dyn Fn() -> bool) -> Result<Export, Error> {
         let shared = self.shared();
         loop {
             let store = shared.store.read();
@@ -127,6 +138,7 @@ impl Pipeline {
             if let Some(reason) = shared.failure.get() {
                 return Err(Error::LogFailed(reason.clone()));
             }
+            pace::pause(cancelled)?;
             std::thread::sleep(PUBLISH_POLL_INTERVAL);
         }
     }

@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use crate::Error;
+
 /// Number of keys or events that one step visits with the lock held.
 pub(crate) const STEP_ENTRIES: usize = 128;
 /// Pause after a step of background work.
@@ -16,4 +18,13 @@ pub(crate) const STEP_PAUSE: Duration = Duration::from_micros(300);
 /// Yields the core to other threads. Call it between steps, without a lock.
 pub(crate) fn yield_thread() {
     std::thread::yield_now();
+}
+
+/// Yields the core as [`yield_thread`] does. Fails if the caller has cancelled the read.
+pub(crate) fn pause(cancelled: &dyn Fn() -> bool) -> Result<(), Error> {
+    yield_thread();
+    match cancelled() {
+        true => Err(Error::Cancelled),
+        false => Ok(()),
+    }
 }

@@ -67,7 +67,8 @@ impl Pipeline {
     /// commands before the queue runs. They are committed as one batch, and the other
     /// futures have their replies when they are polled again.
     ///
-    /// Dropping the future does not cancel a submitted command.
+    /// Dropping the future does not cancel a submitted command, except a transaction or a
+    /// deletion of a range that has not been taken from the queue yet.
     ///
     /// It blocks if the command is a transaction with large ranges; [`Pipeline::txn`] does
     /// not.
@@ -78,8 +79,9 @@ impl Pipeline {
     /// Executes `command` as [`Pipeline::propose`] does, but leaves the large ranges of a
     /// transaction to the caller.
     pub(crate) async fn execute(&self, command: Command, bytes: usize) -> Result<Outcome, Error> {
-        let reply = self.submit(command, bytes)?;
+        // When the future is dropped, so is `reply` before the queue is run.
         let run_queue = RunQueueOnDrop(&self.executor);
+        let reply = self.submit(command, bytes)?;
         yield_once().await;
         drop(run_queue);
         reply.await.unwrap_or(Err(Error::Stopped))

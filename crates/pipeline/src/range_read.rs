@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader};
 use mvcc::RangeCursor;
 
-use crate::pace::{STEP_ENTRIES, yield_thread};
+use crate::pace::{self, STEP_ENTRIES};
 use crate::pins::Pin;
 use crate::shared_store::SharedStore;
 use crate::{Error, Pipeline};
@@ -67,42 +67,49 @@ impl Pipeline {
         let revision = RangeCursor::new(&store, &request, header_revision, false)?.revision();
         let remaining_keys = if request.limit > 0 { request.limit } else { i64::MAX };
         let pin = Pin::new(&shared.pins, revision, Some(Instant::now() + PAGES_LIFETIME));
-        let shared = shared.clone();
-        Ok(RangePages {
-            shared,
+        let mut pages = RangePages {
+            shared: shared.clone(),
             request,
             header_revision,
             remaining_keys,
             returned_keys: 0,
-            done: false,
             pin,
-        })
+            next: NextPage::None,
+        };
+        pages.next = NextPage::Keys(pages.cursor(remaining_keys.min(PAGE_KEYS), false));
+        Ok(pages)
     }
 }
 
 impl RangeRead {
     /// Reads the rest of the range. Blocks if the range is large.
     pub fn finish(self) -> RangeResponse {
+        self.finish_unless(&|| false).expect("it is not cancelled")
+    }
+
+    /// Reads the rest of the range as [`LargeRange::finish_unless`] does.
+    pub fn finish_unless(self, cancelled: &dyn Fn() -> bool) -> Result<RangeResponse, Error> {
         match self {
-            RangeRead::Done(response) => response,
-            RangeRead::Large(range) => range.finish(),
+            RangeRead::Done(response) => Ok(response),
+            RangeRead::Large(range) => range.finish_unless(cancelled),
         }
     }
 }
 
 impl LargeRange {
-    /// Reads the rest of the range in steps. Writers can run between the steps.
-    pub fn finish(mut self) -> RangeResponse {
+    /// Reads the rest of the range in steps. Writers can run between the steps. Fails when
+    /// `cancelled` returns true; it is called between the steps.
+    pub fn finish_unless(mut self, cancelled: &dyn Fn() -> bool) -> Result<RangeResponse, Error> {
         while !self.cursor.step(&self.shared.store.read(), STEP_ENTRIES) {
-            yield_thread();
+            pace::pause(cancelled)?;
         }
-        self.cursor.finish()
+        Ok(self.cursor.finish())
     }
 }
 
 /// The pages of a range. Only the last page has the header, `more` and the total count.
 /// If the client takes longer than 60 s and the revision is compacted meanwhile, the next
-/// item is the error for a compacted revision.
+/// page is the error for a compacted revision.
 pub struct RangePages {
     shared: Arc<SharedStore>,
     /// The request, with its key moved after the last page.
@@ -113,71 +120,113 @@ pub struct RangePages {
     remaining_keys: i64,
     /// Number of keys returned so far.
     returned_keys: i64,
-    done: bool,
     pin: Pin,
+    next: NextPage,
 }
 
-impl Iterator for RangePages {
-    type Item = Result<RangeResponse, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        let Some(mut page) = self.read(self.remaining_keys.min(PAGE_KEYS), false) else {
-            self.done = true;
-            return Some(Err(mvcc::Error::Compacted.into()));
-        };
-        page.header = None;
-        self.returned_keys += page.kvs.len() as i64;
-        self.remaining_keys -= page.kvs.len() as i64;
-        if page.more
-            && let Some(last) = page.kvs.last()
-        {
-            self.request.key = [last.key(), &[0]].concat().into();
-        }
-        self.done = !page.more || self.remaining_keys == 0;
-        match self.done {
-            true => Some(self.finish_last(page).ok_or(mvcc::Error::Compacted.into())),
-            false => {
-                (page.more, page.count) = (false, 0);
-                Some(Ok(page))
-            }
-        }
-    }
+/// What is read for the next page.
+enum NextPage {
+    /// Its keys.
+    Keys(RangeCursor),
+    /// The number of keys after it. It is the last page, because the limit allows no more.
+    Count(RangeResponse, RangeCursor),
+    /// Nothing: the last page was returned.
+    None,
 }
 
 impl RangePages {
-    /// Reads up to `limit` keys after the last page; with `count_only`, it only counts
-    /// all of them. Returns `None` if the history has been collected.
-    fn read(&self, limit: i64, count_only: bool) -> Option<RangeResponse> {
-        let revision = self.pin.revision();
-        let request = RangeRequest { limit, revision, count_only, ..self.request.clone() };
-        let shared = &self.shared;
-        let mut cursor = RangeCursor::pinned(&request, self.header_revision, revision)
-            .with_byte_limit(PAGE_BYTES);
+    /// Whether the last page was returned.
+    pub fn is_done(&self) -> bool {
+        matches!(self.next, NextPage::None)
+    }
+
+    /// Continues to read the next page, in at most as many steps as a small range needs.
+    /// Returns the page if it is complete. Otherwise [`RangePages::finish_page_unless`]
+    /// returns it.
+    ///
+    /// # Errors
+    /// Fails if the history has been collected.
+    pub fn start_page(&mut self) -> Result<Option<RangeResponse>, Error> {
+        for _ in 0..SMALL_RANGE_KEYS.div_ceil(STEP_ENTRIES) {
+            let page = self.step()?;
+            if page.is_some() {
+                return Ok(page);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads the rest of the next page in steps. Writers can run between the steps.
+    ///
+    /// # Errors
+    /// Fails when `cancelled` returns true; it is called between the steps. Fails if the
+    /// history has been collected.
+    pub fn finish_page_unless(
+        &mut self,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<RangeResponse, Error> {
         loop {
-            let store = shared.store.read();
-            if self.pin.expired() && revision < store.compacted() {
-                return None;
+            if let Some(page) = self.step()? {
+                return Ok(page);
             }
-            if cursor.step(&store, STEP_ENTRIES) {
-                return Some(cursor.finish());
-            }
-            drop(store);
-            yield_thread();
+            pace::pause(cancelled)?;
         }
     }
 
-    /// Sets the total count and the header of the last page. Returns `None` if the
-    /// history has been collected.
-    fn finish_last(&mut self, mut page: RangeResponse) -> Option<RangeResponse> {
-        page.count = self.returned_keys;
-        if page.more {
-            page.count += self.read(0, true)?.count;
+    /// Visits some keys. Returns the next page if it is complete.
+    fn step(&mut self) -> Result<Option<RangeResponse>, Error> {
+        let revision = self.pin.revision();
+        let (NextPage::Keys(cursor) | NextPage::Count(_, cursor)) = &mut self.next else {
+            return Ok(None);
+        };
+        let store = self.shared.store.read();
+        if self.pin.expired() && revision < store.compacted() {
+            return Err(mvcc::Error::Compacted.into());
         }
+        if !cursor.step(&store, STEP_ENTRIES) {
+            return Ok(None);
+        }
+        drop(store);
+        match std::mem::replace(&mut self.next, NextPage::None) {
+            NextPage::Keys(cursor) => Ok(self.complete_keys(cursor.finish())),
+            NextPage::Count(page, cursor) => Ok(Some(self.last(page, cursor.finish().count))),
+            NextPage::None => Ok(None),
+        }
+    }
+
+    /// Completes a page with its keys. Returns it, unless the keys after it must be counted.
+    fn complete_keys(&mut self, mut page: RangeResponse) -> Option<RangeResponse> {
+        page.header = None;
+        self.returned_keys += page.kvs.len() as i64;
+        self.remaining_keys -= page.kvs.len() as i64;
+        if !page.more {
+            return Some(self.last(page, 0));
+        }
+        if let Some(last) = page.kvs.last() {
+            self.request.key = [last.key(), &[0]].concat().into();
+        }
+        if self.remaining_keys == 0 {
+            self.next = NextPage::Count(page, self.cursor(0, true));
+            return None;
+        }
+        self.next = NextPage::Keys(self.cursor(self.remaining_keys.min(PAGE_KEYS), false));
+        (page.more, page.count) = (false, 0);
+        Some(page)
+    }
+
+    /// Returns a cursor for up to `limit` keys after the last page, or to count all of them.
+    fn cursor(&self, limit: i64, count_only: bool) -> RangeCursor {
+        let revision = self.pin.revision();
+        let request = RangeRequest { limit, revision, count_only, ..self.request.clone() };
+        RangeCursor::pinned(&request, self.header_revision, revision).with_byte_limit(PAGE_BYTES)
+    }
+
+    /// Sets the header and the total count of the last page. `count_after` is the number of
+    /// keys after it.
+    fn last(&self, mut page: RangeResponse, count_after: i64) -> RangeResponse {
+        page.count = self.returned_keys + count_after;
         let revision = self.header_revision;
         page.header = Some(ResponseHeader { revision, ..Default::default() });
-        Some(page)
+        page
     }
 }

@@ -16,6 +16,15 @@ pub(crate) struct Submission {
     pub(crate) reply: Option<oneshot::Sender<Result<Outcome, Error>>>,
 }
 
+impl Submission {
+    /// Whether the command may take long, and its caller no longer waits for the outcome. It
+    /// need not be executed then: nobody knows that it was submitted.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let may_take_long = matches!(self.command, Command::Txn(_) | Command::DeleteRange(_));
+        may_take_long && self.reply.as_ref().is_some_and(oneshot::Sender::is_canceled)
+    }
+}
+
 /// The outcome of a command.
 pub(crate) enum Outcome {
     /// The reply, which is never [`Reply::OpenTxn`].
@@ -29,7 +38,7 @@ impl Outcome {
     pub(crate) fn finish(self) -> Result<Reply, Error> {
         match self {
             Outcome::Done(reply) => Ok(reply),
-            Outcome::OpenTxn(txn) => txn.finish().map(Reply::Txn),
+            Outcome::OpenTxn(txn) => txn.finish_unless(&|| false).map(Reply::Txn),
         }
     }
 }

@@ -40,11 +40,11 @@ impl TxnRead {
     /// Reads the rest of the transaction. Blocks if it is large.
     ///
     /// # Errors
-    /// As [`LargeTxn::finish`].
+    /// As [`LargeTxn::finish_unless`].
     pub fn finish(self) -> Result<TxnResponse, Error> {
         match self {
             TxnRead::Done(response) => Ok(response),
-            TxnRead::Large(txn) => txn.finish(),
+            TxnRead::Large(txn) => txn.finish_unless(&|| false),
         }
     }
 }

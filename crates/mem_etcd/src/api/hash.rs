@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use etcdpb::rpc::{HashKvRequest, HashKvResponse, HashRequest, HashResponse};
-use grpc::{Admission, Status};
+use grpc::{Admission, Cancelled, Status};
 use pipeline::HistoryHash;
 
 use super::service::{Api, SMALL_REQUEST_BYTES};
@@ -47,7 +47,8 @@ impl Api {
         admission: Admission,
     ) -> Result<HistoryHash, Status> {
         let pipeline = self.pipeline.clone();
-        let hash = move || pipeline.hash(revision);
+        let hash =
+            move |cancelled: &Cancelled| pipeline.hash_unless(revision, &|| cancelled.is_set());
         admission.run_slow(SMALL_REQUEST_BYTES, hash).await?.map_err(status::from_pipeline)
     }
 }

@@ -9,12 +9,12 @@ use etcdpb::rpc::{
 };
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
-use grpc::{Admission, Encoded, Status};
+use grpc::{Admission, Cancelled, Encoded, Status};
 use mvcc::{Command, Reply};
-use pipeline::{RangeRead, TxnRead};
+use pipeline::{RangePages, RangeRead, TxnRead};
 use prost::Message;
 
-use super::service::Api;
+use super::service::{Api, SMALL_REQUEST_BYTES};
 use super::{pieces, status, validate};
 
 /// Shortest and longest interval between two checks whether the memory of the compacted
@@ -35,11 +35,12 @@ impl Api {
             RangeRead::Large(range) => drop(range),
         }
         let bytes = request.encoded_len();
-        let read = move || {
-            let range = self.pipeline.range(&request).map_err(status::from_pipeline)?;
-            Ok(self.complete_range(range.finish()))
+        let read = move |cancelled: &Cancelled| {
+            let range = self.pipeline.range(&request)?;
+            let response = range.finish_unless(&|| cancelled.is_set())?;
+            Ok(self.complete_range(response))
         };
-        admission.run_slow(bytes, read).await?
+        admission.run_slow(bytes, read).await?.map_err(status::from_pipeline)
     }
 
     fn complete_range(&self, mut response: RangeResponse) -> Encoded {
@@ -58,23 +59,36 @@ impl Api {
             return stream::once(async { Err(status) }).boxed();
         }
         let api = self.clone();
-        let respond = move |page: Result<RangeResponse, pipeline::Error>| {
-            let mut page = page.map_err(status::from_pipeline)?;
+        let respond = move |mut page: RangeResponse| {
             if page.header.is_some() {
                 api.complete_header(&mut page.header);
             }
-            Ok(RangeStreamResponse { range_response: Some(page) })
+            RangeStreamResponse { range_response: Some(page) }
         };
         if request.count_only {
-            let bytes = request.encoded_len();
-            let count = move || self.pipeline.range(&request).map(RangeRead::finish);
-            let counted = async move { respond(admission.run_slow(bytes, count).await?) };
-            return stream::once(counted).boxed();
+            return stream::once(self.count(request, admission)).map_ok(respond).boxed();
         }
         // The pages keep old revisions in memory. So they start when the stream is polled.
         let pages = async move { self.pipeline.pages(request).map_err(status::from_pipeline) };
         let pages = stream::once(pages);
-        pages.map_ok(move |pages| stream::iter(pages.map(respond.clone()))).try_flatten().boxed()
+        let pages = pages.map_ok(move |pages| {
+            let admission = admission.clone();
+            stream::try_unfold(pages, move |pages| next_page(pages, admission.clone()))
+        });
+        pages.try_flatten().map_ok(respond).boxed()
+    }
+
+    /// Counts the keys of a range.
+    async fn count(
+        self: Arc<Self>,
+        request: RangeRequest,
+        admission: Admission,
+    ) -> Result<RangeResponse, Status> {
+        let bytes = request.encoded_len();
+        let count = move |cancelled: &Cancelled| {
+            self.pipeline.range(&request)?.finish_unless(&|| cancelled.is_set())
+        };
+        admission.run_slow(bytes, count).await?.map_err(status::from_pipeline)
     }
 
     pub(super) async fn put(self: Arc<Self>, request: PutRequest) -> Result<PutResponse, Status> {
@@ -115,7 +129,10 @@ impl Api {
             TxnRead::Done(response) => Ok(self.complete_txn(response)),
             TxnRead::Large(txn) => {
                 let waiting_bytes = bytes + txn.waiting_bytes();
-                let read = move || txn.finish().map(|response| self.complete_txn(response));
+                let read = move |cancelled: &Cancelled| {
+                    let response = txn.finish_unless(&|| cancelled.is_set())?;
+                    Ok(self.complete_txn(response))
+                };
                 admission.run_slow(waiting_bytes, read).await?.map_err(status::from_pipeline)
             }
         }
@@ -152,4 +169,23 @@ impl Api {
         }
         Ok(bytes)
     }
+}
+
+/// Reads the next page of a range; `None` after the last one. A page for which more keys
+/// are visited than a small range has is read on a blocking thread.
+async fn next_page(
+    mut pages: RangePages,
+    admission: Admission,
+) -> Result<Option<(RangeResponse, RangePages)>, Status> {
+    if pages.is_done() {
+        return Ok(None);
+    }
+    if let Some(page) = pages.start_page().map_err(status::from_pipeline)? {
+        return Ok(Some((page, pages)));
+    }
+    let read = move |cancelled: &Cancelled| {
+        let page = pages.finish_page_unless(&|| cancelled.is_set())?;
+        Ok(Some((page, pages)))
+    };
+    admission.run_slow(SMALL_REQUEST_BYTES, read).await?.map_err(status::from_pipeline)
 }

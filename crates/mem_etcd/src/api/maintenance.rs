@@ -8,11 +8,11 @@ use etcdpb::rpc::{
     DowngradeInfo, DowngradeRequest, DowngradeResponse, MoveLeaderRequest, MoveLeaderResponse,
     StatusRequest, StatusResponse,
 };
-use grpc::Status;
+use grpc::{Admission, Cancelled, Status};
 use mvcc::{Alarm, AlarmKind, Command, Reply};
 use pipeline::PipelineStatus;
 
-use super::service::{Api, RAFT_TERM, SMALL_REQUEST_BYTES, run_blocking};
+use super::service::{Api, RAFT_TERM, SMALL_REQUEST_BYTES};
 use super::status;
 use crate::config::{ETCD_VERSION, STORAGE_VERSION};
 use crate::memory;
@@ -82,13 +82,14 @@ impl Api {
     pub(super) async fn defragment(
         self: Arc<Self>,
         _: DefragmentRequest,
+        admission: Admission,
     ) -> Result<DefragmentResponse, Status> {
         let pipeline = self.pipeline.clone();
-        let work = move || {
+        let work = move |_: &Cancelled| {
             pipeline.shrink_tables();
             memory::return_free_memory();
         };
-        run_blocking(work).await?;
+        admission.run_slow(SMALL_REQUEST_BYTES, work).await?;
         Ok(DefragmentResponse { header: None })
     }
 

@@ -48,7 +48,7 @@ pub fn routes(api: Arc<Api>) -> Routes<Api> {
         .unary("/etcdserverpb.Cluster/MemberPromote", Api::member_promote)
         .unary("/etcdserverpb.Maintenance/Status", Api::status)
         .unary("/etcdserverpb.Maintenance/Alarm", Api::alarm)
-        .unary("/etcdserverpb.Maintenance/Defragment", Api::defragment)
+        .slow_unary("/etcdserverpb.Maintenance/Defragment", Api::defragment)
         .slow_unary("/etcdserverpb.Maintenance/Hash", Api::hash)
         .slow_unary("/etcdserverpb.Maintenance/HashKV", Api::hash_kv)
         .server_stream("/etcdserverpb.Maintenance/Snapshot", Api::snapshot)

@@ -136,12 +136,3 @@ impl Service for Api {
 /// The size in bytes for which a request without keys and values counts in the queue of
 /// commands.
 pub(super) const SMALL_REQUEST_BYTES: usize = 32;
-
-/// Runs `work`, which may take long, on a blocking thread.
-pub(super) async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Status> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| {
-        Status::internal(format!("mem_etcd: a blocking operation failed: {error}"))
-    })
-}

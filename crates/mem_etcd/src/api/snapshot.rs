@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use etcdpb::rpc::{SnapshotRequest, SnapshotResponse};
 use futures_util::{Stream, TryStreamExt, stream};
-use grpc::{Admission, Status};
+use grpc::{Admission, Cancelled, Status};
 use pipeline::Export;
 use snapshot::Exporter;
 
@@ -28,7 +28,8 @@ impl Api {
         admission: Admission,
     ) -> Result<impl Stream<Item = Result<SnapshotResponse, Status>>, Status> {
         let pipeline = self.pipeline.clone();
-        let export = admission.run_slow(SMALL_REQUEST_BYTES, move || pipeline.export()).await?;
+        let export = move |cancelled: &Cancelled| pipeline.export_unless(&|| cancelled.is_set());
+        let export = admission.run_slow(SMALL_REQUEST_BYTES, export).await?;
         let export = export.map_err(status::from_pipeline)?;
         tracing::info!(revision = export.revision(), "sending a snapshot");
         let header = self.header(export.revision());

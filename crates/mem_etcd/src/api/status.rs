@@ -24,6 +24,7 @@ fn code_of(error: &pipeline::Error) -> Code {
         },
         pipeline::Error::TooManyRequests | pipeline::Error::NoSpace => Code::ResourceExhausted,
         pipeline::Error::TooLarge => Code::InvalidArgument,
+        pipeline::Error::Cancelled => Code::Cancelled,
         pipeline::Error::Stopped
         | pipeline::Error::CannotGrow(_)
         | pipeline::Error::LogFailed(_) => Code::Unavailable,

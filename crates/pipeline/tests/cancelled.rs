@@ -1,0 +1,137 @@
+//! Reads and commands whose caller no longer waits for the result.
+
+use std::cell::Cell;
+use std::task::{Context, Waker};
+
+use data_dir::Identity;
+use etcdpb::rpc::request_op::Request;
+use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use futures_executor::block_on;
+use mvcc::Command;
+use pipeline::{Error, Pipeline, PipelineOptions, RangeRead, TxnRead, WalMode};
+
+const KEYS: usize = 20_000;
+
+fn store() -> Pipeline {
+    let options = PipelineOptions { wal_mode: WalMode::None, ..Default::default() };
+    let store = Pipeline::open(&options, Identity { cluster_id: 1, member_id: 2 }).unwrap();
+    (0..KEYS).for_each(|n| {
+        block_on(store.propose(put(&format!("key{n:07}")), 0)).unwrap();
+    });
+    store
+}
+
+fn put_request(key: &str) -> PutRequest {
+    PutRequest { key: key.as_bytes().to_vec().into(), ..Default::default() }
+}
+
+fn put(key: &str) -> Command {
+    Command::Put(put_request(key))
+}
+
+fn all_keys() -> RangeRequest {
+    let (key, range_end) = (b"key".to_vec().into(), b"kez".to_vec().into());
+    RangeRequest { key, range_end, ..Default::default() }
+}
+
+fn op(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+fn ranges(count: usize) -> Vec<RequestOp> {
+    vec![op(Request::RequestRange(all_keys())); count]
+}
+
+/// Runs a read that is cancelled after ten steps. It must end with the next step.
+fn assert_stops<T>(what: &str, read: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Error>) {
+    let steps = Cell::new(0);
+    let cancelled = || {
+        steps.set(steps.get() + 1);
+        steps.get() > 10
+    };
+    let result = read(&cancelled).err();
+    assert!(matches!(result, Some(Error::Cancelled)), "{what}: {result:?}");
+    assert_eq!(steps.get(), 11, "{what}: steps");
+}
+
+fn large(store: &Pipeline, request: TxnRequest) -> pipeline::LargeTxn {
+    match block_on(store.txn(request, 0)).unwrap() {
+        TxnRead::Large(txn) => txn,
+        TxnRead::Done(_) => panic!("the transaction is not large"),
+    }
+}
+
+#[test]
+fn cancelled_reads_end_with_the_next_step() {
+    let store = store();
+    let range = |request: RangeRequest| match store.range(&request).unwrap() {
+        RangeRead::Large(range) => range,
+        RangeRead::Done(_) => panic!("the range is not large"),
+    };
+    assert_stops("range", |cancelled| range(all_keys()).finish_unless(cancelled));
+    let count = RangeRequest { count_only: true, ..all_keys() };
+    assert_stops("count", |cancelled| range(count).finish_unless(cancelled));
+
+    let first = RangeRequest { limit: 1, ..all_keys() };
+    let mut pages = store.pages(first).unwrap();
+    assert!(pages.start_page().unwrap().is_none(), "the keys after the page are counted");
+    assert_stops("pages", |cancelled| pages.finish_page_unless(cancelled));
+
+    let read_only = TxnRequest { success: ranges(3), ..Default::default() };
+    assert_stops("transaction", |cancelled| large(&store, read_only).finish_unless(cancelled));
+    let put = op(Request::RequestPut(put_request("a")));
+    let success = ranges(3).into_iter().chain([put]).collect();
+    let written = large(&store, TxnRequest { success, ..Default::default() });
+    assert_stops("transaction that writes", |cancelled| written.finish_unless(cancelled));
+    assert_stops("hash", |cancelled| store.hash_unless(0, cancelled));
+
+    // Nothing is pinned any more.
+    drop(pages);
+    let revision = store.revision();
+    block_on(store.propose(Command::Compact { revision }, 0)).unwrap();
+    (0..2000).for_each(|_| drop(block_on(store.propose(self::put("other"), 0)).unwrap()));
+    assert!(store.is_collected(revision).unwrap());
+}
+
+#[test]
+fn pages_are_complete_whether_they_wait_or_not() {
+    let store = store();
+    let request = RangeRequest { limit: 2500, ..all_keys() };
+    let mut pages = store.pages(request).unwrap();
+    let mut counts = Vec::new();
+    while !pages.is_done() {
+        let page = match pages.start_page().unwrap() {
+            Some(page) => page,
+            None => pages.finish_page_unless(&|| false).unwrap(),
+        };
+        counts.push((page.kvs.len(), page.more, page.count, page.header.is_some()));
+    }
+    let last = (500, true, KEYS as i64, true);
+    assert_eq!(counts, [(1000, false, 0, false), (1000, false, 0, false), last]);
+}
+
+/// Polls a future once, which submits its command, and drops it.
+fn abandon(future: impl Future) {
+    let mut future = Box::pin(future);
+    let _ = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+}
+
+/// A transaction or deletion that still waits in the queue is not executed. A put costs less
+/// than finding out.
+#[test]
+fn abandoned_commands_that_may_take_long_are_not_executed() {
+    let store = store();
+    let before = store.revision();
+    let (key, range_end) = (b"key".to_vec().into(), b"kez".to_vec().into());
+    let delete = DeleteRangeRequest { key, range_end, prev_kv: false };
+    let written = vec![op(Request::RequestPut(put_request("b")))];
+    abandon(store.propose(Command::DeleteRange(delete.clone()), 10));
+    abandon(store.txn(TxnRequest { success: written, ..Default::default() }, 10));
+    abandon(store.propose(put("c"), 10));
+    block_on(store.propose(put("d"), 0)).unwrap();
+    assert_eq!(store.revision(), before + 2, "only the puts are executed");
+    // They no longer count as queued.
+    assert_eq!(store.status().queued_commands, 0);
+    block_on(store.propose(Command::DeleteRange(delete), 0)).unwrap();
+    assert_eq!(store.range(&all_keys()).unwrap().finish().count, 0);
+}
