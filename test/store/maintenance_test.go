@@ -343,6 +343,7 @@ func makeRoom(t *testing.T, name string, a *api) {
 
 func TestDowngradeAndMoveLeaderAsEtcd(t *testing.T) {
 	b := &both{t: t, etcd: startEtcd(t).dial(), ours: startMemEtcd(t, "--wal-mode", "none").dial()}
+	waitStorageVersion(t, b.etcd)
 	for _, version := range []string{"3.6", "3.6.0", "3.6.9", "3.5", "3.7", "3.8.0", "", "x", "3", "3.6.x", "3.6.0-rc.1", "3.6-rc"} {
 		_, _ = b.send(&pb.DowngradeRequest{Action: pb.DowngradeRequest_VALIDATE, Version: version})
 	}
@@ -364,6 +365,24 @@ func TestDowngradeAndMoveLeaderAsEtcd(t *testing.T) {
 	state, err := b.ours.maintenance.Status(t.Context(), &pb.StatusRequest{})
 	if err != nil || !state.DowngradeInfo.Enabled || state.DowngradeInfo.TargetVersion != "3.6.0" {
 		t.Fatalf("status %v, error %v; want a downgrade to 3.6.0", state, err)
+	}
+}
+
+// waitStorageVersion waits until etcd has migrated its storage from version 3.5.0, with which a new member
+// starts. A monitor checks every few seconds whether the cluster version allows it.
+func waitStorageVersion(t *testing.T, etcd *api) {
+	t.Helper()
+	for deadline := time.Now().Add(startTimeout); ; time.Sleep(10 * time.Millisecond) {
+		state, err := etcd.maintenance.Status(t.Context(), &pb.StatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state.StorageVersion == "3.7.0" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("etcd's storage version is still %q", state.StorageVersion)
+		}
 	}
 }
 

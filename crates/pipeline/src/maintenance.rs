@@ -15,6 +15,9 @@ use crate::{Error, Pipeline};
 /// An export chunk ends with the first effect that brings it to at least this size in
 /// bytes. No effect is split between chunks.
 const CHUNK_BYTES: usize = 256 << 10;
+/// Maximum number of steps in which a chunk is read on the calling thread. They visit 8,192
+/// keys or events.
+const CHUNK_STEPS: usize = 64;
 /// An export keeps its history readable until `EXPORT_GRACE` after its start, plus one
 /// second for each `EXPORT_BYTES_PER_SECOND` bytes that the client has taken. After that,
 /// a compaction can end the export with the error that the revision is compacted.
@@ -129,6 +132,7 @@ impl Pipeline {
                     effects,
                     pin,
                     started,
+                    payload: Vec::new(),
                     returned_bytes: 0,
                     estimated_bytes,
                     revision,
@@ -154,6 +158,8 @@ pub struct Export {
     effects: std::vec::IntoIter<Effect>,
     pin: Pin,
     started: Instant,
+    /// The part of the next chunk that was read.
+    payload: Vec<u8>,
     /// Bytes returned so far.
     returned_bytes: u64,
     /// Estimated size of all chunks in bytes.
@@ -190,27 +196,60 @@ impl Export {
         Ok(more)
     }
 
-    /// Returns the next chunk; `None` at the end of the export.
-    fn next_chunk(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        let mut payload = Vec::with_capacity(CHUNK_BYTES + CHUNK_BYTES / 4);
-        while payload.len() < CHUNK_BYTES {
-            match self.effects.next() {
-                Some(effect) => effect.encode(&mut payload),
-                None if self.refill()? => {}
-                None => break,
+    /// Continues to read the next chunk, in a bounded number of steps. Returns whether it is
+    /// complete, so that [`Export::take_chunk`] returns it. Otherwise call
+    /// [`Export::finish_chunk_unless`] first.
+    pub fn start_chunk(&mut self) -> Result<bool, Error> {
+        for _ in 0..CHUNK_STEPS {
+            if self.step()? {
+                return Ok(true);
             }
         }
+        Ok(false)
+    }
+
+    /// Reads the rest of the next chunk. Long parts of the store may have nothing to export.
+    /// Fails when `cancelled` returns true; it is called between the steps.
+    pub fn finish_chunk_unless(&mut self, cancelled: &dyn Fn() -> bool) -> Result<(), Error> {
+        while !self.step()? {
+            pace::pause(cancelled)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the next chunk, which must be complete; `None` at the end of the export.
+    pub fn take_chunk(&mut self) -> Option<Vec<u8>> {
+        let payload = std::mem::take(&mut self.payload);
         self.returned_bytes += payload.len() as u64;
         let extension = Duration::from_secs(self.returned_bytes / EXPORT_BYTES_PER_SECOND);
         self.pin.extend(self.started + EXPORT_GRACE + extension);
-        Ok(Some(payload).filter(|payload| !payload.is_empty()))
+        Some(payload).filter(|payload| !payload.is_empty())
+    }
+
+    /// Encodes the effects that were read, and then reads some more unless the chunk is
+    /// complete. Returns whether it is.
+    fn step(&mut self) -> Result<bool, Error> {
+        if self.payload.capacity() == 0 {
+            self.payload.reserve(CHUNK_BYTES + CHUNK_BYTES / 4);
+        }
+        while self.payload.len() < CHUNK_BYTES {
+            match self.effects.next() {
+                Some(effect) => effect.encode(&mut self.payload),
+                None => return self.refill().map(|more| !more),
+            }
+        }
+        Ok(true)
     }
 }
 
 impl Iterator for Export {
     type Item = Result<Vec<u8>, Error>;
 
+    /// Reads the next chunk. It blocks.
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_chunk().transpose()
+        match self.finish_chunk_unless(&|| false) {
+            Ok(()) => self.take_chunk().map(Ok),
+            Err(error) => Some(Err(error)),
+        }
     }
 }

@@ -85,8 +85,14 @@ fn cancelled_reads_end_with_the_next_step() {
     assert_stops("transaction that writes", |cancelled| written.finish_unless(cancelled));
     assert_stops("hash", |cancelled| store.hash_unless(0, cancelled));
 
+    // A store that was never compacted exports its keys as events, after it has visited them
+    // all once for nothing.
+    let mut export = store.export_unless(&|| false).unwrap();
+    assert!(!export.start_chunk().unwrap(), "the keys have not been visited");
+    assert_stops("export", |cancelled| export.finish_chunk_unless(cancelled));
+
     // Nothing is pinned any more.
-    drop(pages);
+    drop((pages, export));
     let revision = store.revision();
     block_on(store.propose(Command::Compact { revision }, 0)).unwrap();
     (0..2000).for_each(|_| drop(block_on(store.propose(self::put("other"), 0)).unwrap()));

@@ -33,19 +33,36 @@ impl Api {
         let export = export.map_err(status::from_pipeline)?;
         tracing::info!(revision = export.revision(), "sending a snapshot");
         let header = self.header(export.revision());
-        let responses = SnapshotBlobs::new(export).map(move |blob| {
-            let (blob, remaining_bytes) = blob?;
+        let respond = move |(blob, remaining_bytes): (Vec<u8>, u64)| {
             let version = STORAGE_VERSION.to_owned();
-            Ok(SnapshotResponse { header, remaining_bytes, blob: blob.into(), version })
-        });
-        Ok(stream::iter(responses))
+            SnapshotResponse { header, remaining_bytes, blob: blob.into(), version }
+        };
+        let next = move |blobs| next_blob(blobs, admission.clone());
+        Ok(stream::try_unfold(SnapshotBlobs::new(export), next).map_ok(respond))
     }
 }
 
-/// Iterates over the blobs of a snapshot. Each has an estimate of the bytes after it.
+/// Returns the next blob, and an estimate of the bytes after it. A blob for which much of the
+/// store has to be visited is read on a blocking thread.
+async fn next_blob(
+    mut blobs: SnapshotBlobs,
+    admission: Admission,
+) -> Result<Option<((Vec<u8>, u64), SnapshotBlobs)>, Status> {
+    if !blobs.start().map_err(status::from_pipeline)? {
+        let read = move |cancelled: &Cancelled| {
+            blobs.export.finish_chunk_unless(&|| cancelled.is_set()).map(|()| blobs)
+        };
+        let read = admission.run_slow(SMALL_REQUEST_BYTES, read).await?;
+        blobs = read.map_err(status::from_pipeline)?;
+    }
+    Ok(blobs.next().map(|blob| (blob, blobs)))
+}
+
+/// The blobs of a snapshot. Each has an estimate of the bytes after it. Before each call of
+/// `next`, the next chunk of the export must be complete.
 struct SnapshotBlobs {
     export: Export,
-    /// `None` after the end of the content, or after an error.
+    /// `None` after the end of the content.
     exporter: Option<Exporter>,
     /// Blobs to return before the next chunk is exported.
     pending: Vec<Vec<u8>>,
@@ -56,30 +73,34 @@ impl SnapshotBlobs {
         let (exporter, first) = Exporter::new();
         SnapshotBlobs { export, exporter: Some(exporter), pending: vec![first] }
     }
+
+    /// Starts to read the next blob. Returns whether it is complete.
+    fn start(&mut self) -> Result<bool, pipeline::Error> {
+        match self.pending.is_empty() && self.exporter.is_some() {
+            true => self.export.start_chunk(),
+            false => Ok(true),
+        }
+    }
 }
 
 impl Iterator for SnapshotBlobs {
-    type Item = Result<(Vec<u8>, u64), Status>;
+    type Item = (Vec<u8>, u64);
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(blob) = self.pending.pop() {
             let remaining = if self.exporter.is_some() { self.export.remaining_bytes() } else { 0 };
-            return Some(Ok((blob, remaining)));
+            return Some((blob, remaining));
         }
         let exporter = self.exporter.as_mut()?;
-        match self.export.next() {
-            Some(Ok(payload)) => {
+        match self.export.take_chunk() {
+            Some(payload) => {
                 let blob = exporter.encode_chunk(&payload);
-                Some(Ok((blob, self.export.remaining_bytes())))
-            }
-            Some(Err(error)) => {
-                self.exporter = None;
-                Some(Err(status::from_pipeline(error)))
+                Some((blob, self.export.remaining_bytes()))
             }
             None => {
                 let (end, hash) = self.exporter.take()?.finish();
                 self.pending.push(hash);
-                Some(Ok((end, 0)))
+                Some((end, 0))
             }
         }
     }
