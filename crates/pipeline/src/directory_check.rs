@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use data_dir::{DataDir, Identity};
 use mvcc::Stats;
-use snapshot::{ForeignFile, Generation};
+use snapshot::{ForeignFile, Generation, Snapshots};
 use wal::{LogReport, OsMedium};
 
 use crate::OpenError;
-use crate::recovery_base::{self, RecoveryBase};
+use crate::recovery_base::{self, DamagedSnapshot, RecoveryBase};
 use crate::store_builder::StoreBuilder;
 use crate::store_recovery;
 
@@ -18,8 +18,13 @@ pub struct DirectoryReport {
     /// The IDs of the store.
     pub identity: Identity,
     /// The path of each snapshot, its size in bytes, and the covered record; the newest is
-    /// the last. Only the newest was read.
+    /// the last.
     pub snapshots: Vec<(PathBuf, u64, u64)>,
+    /// The damage of the newest snapshot, if the one before it and the log contain all of it.
+    /// A server then starts without it.
+    pub damaged_newest: Option<String>,
+    /// Why the snapshot before the newest could not replace the newest, if it exists.
+    pub damaged_older: Option<String>,
     /// The files in the snapshot directory that are not of this store.
     pub foreign_files: Vec<ForeignFile>,
     /// The log after the snapshot.
@@ -47,11 +52,13 @@ pub fn check(
     let snapshots = recovery_base::inspect(&dir, snapshot_dir)?;
     let base = RecoveryBase::find(&dir, &snapshots)?;
     let medium = OsMedium::inspect(dir.log_dir());
-    let bytes = store_recovery::files_bytes(&dir, base.newest.as_ref());
-    let (builder, log) = StoreBuilder::build(bytes, |visit| {
-        let covered = base.load(&snapshots, boot_id, &mut *visit)?;
-        Ok(wal::check(&medium, covered, visit).map_err(|error| base.explain(error))?)
-    })?;
+    let build = |base: &RecoveryBase| {
+        StoreBuilder::build(store_recovery::files_bytes(&dir, base.newest.as_ref()), |visit| {
+            let covered = base.load(&snapshots, boot_id, &mut *visit)?;
+            Ok(wal::check(&medium, covered, visit).map_err(|error| base.explain(error))?)
+        })
+    };
+    let (base, (builder, log)) = base.build_with_fallback(&dir, &snapshots, build)?;
     base.require_snapshot(log.next)?;
     let describe = |Generation { path, covered, .. }: Generation| {
         let bytes = path.metadata().map_or(0, |metadata| metadata.len());
@@ -62,11 +69,33 @@ pub fn check(
     Ok(DirectoryReport {
         identity: dir.identity(),
         snapshots: snapshots.generations()?.into_iter().map(describe).collect(),
+        damaged_newest: base.damaged.as_ref().map(|damaged| {
+            let DamagedSnapshot { generation, offset, reason } = damaged;
+            format!("{} is corrupt at offset {offset}: {reason}", generation.path.display())
+        }),
+        damaged_older: verify_older(&dir, &snapshots, &base)?.err(),
         foreign_files: snapshots.foreign_files()?,
         log,
         revision,
         compacted,
         stats: store.stats(),
         restart: resumption.restart_revision,
+    })
+}
+
+/// Verifies the snapshot before the newest, if there is one, and the log between them.
+fn verify_older(
+    dir: &DataDir,
+    snapshots: &Snapshots,
+    base: &RecoveryBase,
+) -> Result<Result<(), String>, OpenError> {
+    let generations = snapshots.generations()?;
+    let newest = base.newest.as_ref();
+    let is_older = |older: &&Generation| newest.is_some_and(|base| older.covered < base.covered);
+    Ok(match (generations.iter().rev().find(is_older), newest) {
+        (Some(older), Some(newest)) => {
+            recovery_base::verify_replacement(dir, snapshots, older, newest.covered)
+        }
+        _ => Ok(()),
     })
 }

@@ -7,10 +7,10 @@ use data_dir::DataDir;
 use files::Error;
 use mvcc::{Effect, LogDurability};
 use snapshot::{Generation, Snapshots};
-use wal::Covered;
+use wal::{Covered, OsMedium};
 
-use crate::continuity;
 use crate::store_builder::Visit;
+use crate::{OpenError, continuity};
 
 /// Returns the directory of the snapshots; `chosen` overrides the default.
 pub(crate) fn snapshot_directory(dir: &DataDir, chosen: Option<PathBuf>) -> PathBuf {
@@ -28,6 +28,16 @@ pub(crate) struct RecoveryBase {
     pub(crate) newest: Option<Generation>,
     /// A newer snapshot that the manifest lists, but that does not exist.
     pub(crate) missing: Option<PathBuf>,
+    /// A newer snapshot that is damaged. `newest` and the log contain all of it.
+    pub(crate) damaged: Option<DamagedSnapshot>,
+}
+
+/// A snapshot that is damaged.
+pub(crate) struct DamagedSnapshot {
+    pub(crate) generation: Generation,
+    /// Where the damage is.
+    pub(crate) offset: u64,
+    pub(crate) reason: String,
 }
 
 impl RecoveryBase {
@@ -44,7 +54,61 @@ impl RecoveryBase {
                 return Err(Error::SnapshotsElsewhere { path, found });
             }
         }
-        Ok(RecoveryBase { newest, missing })
+        Ok(RecoveryBase { newest, missing, damaged: None })
+    }
+
+    /// Calls `build`. If it fails because the newest snapshot is damaged, calls it again with
+    /// the snapshot before, provided that this one and the log contain everything. Also
+    /// returns the base that was used.
+    pub(crate) fn build_with_fallback<T>(
+        self,
+        dir: &DataDir,
+        snapshots: &Snapshots,
+        mut build: impl FnMut(&RecoveryBase) -> Result<T, OpenError>,
+    ) -> Result<(RecoveryBase, T), OpenError> {
+        let error = match build(&self) {
+            Ok(built) => return Ok((self, built)),
+            Err(error) => error,
+        };
+        let base = match (error, self.newest) {
+            (OpenError::Files(Error::Corrupt { file, offset, reason }), Some(newest))
+                if file == newest.path =>
+            {
+                let missing = self.missing;
+                let (generation, reason) = (newest, reason);
+                let damaged = DamagedSnapshot { generation, offset, reason };
+                RecoveryBase::before(dir, snapshots, damaged, missing)?
+            }
+            (error, _) => return Err(error),
+        };
+        let built = build(&base)?;
+        Ok((base, built))
+    }
+
+    /// Returns the base with the snapshot before a damaged one. Fails with the damage if this
+    /// snapshot and the log do not contain everything.
+    fn before(
+        dir: &DataDir,
+        snapshots: &Snapshots,
+        damaged: DamagedSnapshot,
+        missing: Option<PathBuf>,
+    ) -> Result<RecoveryBase, Error> {
+        let covered = damaged.generation.covered;
+        let corrupt = |reason: String| {
+            let (file, offset) = (damaged.generation.path.clone(), damaged.offset);
+            Error::Corrupt { file, offset, reason }
+        };
+        let mut older = snapshots.generations()?;
+        older.retain(|generation| generation.covered < covered);
+        let Some(before) = older.pop() else { return Err(corrupt(damaged.reason)) };
+        match verify_replacement(dir, snapshots, &before, covered) {
+            Ok(()) => Ok(RecoveryBase { newest: Some(before), missing, damaged: Some(damaged) }),
+            Err(why) => {
+                let reason = &damaged.reason;
+                let why = format!("{reason}, and the snapshot before it cannot replace it ({why})");
+                Err(corrupt(why))
+            }
+        }
     }
 
     /// Passes the chunks of the snapshot to `visit`. Returns the covered record, and whether
@@ -83,6 +147,29 @@ impl RecoveryBase {
             (None, Some(path)) if next == 1 => Err(Error::MissingSnapshot { path: path.clone() }),
             _ => Ok(()),
         }
+    }
+}
+
+/// Verifies that the snapshot `before` and the log after it are undamaged and contain all
+/// records up to `covered`, so that they could replace a snapshot that covers this record.
+pub(crate) fn verify_replacement(
+    dir: &DataDir,
+    snapshots: &Snapshots,
+    before: &Generation,
+    covered: u64,
+) -> Result<(), String> {
+    let describe = |error: Error| match error {
+        Error::Corrupt { file, offset, reason } => {
+            format!("{} is corrupt at offset {offset}: {reason}", file.display())
+        }
+        other => other.to_string(),
+    };
+    snapshots.load(before, |_| Ok(())).map_err(describe)?;
+    let medium = OsMedium::inspect(dir.log_dir());
+    let log = wal::check(&medium, before.covered, |_| Ok(())).map_err(describe)?;
+    match log.next > covered {
+        true => Ok(()),
+        false => Err(format!("the log ends with record {}", log.next - 1)),
     }
 }
 

@@ -63,8 +63,8 @@ impl Repair {
     ) -> Result<Option<Repair>, OpenError> {
         let mut damage = Vec::new();
         match check(data_dir, snapshot_dir.clone(), boot_id) {
-            Ok(_) => return Ok(None),
-            Err(OpenError::Files(Error::Corrupt { .. })) => {}
+            Ok(report) if report.damaged_newest.is_none() => return Ok(None),
+            Ok(_) | Err(OpenError::Files(Error::Corrupt { .. })) => {}
             Err(OpenError::Files(error @ Error::ShortLog { .. })) => damage.push(describe(&error)),
             Err(other) => return Err(other),
         }

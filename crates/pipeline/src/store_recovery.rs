@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use data_dir::DataDir;
+use data_dir::{DataDir, unused_damaged_name};
 use mvcc::Store;
 use snapshot::{Generation, Snapshots};
 use wal::{Log, Medium, OsMedium};
 
 use crate::continuity::Resumption;
-use crate::recovery_base::{RecoveryBase, snapshot_directory};
+use crate::recovery_base::{DamagedSnapshot, RecoveryBase, snapshot_directory};
 use crate::store_builder::StoreBuilder;
 use crate::{OpenError, PipelineOptions};
 
@@ -45,15 +45,21 @@ pub(crate) fn recover(
     let snapshots = Snapshots::open(directory, dir.manifest(), dir.identity())?;
     let base = RecoveryBase::find(dir, &snapshots)?;
     warn_of_other_files(&snapshots, &base)?;
-    let bytes = files_bytes(dir, base.newest.as_ref());
-    let (builder, (covered, log, recovered)) = StoreBuilder::build(bytes, |visit| {
-        let covered = base.load(&snapshots, &options.boot_id, &mut *visit)?;
-        let opened = Log::open(medium, options.log_options(), covered, visit);
-        let (log, recovered) = opened.map_err(|error| base.explain(error))?;
-        Ok((covered.record, log, recovered))
-    })?;
+    let mut medium = Some(medium);
+    let build = |base: &RecoveryBase| {
+        StoreBuilder::build(files_bytes(dir, base.newest.as_ref()), |visit| {
+            let covered = base.load(&snapshots, &options.boot_id, &mut *visit)?;
+            let medium = medium.take().expect("the log is opened once");
+            let opened = Log::open(medium, options.log_options(), covered, visit);
+            let (log, recovered) = opened.map_err(|error| base.explain(error))?;
+            Ok((covered.record, log, recovered))
+        })
+    };
+    let (base, (builder, (covered, log, recovered))) =
+        base.build_with_fallback(dir, &snapshots, build)?;
     base.require_snapshot(log.last() + 1)?;
     adopt(&snapshots, &base)?;
+    set_damaged_aside(&snapshots, &base)?;
     if let Some(write) = &recovered.unfinished_write {
         tracing::warn!(
             file = %write.file.display(),
@@ -114,6 +120,27 @@ fn adopt(snapshots: &Snapshots, base: &RecoveryBase) -> Result<(), files::Error>
             Ok(())
         }
         adopted => adopted,
+    }
+}
+
+/// Renames a damaged snapshot that was not needed, so that the next snapshots do not count it
+/// as a generation. On a full disk, it stays listed.
+fn set_damaged_aside(snapshots: &Snapshots, base: &RecoveryBase) -> Result<(), files::Error> {
+    let Some(DamagedSnapshot { generation, offset, reason }) = &base.damaged else {
+        return Ok(());
+    };
+    let renamed = unused_damaged_name(&generation.path);
+    let (file, kept_as) = (generation.path.display(), renamed.display());
+    tracing::warn!(
+        %file, offset, reason, %kept_as,
+        "the newest snapshot is damaged; recovered the store from the snapshot before it and the log, nothing is lost"
+    );
+    match snapshots.set_aside(generation, &renamed) {
+        Err(error) if error.is_disk_full() => {
+            tracing::warn!(%error, "could not write the list of snapshots");
+            Ok(())
+        }
+        set_aside => set_aside,
     }
 }
 

@@ -190,15 +190,23 @@ proptest! {
             // The damage changed no data that recovery needs: opening loses nothing.
             Ok(None) => {
                 prop_assert!(checked.is_ok());
-                let pipeline = open(dir.path()).unwrap();
-                let left = content(&pipeline);
-                prop_assert_eq!(&left, written);
-                prop_assert!(pipeline.revision() >= *revision);
+                opens_without_loss(dir.path(), written, *revision, newest_damaged)?;
             }
             Ok(Some(plan)) => {
-                prop_assert!(is_damage(checked));
                 drop(plan);
-                prop_assert!(is_damage(open(dir.path())));
+                match checked {
+                    // The snapshot before replaces the damaged one.
+                    Ok(report) => {
+                        prop_assert!(report.damaged_newest.is_some());
+                        let copy = tempfile::tempdir().unwrap();
+                        copy_all(dir.path(), copy.path());
+                        opens_without_loss(copy.path(), written, *revision, newest_damaged)?;
+                    }
+                    damaged => {
+                        prop_assert!(is_damage(damaged));
+                        prop_assert!(is_damage(open(dir.path())));
+                    }
+                }
                 // A failed open does not change the files.
                 let plan = Repair::plan(dir.path(), None, BOOT).unwrap().unwrap();
                 let keys = plan.keys;
@@ -224,6 +232,27 @@ proptest! {
             Err(other) => prop_assert!(false, "unexpected error: {other}"),
         }
     }
+}
+
+/// Opens a directory and compares its content with what was written. Exception: without its
+/// end, the newest segment looks like one whose last write was interrupted.
+fn opens_without_loss(
+    dir: &Path,
+    written: &BTreeMap<String, u32>,
+    revision: i64,
+    newest_damaged: bool,
+) -> Result<(), TestCaseError> {
+    let pipeline = open(dir).unwrap();
+    let left = content(&pipeline);
+    if newest_damaged {
+        for (key, number) in &left {
+            prop_assert!(*number <= written[key] && (written[key] - number) % 23 == 0);
+        }
+        return Ok(());
+    }
+    prop_assert_eq!(&left, written);
+    prop_assert!(pipeline.revision() >= revision);
+    Ok(())
 }
 
 /// A repair renames the damaged files, and does not change their content.

@@ -311,12 +311,18 @@ fn a_snapshot_beyond_the_log_needs_an_allowed_loss() {
     }
 }
 
-/// Two snapshots are kept, and the log after the older one. So nothing is lost if the
-/// newer one is damaged.
-#[test]
-fn a_damaged_snapshot_is_repaired_from_the_generation_before() {
-    let root = tempfile::tempdir().unwrap();
-    let store = TestStore::new(root.path(), "a", WalMode::Buffered);
+/// Flips a bit in the middle of a file. Returns its new content.
+fn damage(path: &Path) -> Vec<u8> {
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(path, &bytes).unwrap();
+    bytes
+}
+
+/// A store that was stopped after its fifth snapshot, its content and its revision.
+fn store_with_two_snapshots(root: &Path) -> (TestStore, Vec<(String, i64)>, i64) {
+    let store = TestStore::new(root, "a", WalMode::Buffered);
     let pipeline = store.open().unwrap();
     for round in 0..5 {
         store.write_until_snapshot(&pipeline, &format!("{round}-"));
@@ -325,25 +331,100 @@ fn a_damaged_snapshot_is_repaired_from_the_generation_before() {
     drop(pipeline);
     let snapshots = paths(store.snapshots(), "snap");
     assert_eq!(snapshots.len(), 2, "{snapshots:?}");
-    let newest = snapshots.last().unwrap();
-    let mut bytes = fs::read(newest).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(newest, &bytes).unwrap();
-    let error = refusal(store.open());
-    assert!(error.contains("is corrupt"), "unexpected error: {error}");
+    (store, written, revision)
+}
+
+/// Two snapshots are kept, and the log after the older one. So nothing is lost if the newer
+/// one is damaged.
+#[test]
+fn a_damaged_snapshot_is_replaced_by_the_generation_before() {
+    let root = tempfile::tempdir().unwrap();
+    let (store, written, revision) = store_with_two_snapshots(root.path());
+    let newest = paths(store.snapshots(), "snap").pop().unwrap();
+    let bytes = damage(&newest);
+    let report = store.check().unwrap();
+    assert!(report.damaged_newest.unwrap().contains("is corrupt at offset"));
+    assert_eq!((report.damaged_older, report.revision), (None, revision));
+    let pipeline = store.open().unwrap();
+    assert_eq!((content(&pipeline), pipeline.revision()), (written, revision));
+    // The damaged snapshot no longer counts as a generation.
+    let set_aside = newest.with_extension("snap.damaged");
+    assert!(fs::read(&set_aside).unwrap() == bytes && !newest.exists());
+    for round in 5..8 {
+        store.write_until_snapshot(&pipeline, &format!("{round}-"));
+    }
+    let written = content(&pipeline);
+    drop(pipeline);
+    assert_eq!(paths(store.snapshots(), "snap").len(), 2);
+    let report = store.check().unwrap();
+    assert_eq!((report.damaged_newest, report.damaged_older), (None, None));
+    assert_eq!(content(&store.open().unwrap()), written);
+}
+
+/// A server refuses to start if the generation before cannot replace the damaged snapshot,
+/// and says why.
+#[test]
+fn a_damaged_snapshot_is_refused_if_nothing_replaces_it() {
+    for (what, expected) in [("snap", "is corrupt at offset"), ("log", "begins with record")] {
+        let root = tempfile::tempdir().unwrap();
+        let (store, ..) = store_with_two_snapshots(root.path());
+        let snapshots = paths(store.snapshots(), "snap");
+        damage(&snapshots[1]);
+        match what {
+            "snap" => drop(damage(&snapshots[0])),
+            _ => fs::remove_file(&paths(&store.options.data_dir.join("wal"), "wal")[0]).unwrap(),
+        }
+        let before = all_files(root.path());
+        for error in [refusal(store.open()), store.check().unwrap_err().to_string()] {
+            let newest = snapshots[1].display().to_string();
+            assert!(error.starts_with(&newest), "unexpected error: {error}");
+            let why = "and the snapshot before it cannot replace it (";
+            assert!(error.contains(why) && error.contains(expected), "unexpected error: {error}");
+            assert!(error.contains("mem_etcd repair"), "unexpected error: {error}");
+        }
+        let changed = |(path, content): (&PathBuf, &Vec<u8>)| fs::read(path).unwrap() != *content;
+        assert!(!before.iter().any(changed), "a refused start has changed files");
+        assert!(store.plan_repair().unwrap().is_some());
+    }
+}
+
+/// A server does not need the older snapshot. But a check says that it is damaged, or that
+/// the log between the two is.
+#[test]
+fn the_older_snapshot_is_verified() {
+    for part in ["snap", "wal"] {
+        let root = tempfile::tempdir().unwrap();
+        let (store, written, _) = store_with_two_snapshots(root.path());
+        assert_eq!(store.check().unwrap().damaged_older, None);
+        match part {
+            "snap" => drop(damage(&paths(store.snapshots(), "snap")[0])),
+            _ => fs::remove_file(&paths(&store.options.data_dir.join("wal"), "wal")[0]).unwrap(),
+        }
+        let report = store.check().unwrap();
+        assert_eq!(report.damaged_newest, None);
+        assert!(report.damaged_older.is_some(), "{part}");
+        assert!(store.plan_repair().unwrap().is_none(), "{part}: nothing that is used is damaged");
+        let pipeline = store.open().unwrap();
+        assert_eq!(content(&pipeline), written);
+        // The next snapshot makes both generations good again.
+        store.write_until_snapshot(&pipeline, "later");
+        drop(pipeline);
+        assert_eq!(store.check().unwrap().damaged_older, None, "{part}");
+    }
+}
+
+/// A repair loses nothing either.
+#[test]
+fn a_damaged_snapshot_is_repaired_from_the_generation_before() {
+    let root = tempfile::tempdir().unwrap();
+    let (store, written, revision) = store_with_two_snapshots(root.path());
+    let bytes = damage(&paths(store.snapshots(), "snap")[1]);
     let plan = store.plan_repair().unwrap().unwrap();
     assert_eq!(plan.revision, revision, "changes are lost");
     let set_aside = plan.carry_out().unwrap();
     assert!(set_aside.iter().any(|path| fs::read(path).is_ok_and(|content| content == bytes)));
     assert!(store.plan_repair().unwrap().is_none());
-    let pipeline = store.open().unwrap();
-    assert_eq!(content(&pipeline), written);
-    for round in 5..7 {
-        store.write_until_snapshot(&pipeline, &format!("{round}-"));
-    }
-    drop(pipeline);
-    assert_eq!(paths(store.snapshots(), "snap").len(), 2);
+    assert_eq!(content(&store.open().unwrap()), written);
 }
 
 /// `mem_etcd check`, and `mem_etcd repair` without --yes, change no file.

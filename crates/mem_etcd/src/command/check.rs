@@ -11,8 +11,9 @@ use crate::host;
 
 /// Read and verify a data directory, and print what it contains.
 ///
-/// Changes nothing. The directory must not be in use by a server. The exit code is 0 if
-/// there is no damage, and 1 otherwise.
+/// Changes nothing. The directory must not be in use by a server. The exit code is 1 if
+/// there is damage. It is 0 if only the older of two snapshots is damaged, which is a
+/// warning: a server does not need this snapshot.
 #[derive(Args, Debug)]
 pub struct Check {
     /// Path to the data directory.
@@ -28,7 +29,10 @@ impl Check {
     pub fn run(self) -> Result<ExitCode> {
         let report = pipeline::check(&self.data_dir, self.snapshot_dir, &host::boot_id())?;
         print!("{}", format_report(&report));
-        Ok(ExitCode::SUCCESS)
+        Ok(match report.damaged_newest {
+            None => ExitCode::SUCCESS,
+            Some(_) => ExitCode::FAILURE,
+        })
     }
 }
 
@@ -67,15 +71,36 @@ fn format_report(report: &DirectoryReport) -> String {
         stats.live_keys, stats.live_bytes
     ));
     lines.push(format!("leases     {}", stats.leases));
-    lines.push("no damage found\n".into());
-    lines.join("\n")
+    lines.extend(format_damage(report));
+    lines.join("\n") + "\n"
 }
 
-/// Describes the snapshots, the newest first. The older one is not read.
+/// Describes the damage of the snapshots, or says that there is none.
+fn format_damage(report: &DirectoryReport) -> Vec<String> {
+    let newest = report.damaged_newest.iter().map(|damage| {
+        format!(
+            "damaged    {damage}; a server will start from the snapshot before it and the log, nothing is lost"
+        )
+    });
+    let older = report.damaged_older.iter().map(|damage| {
+        format!(
+            "warning    {damage}; a server does not need it, but it could not replace the newest snapshot; the next snapshot of the server removes it"
+        )
+    });
+    let lines: Vec<_> = newest.chain(older).collect();
+    if lines.is_empty() { vec!["no damage found".into()] } else { lines }
+}
+
+/// Describes the snapshots, the newest first.
 fn format_snapshots(report: &DirectoryReport) -> Vec<String> {
     let newest_first = report.snapshots.iter().rev();
     let describe = |(number, (file, bytes, covered)): (usize, &(PathBuf, u64, u64))| {
-        let note = if number == 0 { "" } else { ", not needed and not read" };
+        let note = match (number, &report.damaged_newest, &report.damaged_older) {
+            (0, None, _) | (1, Some(_), _) => "",
+            (0, Some(_), _) => ", damaged",
+            (1, None, None) => ", intact but not needed",
+            _ => ", not needed",
+        };
         format!("snapshot   {}, {bytes} bytes, up to record {covered}{note}", file.display())
     };
     match report.snapshots.is_empty() {
