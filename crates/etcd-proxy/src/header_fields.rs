@@ -22,14 +22,18 @@ pub fn strip_padding_and_priority(block: &mut Vec<u8>, head: Head) -> Option<()>
     Some(())
 }
 
+/// Maximum size of a stored path or message in bytes. The rest is cut off: an observer keeps one
+/// of each per stream in progress, and the peers choose them.
+const MAX_TEXT_BYTES: usize = 1024;
+
 /// The header fields that traces contain.
 #[derive(Default)]
 pub struct Fields {
-    /// The value of `:path`: the gRPC method.
+    /// The value of `:path`: the gRPC method. At most [`MAX_TEXT_BYTES`] bytes.
     pub path: Vec<u8>,
     /// The value of `grpc-status`.
     pub code: Option<u32>,
-    /// The decoded value of `grpc-message`.
+    /// The decoded value of `grpc-message`. At most [`MAX_TEXT_BYTES`] encoded bytes.
     pub message: String,
 }
 
@@ -37,14 +41,18 @@ impl Fields {
     /// Stores a header field if traces contain it.
     pub fn add(&mut self, name: &[u8], value: &[u8]) {
         match name {
-            b":path" => self.path = value.to_vec(),
+            b":path" => self.path = cut(value).to_vec(),
             b"grpc-status" => {
                 self.code = std::str::from_utf8(value).ok().and_then(|code| code.parse().ok());
             }
-            b"grpc-message" => self.message = percent_decoded(value),
+            b"grpc-message" => self.message = percent_decoded(cut(value)),
             _ => {}
         }
     }
+}
+
+fn cut(value: &[u8]) -> &[u8] {
+    &value[..value.len().min(MAX_TEXT_BYTES)]
 }
 
 /// Decodes `grpc-message`, which encodes a percent sign and all bytes other than printable

@@ -82,6 +82,11 @@ impl Metrics {
         self.in_flight.inc();
     }
 
+    /// Number of calls and streams in progress, over all connections.
+    pub fn calls_in_flight(&self) -> i64 {
+        self.in_flight.get()
+    }
+
     /// Counts the end of a call or stream.
     pub fn call_ended(&self) {
         self.in_flight.dec();

@@ -22,12 +22,17 @@ use crate::tracked_stream::TrackedStream;
 
 /// Maximum size of a header block in bytes. A larger block ends the recording of its
 /// connection.
-const MAX_BLOCK_BYTES: usize = 1 << 20;
+const MAX_BLOCK_BYTES: usize = 64 << 10;
+/// Maximum size of the decoded header fields of a block in bytes, as RFC 9113 counts them. More
+/// end the recording: a byte of a block can stand for a field of any size.
+const MAX_LIST_BYTES: usize = 64 << 10;
+/// What RFC 9113 adds to the size of each field.
+const FIELD_OVERHEAD: usize = 32;
 /// Maximum size of the HPACK dynamic table in bytes.
-const HEADER_TABLE_BYTES: usize = 1 << 20;
-/// Maximum number of concurrently tracked HTTP/2 streams of a connection. Further streams
+const HEADER_TABLE_BYTES: usize = 64 << 10;
+/// Maximum number of concurrently tracked HTTP/2 streams of all connections. Further streams
 /// are forwarded, but neither counted nor recorded.
-const MAX_STREAMS: usize = 1 << 20;
+const MAX_STREAMS: i64 = 1 << 18;
 /// Maximum number of interned method names per connection.
 const MAX_METHODS: usize = 256;
 
@@ -149,10 +154,20 @@ impl Tap {
         let ends = direction.ends_stream;
         let mut fields = Fields::default();
         let Direction { headers, block, .. } = direction;
-        let decoded = headers.decode(block, |name, value| fields.add(name, value));
+        let mut left = Some(MAX_LIST_BYTES);
+        let decoded = headers.decode_while(block, |name, value| {
+            left =
+                left.and_then(|left| left.checked_sub(name.len() + value.len() + FIELD_OVERHEAD));
+            if left.is_some() {
+                fields.add(name, value);
+            }
+            left.is_some()
+        });
         block.clear();
-        if decoded.is_err() {
-            self.stop_recording("header block cannot be decoded");
+        match decoded {
+            Ok(true) => {}
+            Ok(false) => self.stop_recording("header fields are too large"),
+            Err(_) => self.stop_recording("header block cannot be decoded"),
         }
         if self.recorder.is_some() {
             self.add_header_fields(side, stream, fields, now);
@@ -184,7 +199,7 @@ impl Tap {
     /// Starts to track a stream. Does nothing if the stream is already tracked: the header
     /// block then contains trailers.
     fn start_stream(&mut self, number: u32, now: Instant) {
-        if self.streams.contains_key(&number) || self.streams.len() >= MAX_STREAMS {
+        if self.streams.contains_key(&number) || self.metrics.calls_in_flight() >= MAX_STREAMS {
             return;
         }
         self.metrics.call_started();
@@ -368,6 +383,69 @@ mod tests {
         tap.observe(Side::Client, &frame(1, flag::END_HEADERS, 3, &[0x80]));
         drop(tap);
         assert!(metrics.render().unwrap().contains("etcd_proxy_calls_in_flight 0"));
+    }
+
+    /// A header block in which one byte stands for 4,000.
+    fn bomb(fields: usize) -> Vec<u8> {
+        // A literal that is added to the table. 127 + 0x21 + (0x1e << 7) = 4,000 bytes
+        let mut block = vec![0x40, 1, b'a', 0x7f, 0xa1, 0x1e];
+        block.extend([b'b'; 4000]);
+        // The newest entry of the dynamic table has the index 62.
+        block.extend(vec![0x80 | 62; fields]);
+        block
+    }
+
+    #[test]
+    fn decoded_header_fields_are_bounded() {
+        for (fields, recorded) in [(10, true), (20, false)] {
+            let (mut tap, _events, _) = test_tap();
+            let block = [literal_field(":path", "/a/B"), bomb(fields)].concat();
+            tap.observe(Side::Client, &frame(1, flag::END_HEADERS, 1, &block));
+            assert_eq!(tap.recorder.is_some(), recorded, "{fields} fields of 4 KB");
+        }
+        // A million fields of 4 KB would take seconds.
+        let (mut tap, _events, _) = test_tap();
+        for _ in 0..20 {
+            tap.observe(Side::Client, &frame(1, 0, 1, &bomb(50_000)));
+            assert!(tap.client.block.capacity() <= 2 * MAX_BLOCK_BYTES);
+        }
+        assert!(tap.recorder.is_none());
+    }
+
+    #[test]
+    fn stored_paths_and_messages_are_bounded() {
+        let (mut tap, _events, _) = test_tap();
+        let long = |name: &str| {
+            let mut field = vec![0, name.len() as u8];
+            field.extend(name.bytes());
+            // 127 + 0x61 + (0x4e << 7) = 10,208 bytes
+            field.extend([0x7f, 0xe1, 0x4e]);
+            field.extend([b'x'; 10_208]);
+            field
+        };
+        tap.observe(Side::Client, &frame(1, flag::END_HEADERS, 1, &long(":path")));
+        let end = [literal_field("grpc-status", "5"), long("grpc-message")].concat();
+        tap.observe(Side::Server, &frame(1, flag::END_HEADERS, 1, &end));
+        let stream = &tap.streams[&1];
+        assert_eq!(stream.method.as_ref().map(|method| method.len()), Some(1024));
+        assert_eq!(stream.outcome.message.len(), 1024);
+    }
+
+    #[test]
+    fn tracked_streams_are_bounded_over_all_connections() {
+        let metrics = Arc::new(Metrics::new());
+        let mut taps: Vec<_> = (0..4).map(|n| Tap::new(n, metrics.clone(), None)).collect();
+        for tap in &mut taps {
+            for stream in 0..100_000 {
+                tap.observe(Side::Client, &frame(1, flag::END_HEADERS, 2 * stream + 1, &[]));
+            }
+        }
+        assert_eq!(taps.iter().map(|tap| tap.streams.len()).sum::<usize>(), MAX_STREAMS as usize);
+        // The end of a stream makes room for another one.
+        taps[0].observe(Side::Client, &frame(3, 0, 1, &[0, 0, 0, 8]));
+        taps[3].observe(Side::Client, &frame(1, flag::END_HEADERS, 200_001, &[]));
+        drop(taps);
+        assert_eq!(metrics.calls_in_flight(), 0);
     }
 
     proptest! {

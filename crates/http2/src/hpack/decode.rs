@@ -47,7 +47,7 @@ impl Decoder {
 
     /// Like [`Decoder::decode`], but stops when `field` returns false. Returns whether the
     /// whole block has been decoded. Otherwise the decoder can no longer be used.
-    pub(crate) fn decode_while(
+    pub fn decode_while(
         &mut self,
         mut block: &[u8],
         mut field: impl FnMut(&[u8], &[u8]) -> bool,
