@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use data_dir::{DataDir, Identity};
 use mvcc::{Effect, Effects, HashCursor, Store};
 use snapshot::{Import, Snapshots};
 
+use crate::recovery_base::snapshot_directory;
 use crate::snapshot_write::write_snapshot;
 use crate::store_builder::StoreBuilder;
 use crate::{OpenError, etcd_snapshot};
@@ -104,11 +105,17 @@ impl SavedSnapshot {
     }
 
     /// Writes the data directory of a new store with the identity `fresh`. `data_dir`
-    /// must be empty or missing. A server refuses the directory if the write was
+    /// must be empty or missing. The snapshot is written to `snapshot_dir` if it is set, where
+    /// files of other stores are left alone. A server refuses the directory if the write was
     /// interrupted.
-    pub fn write(&self, data_dir: &Path, fresh: Identity) -> Result<(), OpenError> {
+    pub fn write(
+        &self,
+        data_dir: &Path,
+        snapshot_dir: Option<PathBuf>,
+        fresh: Identity,
+    ) -> Result<(), OpenError> {
         DataDir::create_filled(data_dir, fresh, |dir| {
-            let writer = new_snapshots(dir)?.create(COVERED_RECORD)?;
+            let writer = new_snapshots(dir, snapshot_dir)?.create(COVERED_RECORD)?;
             write_snapshot(&self.store, Effects::new(), writer)
         })?;
         Ok(())
@@ -121,8 +128,8 @@ impl SavedSnapshot {
 }
 
 /// Opens the snapshots of a directory that is created.
-fn new_snapshots(dir: &DataDir) -> Result<Snapshots, files::Error> {
-    Snapshots::open(dir.snapshot_dir(), dir.manifest(), dir.identity())
+fn new_snapshots(dir: &DataDir, chosen: Option<PathBuf>) -> Result<Snapshots, files::Error> {
+    Snapshots::open(snapshot_directory(dir, chosen), dir.manifest(), dir.identity())
 }
 
 /// Whether the content of `file` is a bolt database, as in a snapshot of etcd.
@@ -179,15 +186,15 @@ mod tests {
         assert_eq!((status.revision, status.keys), (4, 2));
         assert_eq!(status.hash, first.hash(0).unwrap().hash);
         let target = dir.path().join("second");
-        saved.write(&target, FRESH).unwrap();
-        let again = saved.write(&target, FRESH).unwrap_err();
+        saved.write(&target, None, FRESH).unwrap();
+        let again = saved.write(&target, None, FRESH).unwrap_err();
         assert!(again.to_string().contains("is not empty"), "unexpected error: {again}");
         let second = Pipeline::open(&options("second"), FRESH).unwrap();
         assert_eq!(second.hash(3).unwrap(), first.hash(3).unwrap());
 
         saved.bump(1000).unwrap();
         assert!(saved.bump(u64::MAX).is_err());
-        saved.write(&dir.path().join("third"), FRESH).unwrap();
+        saved.write(&dir.path().join("third"), None, FRESH).unwrap();
         let third = Pipeline::open(&options("third"), FRESH).unwrap();
         let state = third.status();
         assert_eq!((state.revision, state.compacted, state.stats.live_keys), (1004, 1004, 2));
@@ -203,7 +210,7 @@ mod tests {
         let options =
             PipelineOptions { data_dir: dir.path().join("data"), ..PipelineOptions::default() };
         let stopped = DataDir::create_filled(&options.data_dir, FRESH, |dir| {
-            new_snapshots(dir)?.create(COVERED_RECORD)?.finish()?;
+            new_snapshots(dir, None)?.create(COVERED_RECORD)?.finish()?;
             Err(files::Error::Poisoned)
         });
         assert!(stopped.is_err());

@@ -217,7 +217,7 @@ proptest! {
                 prop_assert_eq!(left.len() as i64, keys);
                 // A key may be missing or have an older value, but no other value.
                 for (key, number) in &left {
-                    prop_assert!(*number <= written[key] && (written[key] - number) % 23 == 0);
+                    prop_assert!(*number <= written[key] && (written[key] - number).is_multiple_of(23));
                 }
                 let status = pipeline.status();
                 prop_assert!(status.revision > *revision && status.compacted == status.revision);
@@ -246,7 +246,7 @@ fn opens_without_loss(
     let left = content(&pipeline);
     if newest_damaged {
         for (key, number) in &left {
-            prop_assert!(*number <= written[key] && (written[key] - number) % 23 == 0);
+            prop_assert!(*number <= written[key] && (written[key] - number).is_multiple_of(23));
         }
         return Ok(());
     }

@@ -237,7 +237,7 @@ fn a_restored_store_does_not_start_without_its_snapshot() {
     drop(pipeline);
     let mut restored = TestStore::new(root.path(), "restored", WalMode::Buffered);
     let saved = SavedSnapshot::read(&file, false).unwrap();
-    saved.write(&restored.options.data_dir, restored.identity).unwrap();
+    saved.write(&restored.options.data_dir, None, restored.identity).unwrap();
     let empty = root.path().join("empty");
     restored.options.snapshot_dir = Some(empty.clone());
     let error = refusal(restored.open());

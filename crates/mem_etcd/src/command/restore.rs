@@ -24,6 +24,11 @@ pub struct Restore {
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
 
+    /// Directory for the snapshot; start the server with the same --snapshot-dir
+    /// [default: DATA_DIR/snap]
+    #[arg(long, value_name = "DIR")]
+    snapshot_dir: Option<PathBuf>,
+
     /// Number by which to raise the revision; 0 keeps the revision and the history.
     #[arg(long, default_value_t = 1_000_000_000, value_name = "COUNT")]
     bump_revision: u64,
@@ -52,7 +57,8 @@ impl Restore {
         let before = saved.revision();
         saved.bump(self.bump_revision)?;
         let id = || rand::random_range(1..=u64::MAX);
-        saved.write(&self.data_dir, Identity { cluster_id: id(), member_id: id() })?;
+        let fresh = Identity { cluster_id: id(), member_id: id() };
+        saved.write(&self.data_dir, self.snapshot_dir, fresh)?;
         let (dir, after) = (self.data_dir.display(), saved.revision());
         println!("restored {keys} keys to {dir}: revision {before} is now {after}");
         Ok(ExitCode::SUCCESS)
