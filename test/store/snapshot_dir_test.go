@@ -126,6 +126,43 @@ func TestRestoreIntoOtherSnapshotDirectory(t *testing.T) {
 	}
 }
 
+// TestRestoreWithSnapshotDirectory restores with --snapshot-dir. A server with the same flag starts with the
+// content; one without it refuses to.
+func TestRestoreWithSnapshotDirectory(t *testing.T) {
+	source := startMemEtcd(t, "--wal-mode", "none")
+	if _, err := source.dial().kv.Put(t.Context(), putRequest("key", "value")); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file, data, snapshots := filepath.Join(dir, "saved"), filepath.Join(dir, "data"), filepath.Join(dir, "snapshots")
+	if output, err := source.etcdctl("snapshot", "save", file); err != nil {
+		t.Fatal(output)
+	}
+	mustMemEtcd(t, "restore", file, "--data-dir", data, "--snapshot-dir", snapshots)
+	if found := numberedSnapshots(t, snapshots); len(found) != 1 {
+		t.Fatalf("the snapshot directory contains %v; want one snapshot", found)
+	}
+	mustMemEtcd(t, "check", "--data-dir", data, "--snapshot-dir", snapshots)
+	address := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
+	output, code := runFor(t, startTimeout, "--data-dir", data, "--listen-client-urls", address)
+	if code != 1 || !strings.Contains(output, "is --snapshot-dir the directory that was used before?") {
+		t.Fatalf("without --snapshot-dir, exit code %d: %s", code, output)
+	}
+	s := startMemEtcd(t, "--data-dir", data, "--snapshot-dir", snapshots)
+	for range 2 {
+		got := allKeys(t, s.dial())
+		if len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "value" {
+			t.Fatalf("the restored store contains %v; want one key", got)
+		}
+		s.restart()
+	}
+	// Another restore does not replace the snapshot of this store.
+	output, err := memEtcd(t, "restore", file, "--data-dir", filepath.Join(dir, "other"), "--snapshot-dir", snapshots)
+	if err == nil || !strings.Contains(output, "in use by another process") {
+		t.Fatalf("a restore into the directory of a running store: error %v, output %q", err, output)
+	}
+}
+
 // TestFailedSnapshotFreesItsSpace lets a snapshot fill the disk. The unfinished file must be removed, and
 // writes must succeed again without a restart.
 func TestFailedSnapshotFreesItsSpace(t *testing.T) {
@@ -177,6 +214,53 @@ func TestFailedSnapshotFreesItsSpace(t *testing.T) {
 	if !strings.Contains(s.log.String(), "snapshot failed") {
 		t.Fatalf("no snapshot failed: %s", s.log)
 	}
+	<-time.After(50 * time.Millisecond) // until the kernel has closed the files, so that unmounting succeeds
+}
+
+// TestFailedSnapshotIsRetried fills the disk beside a store, so that a snapshot fails, and removes the
+// file again. A snapshot must be taken soon, long before the log has grown enough for the next one.
+func TestFailedSnapshotIsRetried(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a small file system requires root")
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=10m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	s := startMemEtcd(t, "--data-dir", t.TempDir(), "--snapshot-dir", filepath.Join(dir, "snap"), "--snapshot-log-bytes", "5000000")
+	ballast := filepath.Join(dir, "ballast")
+	mustWrite(t, ballast, strings.Repeat("x", 9<<20))
+	a := s.dial()
+	put := func(i, size int) {
+		t.Helper()
+		if _, err := a.kv.Put(t.Context(), &pb.PutRequest{Key: fmt.Appendf(nil, "key-%d", i), Value: make([]byte, size)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := 0; !strings.Contains(s.log.String(), "snapshot failed"); i++ {
+		if i == 100 {
+			t.Fatal("no snapshot failed after 10 MB")
+		}
+		put(i%50, 100_000)
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	// These puts add less than 10 KB to the log.
+	for start := time.Now(); len(numberedSnapshots(t, filepath.Join(dir, "snap"))) == 0; {
+		if time.Since(start) > startTimeout {
+			t.Fatalf("no snapshot was taken within %v after the disk has space again", startTimeout)
+		}
+		put(100, 1)
+		time.Sleep(200 * time.Millisecond)
+	}
+	s.kill()
 	<-time.After(50 * time.Millisecond) // until the kernel has closed the files, so that unmounting succeeds
 }
 

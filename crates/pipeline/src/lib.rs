@@ -80,6 +80,7 @@ mod pipeline;
 mod range_read;
 mod recovery_base;
 mod repair;
+mod retry;
 mod shared_store;
 mod snapshot_restore;
 mod snapshot_write;

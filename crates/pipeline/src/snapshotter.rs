@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use files::Error;
@@ -15,6 +16,7 @@ use crate::journal::{Journal, encode};
 use crate::modes::Modes;
 use crate::pace::{STEP_ENTRIES, yield_thread};
 use crate::pins::Pin;
+use crate::retry::Retry;
 use crate::shared_store::SharedStore;
 use crate::store_recovery::RecoveredSizes;
 
@@ -36,6 +38,8 @@ struct SnapshotProgress {
     busy: AtomicBool,
     /// Size of the last snapshot in bytes.
     bytes: AtomicU64,
+    /// When a snapshot that failed is tried again, however little the log has grown.
+    retry: Retry,
 }
 
 /// A started snapshot of the store after record `covered`.
@@ -80,12 +84,13 @@ pub(crate) fn snapshotter(
 
 impl SnapshotTrigger {
     /// Adds `bytes` to the growth of the log, and starts a snapshot if the log has grown
-    /// enough. Call it after a round has been logged and before the next one is applied:
+    /// enough, or if the last one has failed some time ago. Call it after a round has been logged and before the next one is applied:
     /// the store then contains exactly the changes of the log.
     pub(crate) fn log_grew(&mut self, shared: &Arc<SharedStore>, bytes: usize, journal: &Journal) {
         self.grown_bytes += bytes as u64;
         let required = self.min_growth_bytes.max(self.progress.bytes.load(Ordering::Relaxed));
-        if self.grown_bytes < required || self.progress.busy.swap(true, Ordering::AcqRel) {
+        let is_due = self.grown_bytes >= required || self.progress.retry.is_due(Instant::now);
+        if !is_due || self.progress.busy.swap(true, Ordering::AcqRel) {
             return;
         }
         self.grown_bytes = 0;
@@ -108,6 +113,7 @@ impl Snapshotter {
                 Ok(Some(bytes)) => {
                     tracing::info!(covered, bytes, "snapshot taken");
                     self.progress.bytes.store(bytes, Ordering::Relaxed);
+                    self.progress.retry.succeeded();
                     if let Err(error) = self.remove_older() {
                         tracing::warn!(%error, "could not remove what the snapshots replace");
                     }
@@ -115,7 +121,10 @@ impl Snapshotter {
                 Ok(None) => tracing::info!(covered, "snapshot abandoned, the store is stopping"),
                 // The log is not trimmed, so nothing is lost. The next snapshot may
                 // succeed.
-                Err(error) => tracing::warn!(covered, %error, "snapshot failed"),
+                Err(error) => {
+                    tracing::warn!(covered, %error, "snapshot failed");
+                    self.progress.retry.failed(Instant::now());
+                }
             }
             self.progress.busy.store(false, Ordering::Release);
         }
