@@ -3,18 +3,15 @@ package attach_test
 import (
 	"context"
 	"maps"
-	"math"
 	"slices"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
-	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
-	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
@@ -96,10 +93,10 @@ func (w *world) comparePreemption(pod *v1.Pod) {
 		return
 	}
 	w.preemptions++
-	got := rankOf(best)
+	got := reference.CandidateRank(best)
 	found := false
 	for _, candidate := range candidates {
-		other := rankOf(candidate)
+		other := reference.CandidateRank(candidate)
 		if slices.Compare(other[:], got[:]) < 0 {
 			w.fail(pod, "Best() = %s with rank %v, want %s with rank %v", best.Name(), got, candidate.Name(), other)
 		}
@@ -108,21 +105,8 @@ func (w *world) comparePreemption(pod *v1.Pod) {
 	if !found {
 		ranks := map[string][5]int64{}
 		for _, candidate := range candidates {
-			ranks[candidate.Name()] = rankOf(candidate)
+			ranks[candidate.Name()] = reference.CandidateRank(candidate)
 		}
 		w.fail(pod, "Best() = %s with rank %v, want one of %v", best.Name(), got, ranks)
 	}
-}
-
-// rankOf returns the values by which upstream compares candidates; smaller is better.
-func rankOf(c preemption.Candidate) [5]int64 {
-	victims := c.Victims()
-	rank := [5]int64{victims.NumPDBViolations, int64(corev1helpers.PodPriority(victims.Pods[0])), 0, int64(len(victims.Pods)), math.MaxInt64}
-	for _, victim := range victims.Pods {
-		rank[2] += int64(corev1helpers.PodPriority(victim)) + math.MaxInt32 + 1
-	}
-	if earliest := schedutil.GetEarliestPodStartTime(victims); earliest != nil {
-		rank[4] = -earliest.UnixNano()
-	}
-	return rank
 }

@@ -3,10 +3,12 @@ package reference
 import (
 	"context"
 	"fmt"
+	"math"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 )
 
 // Preempt returns all candidates that kube-scheduler's DefaultPreemption plugin finds for a pod that fits on
@@ -50,4 +53,18 @@ func (r *Reference) Preempt(
 	}
 	candidates, _, err := plugin.Evaluator.DryRunPreemption(ctx, state, pod, potential, budgets, 0, int32(len(potential)))
 	return candidates, err
+}
+
+// CandidateRank returns the values by which upstream compares candidates for preemption, the most important
+// first. The candidate with the smallest values is chosen.
+func CandidateRank(c preemption.Candidate) [5]int64 {
+	victims := c.Victims()
+	rank := [5]int64{victims.NumPDBViolations, int64(corev1helpers.PodPriority(victims.Pods[0])), 0, int64(len(victims.Pods)), math.MaxInt64}
+	for _, victim := range victims.Pods {
+		rank[2] += int64(corev1helpers.PodPriority(victim)) + math.MaxInt32 + 1
+	}
+	if earliest := schedutil.GetEarliestPodStartTime(victims); earliest != nil {
+		rank[4] = -earliest.UnixNano()
+	}
+	return rank
 }

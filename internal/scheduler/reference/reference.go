@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	"k8s.io/dynamic-resource-allocation/resourceslice/tracker"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -68,6 +69,8 @@ type Decision struct {
 	Feasible int
 	// Scores are the total scores of the nodes that fit; nil if at most one fits.
 	Scores map[string]int64
+	// PluginScores are the scores of which Scores has the sums.
+	PluginScores []fwk.NodePluginScores
 	// FitError has the reasons if no node fits; otherwise nil.
 	FitError *framework.FitError
 }
@@ -109,7 +112,14 @@ func deviceManager(ctx context.Context, factory informers.SharedInformerFactory)
 	}
 	claims := assumecache.NewAssumeCache(klog.FromContext(ctx),
 		factory.Resource().V1().ResourceClaims().Informer(), "ResourceClaim", "", nil)
-	return dynamicresources.NewDRAManager(ctx, claims, published, factory), nil
+	manager := dynamicresources.NewDRAManager(ctx, claims, published, factory)
+	if classes, ok := manager.DeviceClassResolver().(*extendedresourcecache.ExtendedResourceCache); ok {
+		// As in kube-scheduler, this cache learns from the informer which classes back extended resources.
+		if _, err := factory.Resource().V1().DeviceClasses().Informer().AddEventHandler(classes); err != nil {
+			return nil, fmt.Errorf("setting up the reference: %w", err)
+		}
+	}
+	return manager, nil
 }
 
 // Nominate replaces the set of nominated pods. Each pod is nominated to the node in its status.
@@ -149,7 +159,11 @@ func (r *Reference) Decide(ctx context.Context, pods []*v1.Pod, nodes []*v1.Node
 	if err != nil {
 		return Decision{}, fmt.Errorf("scoring nodes for pod %s: %w", pod.Name, err)
 	}
-	return Decision{Best: best(scores), Feasible: len(feasible), Scores: scores}, nil
+	totals := make(map[string]int64, len(scores))
+	for _, score := range scores {
+		totals[score.Name] = score.TotalScore
+	}
+	return Decision{Best: best(totals), Feasible: len(feasible), Scores: totals, PluginScores: scores}, nil
 }
 
 // onNodes returns the pods whose node is in nodes.
@@ -226,8 +240,8 @@ func (r *Reference) admits(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		r.framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, node).IsSuccess()
 }
 
-// score returns the total score of each node.
-func (r *Reference) score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, feasible []fwk.NodeInfo) (map[string]int64, error) {
+// score returns the scores of each node.
+func (r *Reference) score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, feasible []fwk.NodeInfo) ([]fwk.NodePluginScores, error) {
 	if status := r.framework.RunPreScorePlugins(ctx, state, pod, feasible); !status.IsSuccess() {
 		return nil, status.AsError()
 	}
@@ -235,11 +249,7 @@ func (r *Reference) score(ctx context.Context, state fwk.CycleState, pod *v1.Pod
 	if !status.IsSuccess() {
 		return nil, status.AsError()
 	}
-	totals := make(map[string]int64, len(scores))
-	for _, score := range scores {
-		totals[score.Name] = score.TotalScore
-	}
-	return totals, nil
+	return scores, nil
 }
 
 // best returns the names of the nodes with the highest score.

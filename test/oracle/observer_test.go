@@ -1,0 +1,199 @@
+package oracle
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
+	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
+)
+
+// observer computes what kube-scheduler's plugins decide about the objects in the API server.
+type observer struct {
+	t         *testing.T
+	ctx       context.Context
+	client    kubernetes.Interface
+	kinds     []kind
+	reference *reference.Reference
+	args      *config.DefaultPreemptionArgs
+}
+
+// kind is a kind of objects that the plugins read.
+type kind struct {
+	informer cache.SharedIndexInformer
+	list     func() (runtime.Object, error)
+}
+
+// state has all objects that the plugins read, at one time.
+type state struct {
+	nodes []*v1.Node
+	pods  []*v1.Pod
+	// others are the objects of all other kinds.
+	others []runtime.Object
+}
+
+func newObserver(t *testing.T, client kubernetes.Interface) *observer {
+	t.Helper()
+	cfg, err := latest.Default()
+	must(t, err)
+	ctx := klog.NewContext(t.Context(), klog.Logger{})
+	factory := informers.NewSharedInformerFactory(client, 0)
+	o := &observer{t: t, ctx: ctx, client: client, kinds: kindsOf(ctx, client, factory)}
+	o.reference, err = reference.New(ctx, cfg.Profiles[0], factory)
+	must(t, err)
+	for _, plugin := range cfg.Profiles[0].PluginConfig {
+		if args, ok := plugin.Args.(*config.DefaultPreemptionArgs); ok {
+			o.args = args
+		}
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	return o
+}
+
+// kindsOf returns the kinds of which a world has objects.
+func kindsOf(ctx context.Context, client kubernetes.Interface, f informers.SharedInformerFactory) []kind {
+	all := metav1.ListOptions{}
+	core, storage, devices := client.CoreV1(), client.StorageV1(), client.ResourceV1()
+	return []kind{
+		{f.Core().V1().Nodes().Informer(), func() (runtime.Object, error) { return core.Nodes().List(ctx, all) }},
+		{f.Core().V1().Pods().Informer(), func() (runtime.Object, error) { return core.Pods("").List(ctx, all) }},
+		{f.Core().V1().Namespaces().Informer(), func() (runtime.Object, error) { return core.Namespaces().List(ctx, all) }},
+		{f.Core().V1().Services().Informer(), func() (runtime.Object, error) { return core.Services("").List(ctx, all) }},
+		{f.Core().V1().PersistentVolumes().Informer(), func() (runtime.Object, error) { return core.PersistentVolumes().List(ctx, all) }},
+		{f.Core().V1().PersistentVolumeClaims().Informer(), func() (runtime.Object, error) { return core.PersistentVolumeClaims("").List(ctx, all) }},
+		{f.Apps().V1().ReplicaSets().Informer(), func() (runtime.Object, error) { return client.AppsV1().ReplicaSets("").List(ctx, all) }},
+		{f.Storage().V1().StorageClasses().Informer(), func() (runtime.Object, error) { return storage.StorageClasses().List(ctx, all) }},
+		{f.Policy().V1().PodDisruptionBudgets().Informer(), func() (runtime.Object, error) { return client.PolicyV1().PodDisruptionBudgets("").List(ctx, all) }},
+		{f.Resource().V1().ResourceClaims().Informer(), func() (runtime.Object, error) { return devices.ResourceClaims("").List(ctx, all) }},
+		{f.Resource().V1().ResourceSlices().Informer(), func() (runtime.Object, error) { return devices.ResourceSlices().List(ctx, all) }},
+		{f.Resource().V1().DeviceClasses().Informer(), func() (runtime.Object, error) { return devices.DeviceClasses().List(ctx, all) }},
+	}
+}
+
+// observe lists all objects, and waits until the informers of the plugins have exactly these objects.
+func (o *observer) observe() (s state) {
+	o.t.Helper()
+	eventually(o.t, 30*time.Second, "the informers of the reference have what the API server has", func() error {
+		s = state{}
+		for _, kind := range o.kinds {
+			list, err := kind.list()
+			must(o.t, err)
+			if err := o.collect(&s, list, kind.informer.GetStore()); err != nil {
+				return err
+			}
+		}
+		return o.devicesCaughtUp(s)
+	})
+	return s
+}
+
+// collect adds the objects of a list to the state. It returns an error if the informer has other objects.
+func (o *observer) collect(s *state, list runtime.Object, informer cache.Store) error {
+	count := 0
+	err := meta.EachListItem(list, func(object runtime.Object) error {
+		count++
+		switch object := object.(type) {
+		case *v1.Node:
+			s.nodes = append(s.nodes, object)
+		case *v1.Pod:
+			s.pods = append(s.pods, object)
+		default:
+			s.others = append(s.others, object)
+		}
+		accessor, err := meta.Accessor(object)
+		must(o.t, err)
+		known, exists, err := informer.Get(object)
+		must(o.t, err)
+		if !exists || known.(metav1.Object).GetResourceVersion() != accessor.GetResourceVersion() {
+			return fmt.Errorf("the informer does not have version %s of %T %s", accessor.GetResourceVersion(), object, accessor.GetName())
+		}
+		return nil
+	})
+	if have := len(informer.ListKeys()); err == nil && have != count {
+		err = fmt.Errorf("the informer has %d objects instead of the %d of %T", have, count, list)
+	}
+	return err
+}
+
+// devicesCaughtUp returns an error if the manager of devices, which gets its objects from the informers in
+// the background, does not have the objects of the state.
+func (o *observer) devicesCaughtUp(s state) error {
+	versions := map[string]string{}
+	devices := o.reference.Framework().SharedDRAManager()
+	claims, err := devices.ResourceClaims().List()
+	must(o.t, err)
+	for _, claim := range claims {
+		versions[string(claim.UID)] = claim.ResourceVersion
+	}
+	slices, err := devices.ResourceSlices().ListWithDeviceTaintRules()
+	must(o.t, err)
+	for _, slice := range slices {
+		versions[string(slice.UID)] = slice.ResourceVersion
+	}
+	for _, object := range s.others {
+		switch object := object.(type) {
+		case *resourceapi.ResourceClaim, *resourceapi.ResourceSlice:
+			accessor := object.(metav1.Object)
+			if uid := string(accessor.GetUID()); versions[uid] == accessor.GetResourceVersion() {
+				delete(versions, uid)
+				continue
+			}
+			return fmt.Errorf("the manager of devices does not have the current %T %s", object, accessor.GetName())
+		case *resourceapi.DeviceClass:
+			name := v1.ResourceName(*object.Spec.ExtendedResourceName)
+			if class := devices.DeviceClassResolver().GetDeviceClass(name); class == nil || class.UID != object.UID {
+				return fmt.Errorf("the manager of devices does not have the current class of %s", name)
+			}
+		}
+	}
+	if len(versions) > 0 {
+		return fmt.Errorf("the manager of devices has %d deleted objects", len(versions))
+	}
+	return nil
+}
+
+// expectation is what kube-scheduler's plugins decide about a pod.
+type expectation struct {
+	reference.Decision
+	// candidates are all nodes on which evictions would make room for the pod, with the pods to evict.
+	// It is empty if a node fits.
+	candidates []preemption.Candidate
+}
+
+// expect computes the decision about a pending pod.
+func (o *observer) expect(s state, pod *v1.Pod) expectation {
+	o.t.Helper()
+	decision, err := o.reference.Decide(o.ctx, s.assigned(), s.nodes, pod)
+	must(o.t, err)
+	e := expectation{Decision: decision}
+	if decision.Feasible == 0 {
+		e.candidates, err = o.reference.Preempt(o.ctx, o.args, s.assigned(), s.nodes, pod)
+		must(o.t, err)
+	}
+	return e
+}
+
+// assigned returns the pods that are on a node.
+func (s state) assigned() (pods []*v1.Pod) {
+	for _, pod := range s.pods {
+		if pod.Spec.NodeName != "" {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
