@@ -59,7 +59,7 @@ func newCluster(t *testing.T, replicas int) *cluster {
 		"--apiserver-arg", admissionOff, "--controller-manager-arg", "controllers=persistentvolume-binder-controller")
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(c.run(t, "kubeconfig")))
 	must(t, err)
-	config.QPS, config.Timeout = -1, time.Minute
+	config.QPS, config.Timeout, config.WarningHandler = -1, time.Minute, rest.NoWarnings{}
 	pages, err := rest.HTTPClientFor(config)
 	must(t, err)
 	config.ContentType = runtime.ContentTypeProtobuf

@@ -12,6 +12,7 @@ import (
 // decide lets the scheduler decide about one pod, and compares the decision with that of upstream's plugins.
 // They decide first, about the objects that the API server has and the pod as it would store it.
 func (w *world) decide() {
+	defer w.removeUnusedClaims()
 	pod := w.randomPod()
 	if w.crowded && w.chance(40) {
 		pod.Spec.PriorityClassName = "high"
@@ -19,25 +20,68 @@ func (w *world) decide() {
 	w.addResourceClaim(pod)
 	draft := w.create(pod, metav1.DryRunAll)
 	if draft == nil {
-		w.removeUnusedClaims()
 		return
 	}
+	before, expected := w.expect(draft)
+	w.follow(w.create(pod), before, expected)
+}
+
+// expect returns all objects and what upstream's plugins decide about a pod.
+func (w *world) expect(pod *v1.Pod) (state, expectation) {
 	w.settle(settleDecision)
 	before := w.observer.observe()
-	expected := w.observer.expect(before, draft)
-	created := w.create(pod)
-	got := w.await(created.UID, expected, before)
+	return before, w.observer.expect(before, pod)
+}
+
+// follow waits for the decision about a pod and judges it.
+func (w *world) follow(pod *v1.Pod, before state, expected expectation) {
+	got := w.await(pod.UID, expected, before)
 	w.count(expected)
-	if problem := judge(expected, got); problem != "" {
+	problem := judge(expected, got)
+	if problem != "" {
 		w.tally.wrong++
-		w.report(problem, created, before, expected)
+		w.report(problem, pod, before, expected)
 	}
-	if got.node == "" {
+	switch {
+	case got.node != "":
+		w.start(pod)
+	case problem == "" && w.chance(40):
+		w.retry(pod)
+	default:
 		w.deletePod(pod.Namespace, pod.Name)
-	} else {
-		w.start(pod.Namespace, pod.Name)
 	}
-	w.removeUnusedClaims()
+}
+
+// retry changes the world until a pending pod fits, and judges whether the scheduler notices it. Each change is
+// one write, so that the scheduler sees no state in between.
+func (w *world) retry(pod *v1.Pod) {
+	defer w.deletePod(pod.Namespace, pod.Name)
+	for range 4 {
+		w.makeRoom()
+		before := w.observer.observe().without(pod.UID)
+		expected := w.observer.expect(before, pod)
+		if expected.Feasible == 0 && len(expected.candidates) > 0 {
+			return // It depends on the change whether the scheduler tries a preemption again.
+		}
+		if expected.Feasible == 0 {
+			continue
+		}
+		w.tally.retried++
+		if problem := judge(expected, w.await(pod.UID, expected, before)); problem != "" {
+			w.tally.wrong++
+			w.report("after a change: "+problem, pod, before, expected)
+		}
+		return
+	}
+}
+
+// makeRoom makes one change after which a pending pod may fit.
+func (w *world) makeRoom() {
+	if w.chance(70) {
+		w.removeRunningPod()
+		return
+	}
+	w.addBareNode()
 }
 
 // count adds a decision to the tally, by what is expected.
@@ -65,7 +109,8 @@ func (w *world) await(pod types.UID, e expectation, before state) (got outcome) 
 	for ; ; time.Sleep(20 * time.Millisecond) {
 		now := w.listPods()
 		got = outcomeOf(pod, before, now)
-		w.actAsKubelet(now)
+		w.actAsKubelet(now, before, got)
+		w.actAsProvisioner()
 		done := got.node != "" || got.refused() && e.Feasible == 0 && len(e.candidates) == 0
 		switch {
 		case !done:
@@ -82,28 +127,32 @@ func (w *world) await(pod types.UID, e expectation, before state) (got outcome) 
 	}
 }
 
-// outcomeOf returns what happened to a pod and to those that were on a node before.
+// outcomeOf returns what happened to a pod and to those that were running on a node before.
 func outcomeOf(pod types.UID, before state, now []v1.Pod) (got outcome) {
 	running := map[types.UID]bool{}
 	for i := range now {
 		running[now[i].UID] = now[i].DeletionTimestamp == nil
-		if now[i].UID != pod {
-			continue
-		}
-		got.node = now[i].Spec.NodeName
-		for _, condition := range now[i].Status.Conditions {
-			if condition.Type == v1.PodScheduled && condition.Status == v1.ConditionFalse {
-				got.reason = condition.Reason + ": " + condition.Message
-			}
+		if now[i].UID == pod {
+			got.node, got.nominated, got.reason = now[i].Spec.NodeName, now[i].Status.NominatedNodeName, refusal(&now[i])
 		}
 	}
 	for _, other := range before.assigned() {
-		if !running[other.UID] {
+		if !running[other.UID] && other.DeletionTimestamp == nil {
 			got.evicted = append(got.evicted, other.Name)
 		}
 	}
 	slices.Sort(got.evicted)
 	return got
+}
+
+// refusal returns the reason and the message for which a pod is pending; "" if the scheduler has not given any.
+func refusal(pod *v1.Pod) string {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == v1.PodScheduled && condition.Status == v1.ConditionFalse && condition.Reason != v1.PodReasonSchedulingGated {
+			return condition.Reason + ": " + condition.Message
+		}
+	}
+	return ""
 }
 
 func (w *world) listPods() []v1.Pod {
@@ -113,11 +162,17 @@ func (w *world) listPods() []v1.Pod {
 	return list.Items
 }
 
-// actAsKubelet deletes some of the pods that are ending.
-func (w *world) actAsKubelet(pods []v1.Pod) {
-	for i := range pods {
-		if pods[i].DeletionTimestamp != nil && w.chance(30) {
-			w.deletePod(pods[i].Namespace, pods[i].Name)
+// actAsKubelet deletes some of the pods that are ending because of the decision. Pods that were ending before
+// remain, because the expectation counts them, unless the pod waits for them.
+func (w *world) actAsKubelet(now []v1.Pod, before state, got outcome) {
+	ending := map[types.UID]bool{}
+	for _, pod := range before.pods {
+		ending[pod.UID] = pod.DeletionTimestamp != nil
+	}
+	for i := range now {
+		awaited := !ending[now[i].UID] || got.nominated != "" && now[i].Spec.NodeName == got.nominated
+		if now[i].DeletionTimestamp != nil && awaited && w.chance(30) {
+			w.deletePod(now[i].Namespace, now[i].Name)
 		}
 	}
 }

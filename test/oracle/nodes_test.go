@@ -5,16 +5,14 @@ import (
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
-// Extended resources. Each is backed by a DeviceClass. Devices are in ResourceSlices of some nodes; other
-// nodes have the resource gpu from a device plugin, in their status.
+// hugePages is a resource of some nodes, and restartFeature is a feature that some nodes declare.
 const (
-	gpu, fpga = "example.com/gpu", "example.com/fpga"
+	hugePages      = v1.ResourceHugePagesPrefix + "2Mi"
+	restartFeature = "RestartAllContainersOnContainerExits"
 )
 
 var (
@@ -22,18 +20,33 @@ var (
 	imageBytes = map[string]int64{"docker.io/library/nginx:latest": 200 << 20, "docker.io/library/redis:7": 40 << 20, "docker.io/library/huge:1": 900 << 20}
 )
 
+// addNode creates a node, often with devices and a limit of volumes.
 func (w *world) addNode() {
-	w.lastNumber++
-	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", w.lastNumber)}}
-	w.randomizeNode(node)
-	created, err := w.client.CoreV1().Nodes().Create(w.ctx, node, metav1.CreateOptions{})
-	w.must(err)
-	w.names = append(w.names, node.Name)
+	name := w.addBareNode()
 	for _, device := range []string{gpu, fpga} {
 		if w.chance(30) {
-			w.addDevices(created, device)
+			w.addDevices(name, device)
 		}
 	}
+	if w.chance(40) {
+		w.limitVolumes(name)
+	}
+}
+
+// addBareNode creates a node by one write, and returns its name. Sometimes a node with this name existed before,
+// and the pods on it still do.
+func (w *world) addBareNode() string {
+	w.lastNumber++
+	name := fmt.Sprintf("node-%d", w.lastNumber)
+	if last := len(w.removedNames) - 1; last >= 0 && w.chance(50) {
+		name, w.removedNames = w.removedNames[last], w.removedNames[:last]
+	}
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	w.randomizeNode(node)
+	_, err := w.client.CoreV1().Nodes().Create(w.ctx, node, metav1.CreateOptions{})
+	w.must(err)
+	w.names = append(w.names, name)
+	return name
 }
 
 // changeNode gives a node other labels, taints, resources and images.
@@ -68,7 +81,7 @@ func (w *world) randomizeNode(node *v1.Node) {
 	for _, key := range []string{"gpu", "spot", "old"} {
 		if w.chance(12) {
 			node.Spec.Taints = append(node.Spec.Taints, v1.Taint{Key: key, Value: pick(w, "yes", "no"),
-				Effect: pick(w, v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectPreferNoSchedule)})
+				Effect: pick(w, v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectNoExecute)})
 		}
 	}
 	node.Status.Allocatable = v1.ResourceList{
@@ -82,6 +95,13 @@ func (w *world) randomizeNode(node *v1.Node) {
 	if w.chance(20) {
 		node.Status.Allocatable[gpu] = quantity("2")
 	}
+	if w.chance(30) {
+		node.Status.Allocatable[hugePages] = quantity("64Mi")
+	}
+	node.Status.DeclaredFeatures = nil
+	if w.chance(60) {
+		node.Status.DeclaredFeatures = []string{restartFeature}
+	}
 	node.Status.Capacity = node.Status.Allocatable.DeepCopy()
 	node.Status.Images = nil
 	for _, image := range sortedKeys(imageBytes) {
@@ -90,37 +110,5 @@ func (w *world) randomizeNode(node *v1.Node) {
 		}
 	}
 }
-
-// addDevices creates a ResourceSlice with devices of a node, which a DeviceClass offers as an extended
-// resource.
-func (w *world) addDevices(node *v1.Node, name string) {
-	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node.Name + "-" + deviceClass(name)}}
-	slice.Spec = resourceapi.ResourceSliceSpec{
-		Driver: driver(name), NodeName: ptr.To(node.Name),
-		Pool: resourceapi.ResourcePool{Name: node.Name, Generation: 1, ResourceSliceCount: 1},
-	}
-	for i := range 1 + w.rand.IntN(3) {
-		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: fmt.Sprintf("device-%d", i)})
-	}
-	_, err := w.client.ResourceV1().ResourceSlices().Create(w.ctx, slice, metav1.CreateOptions{})
-	w.must(err)
-}
-
-// addDeviceClasses creates a DeviceClass for each extended resource.
-func (w *world) addDeviceClasses() {
-	for _, name := range []string{gpu, fpga} {
-		class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: deviceClass(name)}}
-		class.Spec.ExtendedResourceName = ptr.To(name)
-		class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-			Expression: fmt.Sprintf("device.driver == %q", driver(name)),
-		}}}
-		_, err := w.client.ResourceV1().DeviceClasses().Create(w.ctx, class, metav1.CreateOptions{})
-		w.must(err)
-	}
-}
-
-func deviceClass(name string) string { return name[len("example.com/"):] }
-
-func driver(name string) string { return deviceClass(name) + ".example.com" }
 
 func quantity(text string) resource.Quantity { return resource.MustParse(text) }

@@ -3,6 +3,7 @@ package oracle
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -78,6 +80,7 @@ func kindsOf(ctx context.Context, client kubernetes.Interface, f informers.Share
 		{f.Core().V1().PersistentVolumeClaims().Informer(), func() (runtime.Object, error) { return core.PersistentVolumeClaims("").List(ctx, all) }},
 		{f.Apps().V1().ReplicaSets().Informer(), func() (runtime.Object, error) { return client.AppsV1().ReplicaSets("").List(ctx, all) }},
 		{f.Storage().V1().StorageClasses().Informer(), func() (runtime.Object, error) { return storage.StorageClasses().List(ctx, all) }},
+		{f.Storage().V1().CSINodes().Informer(), func() (runtime.Object, error) { return storage.CSINodes().List(ctx, all) }},
 		{f.Policy().V1().PodDisruptionBudgets().Informer(), func() (runtime.Object, error) { return client.PolicyV1().PodDisruptionBudgets("").List(ctx, all) }},
 		{f.Resource().V1().ResourceClaims().Informer(), func() (runtime.Object, error) { return devices.ResourceClaims("").List(ctx, all) }},
 		{f.Resource().V1().ResourceSlices().Informer(), func() (runtime.Object, error) { return devices.ResourceSlices().List(ctx, all) }},
@@ -178,6 +181,7 @@ type expectation struct {
 // expect computes the decision about a pending pod.
 func (o *observer) expect(s state, pod *v1.Pod) expectation {
 	o.t.Helper()
+	must(o.t, o.reference.Nominate(s.nominated()))
 	decision, err := o.reference.Decide(o.ctx, s.assigned(), s.nodes, pod)
 	must(o.t, err)
 	e := expectation{Decision: decision}
@@ -188,12 +192,28 @@ func (o *observer) expect(s state, pod *v1.Pod) expectation {
 	return e
 }
 
-// assigned returns the pods that are on a node.
+// assigned returns the pods that are on a node and occupy it.
 func (s state) assigned() (pods []*v1.Pod) {
 	for _, pod := range s.pods {
-		if pod.Spec.NodeName != "" {
+		if pod.Spec.NodeName != "" && pod.Status.Phase != v1.PodSucceeded && pod.Status.Phase != v1.PodFailed {
 			pods = append(pods, pod)
 		}
 	}
 	return pods
+}
+
+// nominated returns the pending pods that are nominated to a node.
+func (s state) nominated() (pods []*v1.Pod) {
+	for _, pod := range s.pods {
+		if pod.Spec.NodeName == "" && pod.Status.NominatedNodeName != "" && pod.DeletionTimestamp == nil {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// without returns the state without a pod.
+func (s state) without(pod types.UID) state {
+	s.pods = slices.DeleteFunc(slices.Clone(s.pods), func(other *v1.Pod) bool { return other.UID == pod })
+	return s
 }

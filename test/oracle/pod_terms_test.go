@@ -2,7 +2,6 @@ package oracle
 
 import (
 	v1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
@@ -91,21 +90,4 @@ func (w *world) addPodAffinityTerm(pod *v1.Pod) {
 		to := ensure(&affinity.PodAffinity)
 		to.PreferredDuringSchedulingIgnoredDuringExecution = append(to.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
 	}
-}
-
-// addResourceClaim sometimes creates a resource claim for one device, and lets the pod use it.
-func (w *world) addResourceClaim(pod *v1.Pod) {
-	if !w.chance(4) {
-		return
-	}
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}}
-	// The owner is only for removeUnusedClaims.
-	claim.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: "1"}}
-	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{
-		Name: "device", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: deviceClass(pick(w, gpu, fpga))},
-	}}
-	_, err := w.client.ResourceV1().ResourceClaims(claim.Namespace).Create(w.ctx, claim, metav1.CreateOptions{})
-	w.must(err)
-	pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "device", ResourceClaimName: ptr.To(claim.Name)}}
-	pod.Spec.Containers[0].Resources.Claims = []v1.ResourceClaim{{Name: "device"}}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
@@ -35,6 +36,10 @@ func (w *world) randomPod() *v1.Pod {
 	}
 	for range claimCount(w) {
 		w.addVolumeClaim(pod)
+	}
+	w.addOtherVolumes(pod)
+	if w.chance(10) {
+		requireFeature(pod)
 	}
 	for _, key := range []string{"gpu", "spot", "old"} {
 		if w.chance(35) {
@@ -69,18 +74,60 @@ func (w *world) addRequests(pod *v1.Pod) {
 			init.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
 		}
 	}
-	if w.chance(20) {
+	switch {
+	case w.chance(20):
 		w.addPodRequests(pod)
+	case w.chance(15):
+		w.addSecondContainer(pod)
 	}
 	if w.chance(10) {
 		pod.Spec.RuntimeClassName = ptr.To("sandbox")
 	}
-	switch {
-	case w.chance(6):
-		addDevice(main, gpu)
-	case w.chance(6):
-		addDevice(main, fpga)
+	w.addDeviceRequests(pod)
+}
+
+// addDeviceRequests sometimes adds requests for extended resources and huge pages.
+func (w *world) addDeviceRequests(pod *v1.Pod) {
+	container := &pod.Spec.Containers[0].Resources
+	if len(pod.Spec.InitContainers) > 0 && w.chance(20) {
+		container = &pod.Spec.InitContainers[0].Resources
 	}
+	if w.chance(7) {
+		addResource(container, gpu, pick(w, "1", "2"))
+	}
+	if w.chance(7) {
+		addResource(container, fpga, "1")
+	}
+	if w.chance(3) {
+		addResource(container, v1.ResourceName(resourceapi.ResourceDeviceClassPrefix+deviceClass(gpu)), "1")
+	}
+	if w.chance(4) && pod.Spec.Resources == nil {
+		addResource(&pod.Spec.Containers[0].Resources, hugePages, pick(w, "2Mi", "48Mi"))
+		set(&pod.Spec.Containers[0].Resources.Requests, v1.ResourceMemory, "128Mi")
+	}
+}
+
+// addSecondContainer adds a container with requests of its own, and sometimes the host port of the first one for
+// another protocol.
+func (w *world) addSecondContainer(pod *v1.Pod) {
+	second := v1.Container{Name: "second", Image: pick(w, "nginx", "redis:7")}
+	if w.chance(60) {
+		set(&second.Resources.Requests, v1.ResourceCPU, pick(w, "50m", "300m"))
+	}
+	if w.chance(20) {
+		second.Ports = []v1.ContainerPort{{ContainerPort: 8001, HostPort: 8001, Protocol: v1.ProtocolSCTP}}
+	}
+	pod.Spec.Containers = append(pod.Spec.Containers, second)
+}
+
+// requireFeature makes a pod require a feature that only some nodes declare.
+func requireFeature(pod *v1.Pod) {
+	main := &pod.Spec.Containers[0]
+	main.RestartPolicy = ptr.To(v1.ContainerRestartPolicyNever)
+	main.RestartPolicyRules = []v1.ContainerRestartRule{{
+		Action:    v1.ContainerRestartRuleActionRestartAllContainers,
+		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
+	}}
 }
 
 // addPodRequests adds requests of the pod as a whole. They must be at least those of its containers, of which
@@ -99,10 +146,10 @@ func (w *world) addPodRequests(pod *v1.Pod) {
 	}
 }
 
-// addDevice adds a request for one unit of an extended resource, which needs an equal limit.
-func addDevice(resources *v1.ResourceRequirements, name v1.ResourceName) {
-	set(&resources.Requests, name, "1")
-	set(&resources.Limits, name, "1")
+// addResource adds a request for an extended resource or huge pages, which needs an equal limit.
+func addResource(resources *v1.ResourceRequirements, name v1.ResourceName, amount string) {
+	set(&resources.Requests, name, amount)
+	set(&resources.Limits, name, amount)
 }
 
 func set(list *v1.ResourceList, name v1.ResourceName, value string) {
@@ -136,12 +183,40 @@ func claimCount(w *world) int {
 }
 
 func (w *world) addVolumeClaim(pod *v1.Pod) {
-	pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprintf("data-%d", len(pod.Spec.Volumes)), VolumeSource: v1.VolumeSource{
-		PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: pick(w, claims...)},
-	}})
+	name := pick(w, claims...)
+	if w.chance(20) {
+		name = w.addFreshClaim(pod.Namespace)
+	}
+	w.addVolumeSource(pod, v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}})
+}
+
+func (w *world) addVolumeSource(pod *v1.Pod, source v1.VolumeSource) {
+	pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprintf("data-%d", len(pod.Spec.Volumes)), VolumeSource: source})
+}
+
+// addOtherVolumes sometimes adds a volume that is not a claim. Two pods on a node cannot both write to a disk of
+// the kinds iSCSI and RBD.
+func (w *world) addOtherVolumes(pod *v1.Pod) {
+	switch w.rand.IntN(30) {
+	case 0:
+		w.addVolumeSource(pod, v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{
+			TargetPortal: "10.0.0.1:3260", IQN: "iqn.2001-04.com.example:disk", ReadOnly: w.chance(30),
+		}})
+	case 1:
+		w.addVolumeSource(pod, v1.VolumeSource{RBD: &v1.RBDVolumeSource{
+			CephMonitors: []string{"10.0.0.1"}, RBDImage: "disk", RBDPool: "pool", RadosUser: "admin", Keyring: "/k", ReadOnly: w.chance(30),
+		}})
+	case 2:
+		w.addVolumeSource(pod, v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: volumeDriver}})
+	case 3, 4:
+		w.addVolumeSource(pod, v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})
+	}
 }
 
 func (w *world) toleration(key string) v1.Toleration {
+	if w.chance(3) {
+		return v1.Toleration{Operator: v1.TolerationOpExists}
+	}
 	if w.chance(30) {
 		return v1.Toleration{Key: key, Operator: v1.TolerationOpEqual, Value: "yes", Effect: pick(w, v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule)}
 	}
@@ -163,21 +238,24 @@ func (w *world) addNodeConstraints(pod *v1.Pod) {
 	if w.chance(50) {
 		required := ensure(&affinity.RequiredDuringSchedulingIgnoredDuringExecution)
 		for range 1 + w.rand.IntN(2) {
-			required.NodeSelectorTerms = append(required.NodeSelectorTerms, w.nodeSelectorTerm(true))
+			required.NodeSelectorTerms = append(required.NodeSelectorTerms, w.nodeSelectorTerm())
 		}
 	}
 	for w.chance(60) {
 		affinity.PreferredDuringSchedulingIgnoredDuringExecution = append(affinity.PreferredDuringSchedulingIgnoredDuringExecution,
-			v1.PreferredSchedulingTerm{Weight: int32(1 + w.rand.IntN(20)), Preference: w.nodeSelectorTerm(false)})
+			v1.PreferredSchedulingTerm{Weight: int32(1 + w.rand.IntN(20)), Preference: w.nodeSelectorTerm()})
 	}
 }
 
-// nodeSelectorTerm returns a term with one or two requirements on labels. Rarely, a required term is one on
-// the node's name.
-func (w *world) nodeSelectorTerm(required bool) (term v1.NodeSelectorTerm) {
-	if required && w.chance(10) {
-		term.MatchFields = []v1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: v1.NodeSelectorOpIn, Values: []string{pick(w, w.names...)}}}
-		return term
+// nodeSelectorTerm returns a term with one or two requirements on labels. Rarely, it is one on the node's name.
+func (w *world) nodeSelectorTerm() (term v1.NodeSelectorTerm) {
+	if w.chance(8) {
+		term.MatchFields = []v1.NodeSelectorRequirement{{
+			Key: metav1.ObjectNameField, Operator: pick(w, v1.NodeSelectorOpIn, v1.NodeSelectorOpNotIn), Values: []string{pick(w, w.names...)},
+		}}
+		if w.chance(50) {
+			return term
+		}
 	}
 	for range 1 + w.rand.IntN(2) {
 		requirement := v1.NodeSelectorRequirement{Operator: pick(w, v1.NodeSelectorOpIn, v1.NodeSelectorOpNotIn, v1.NodeSelectorOpExists, v1.NodeSelectorOpDoesNotExist)}

@@ -14,6 +14,8 @@ import (
 type outcome struct {
 	// node is the node to which the pod was bound; "" if it is pending.
 	node string
+	// nominated is the node to which the pod is nominated; "" if it is not.
+	nominated string
 	// reason is the reason and the message of the condition PodScheduled of a pending pod.
 	reason string
 	// evicted are the names of the pods that the scheduler evicted, in ascending order.
@@ -73,7 +75,9 @@ func judgePreemption(e expectation, got outcome) string {
 		}
 		var victims []string
 		for _, victim := range candidate.Victims().Pods {
-			victims = append(victims, victim.Name)
+			if victim.DeletionTimestamp == nil {
+				victims = append(victims, victim.Name)
+			}
 		}
 		slices.Sort(victims)
 		if got.node == candidate.Name() && slices.Equal(victims, got.evicted) {

@@ -9,10 +9,13 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// claims are names of persistent volume claims. Two are bound to volumes in a zone, two have the access mode
-// ReadWriteOncePod, "shared" is bound to a volume that any node can use, "later" waits for its first
-// consumer, and "missing" does not exist.
-var claims = []string{"in-a", "in-b", "once", "once-too", "shared", "later", "missing"}
+// claims are names of persistent volume claims. Two are bound to volumes in a zone, "labeled" to a volume whose
+// label names its zone, three have the access mode ReadWriteOncePod, "shared" is bound to a volume that any node can
+// use, "later" waits for its first consumer, and "missing" does not exist.
+var claims = []string{"in-a", "in-b", "labeled", "once", "once-too", "once-more", "shared", "later", "missing"}
+
+// freshClaim is the start of the names of claims that were created for one pod.
+const freshClaim = "fresh-"
 
 // addVolumes creates a storage class, and claims and volumes in each namespace.
 func (w *world) addVolumes() {
@@ -22,6 +25,7 @@ func (w *world) addVolumes() {
 	}
 	_, err := w.client.StorageV1().StorageClasses().Create(w.ctx, class, metav1.CreateOptions{})
 	w.must(err)
+	w.addDynamicClass()
 	for _, namespace := range namespaces {
 		for _, name := range claims[:len(claims)-1] {
 			w.addClaim(namespace, name)
@@ -57,17 +61,20 @@ func accessModes(claim string) []v1.PersistentVolumeAccessMode {
 	return []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}
 }
 
-// addVolume creates a volume, for a claim if it is not nil. If zone is a zone, only its nodes can use the
-// volume.
+// addVolume creates a volume, for a claim if it is not nil. If zone is a zone, or "labeled", only nodes of a zone
+// can use the volume.
 func (w *world) addVolume(name, zone string, claim *v1.PersistentVolumeClaim, class string) {
 	volume := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	volume.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: quantity("1Gi")}
 	volume.Spec.AccessModes, volume.Spec.StorageClassName = accessModes(""), class
 	volume.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRetain
-	volume.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: "volumes.example.com", VolumeHandle: name}
+	volume.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: volumeDriver, VolumeHandle: name}
 	if claim != nil {
 		volume.Spec.AccessModes = claim.Spec.AccessModes
 		volume.Spec.ClaimRef = &v1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
+	}
+	if zone == "labeled" {
+		volume.Labels = map[string]string{v1.LabelTopologyZone: pick(w, zones...)}
 	}
 	if len(zone) == 1 {
 		volume.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
@@ -84,7 +91,7 @@ func (w *world) awaitClaims() {
 		list, err := w.client.CoreV1().PersistentVolumeClaims("").List(w.ctx, metav1.ListOptions{})
 		w.must(err)
 		for _, claim := range list.Items {
-			if claim.Status.Phase != v1.ClaimBound && claim.Name != "later" {
+			if claim.Status.Phase != v1.ClaimBound && claim.Spec.VolumeName != "" {
 				return errNotBound(claim)
 			}
 		}

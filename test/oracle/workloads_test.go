@@ -79,10 +79,33 @@ func (w *world) addWorkloads() {
 		_, err := w.client.AppsV1().ReplicaSets("default").Create(w.ctx, set, metav1.CreateOptions{})
 		w.must(err)
 	}
+	w.addService()
+}
+
+func (w *world) addService() {
 	service := &v1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "team-a"}}
 	service.Spec.Selector = map[string]string{"app": "web"}
 	service.Spec.Ports = []v1.ServicePort{{Port: 80}}
 	_, err := w.client.CoreV1().Services("team-a").Create(w.ctx, service, metav1.CreateOptions{})
+	w.must(err)
+}
+
+// changeWorkloads changes what has an effect on default spread constraints: it deletes or creates the Service, or
+// changes what it selects.
+func (w *world) changeWorkloads() {
+	services := w.client.CoreV1().Services("team-a")
+	service, err := services.Get(w.ctx, "web", metav1.GetOptions{})
+	if gone(err) {
+		w.addService()
+		return
+	}
+	w.must(err)
+	if w.chance(40) {
+		w.must(services.Delete(w.ctx, "web", metav1.DeleteOptions{}))
+		return
+	}
+	service.Spec.Selector = map[string]string{"app": pick(w, apps...)}
+	_, err = services.Update(w.ctx, service, metav1.UpdateOptions{})
 	w.must(err)
 }
 
@@ -113,17 +136,20 @@ func (w *world) clear() {
 	w.must(w.client.StorageV1().StorageClasses().DeleteCollection(w.ctx, now, all))
 	w.must(w.client.AppsV1().ReplicaSets("default").DeleteCollection(w.ctx, now, all))
 	w.must(w.client.PolicyV1().PodDisruptionBudgets("default").DeleteCollection(w.ctx, now, all))
-	w.must(core.Services("team-a").Delete(w.ctx, "web", now))
+	w.must(w.client.StorageV1().CSINodes().DeleteCollection(w.ctx, now, all))
+	if err := core.Services("team-a").Delete(w.ctx, "web", now); !gone(err) {
+		w.must(err)
+	}
 	w.must(w.client.ResourceV1().ResourceSlices().DeleteCollection(w.ctx, now, all))
 	w.must(core.Nodes().DeleteCollection(w.ctx, now, all))
-	w.removeUnusedClaims()
+	w.removeUnusedClaims(sharedClaim)
 	w.settle(settleWorld)
 	w.cluster.awaitReplicas(w.t, 0, 0)
 }
 
 // removeUnusedClaims deletes the resource claims of pods that no longer exist, as the controllers of
-// Kubernetes do.
-func (w *world) removeUnusedClaims() {
+// Kubernetes do, and those with the given names.
+func (w *world) removeUnusedClaims(also ...string) {
 	pods := map[string]bool{}
 	for _, pod := range w.listPods() {
 		pods[pod.Namespace+"/"+pod.Name] = true
@@ -131,7 +157,8 @@ func (w *world) removeUnusedClaims() {
 	list, err := w.client.ResourceV1().ResourceClaims("").List(w.ctx, metav1.ListOptions{})
 	w.must(err)
 	for _, claim := range list.Items {
-		if owner := claim.OwnerReferences; len(owner) == 0 || pods[claim.Namespace+"/"+owner[0].Name] {
+		owner := claim.OwnerReferences
+		if !slices.Contains(also, claim.Name) && (len(owner) == 0 || pods[claim.Namespace+"/"+owner[0].Name]) {
 			continue
 		}
 		claims := w.client.ResourceV1().ResourceClaims(claim.Namespace)
@@ -151,6 +178,9 @@ func (w *world) removeUnusedClaims() {
 
 // gone reports whether an error says that the object does not exist.
 func gone(err error) bool { return apierrors.IsNotFound(err) }
+
+// exists reports whether an error says that the object exists already.
+func exists(err error) bool { return apierrors.IsAlreadyExists(err) }
 
 // invalid reports whether an error says that the API server does not accept the object.
 func invalid(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) }

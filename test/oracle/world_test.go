@@ -4,15 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/utils/ptr"
 )
 
 // world is a set of random objects in a cluster, about which the scheduler decides pod by pod. The test is
@@ -34,15 +31,18 @@ type world struct {
 	number, lastNumber int
 	// crowded worlds have small nodes and many pods, so that preemption is frequent.
 	crowded bool
-	names   []string // of the nodes
-	tally   *tally
+	// names are those of the nodes, and removedNames those of the nodes that were deleted.
+	names, removedNames []string
+	// provisioned are the claims for which actAsProvisioner has created a volume.
+	provisioned map[string]bool
+	tally       *tally
 }
 
 // tally counts what happened in all worlds of one mode.
-type tally struct{ decisions, placed, preempted, pending, wrong, refused int }
+type tally struct{ decisions, placed, preempted, pending, wrong, refused, batches, retried int }
 
 func newWorld(t *testing.T, c *cluster, o *observer, s settings, mode string, seed uint64, counts *tally) *world {
-	return &world{t: t, ctx: t.Context(), cluster: c, client: c.client, observer: o, settings: s, mode: mode, seed: seed, tally: counts}
+	return &world{t: t, ctx: t.Context(), cluster: c, client: c.client, observer: o, settings: s, mode: mode, seed: seed, tally: counts, provisioned: map[string]bool{}}
 }
 
 // run creates the objects, lets the scheduler decide, and removes all objects.
@@ -57,6 +57,22 @@ func (w *world) run() {
 	for w.number = 1; w.number <= w.settings.decisions; w.number++ {
 		w.rand = rand.New(rand.NewPCG(w.seed, uint64(w.number)))
 		w.change()
+		w.step()
+	}
+}
+
+// step makes one decision: about a new pod, several equal ones, or one that a gate has held back.
+func (w *world) step() {
+	gated := w.gatedPods()
+	switch n := w.rand.IntN(100); {
+	case n < 8:
+		w.decideBatch()
+	case n < 14:
+		w.addGatedPod()
+		w.decide()
+	case n < 22 && len(gated) > 0:
+		w.ungate(pick(w, gated...))
+	default:
 		w.decide()
 	}
 }
@@ -76,18 +92,24 @@ func (w *world) must(err error) { w.t.Helper(); must(w.t, err) }
 
 // populate creates nodes and everything else, and waits until the scheduler has it.
 func (w *world) populate() {
-	w.crowded = w.chance(60)
+	w.crowded = w.seed%2 == 0
 	w.addNamespaces()
 	w.addVolumes()
 	w.addWorkloads()
 	w.addBudgets()
+	for _, namespace := range namespaces {
+		w.createResourceClaim(namespace, sharedClaim)
+	}
 	w.awaitClaims()
 	nodes, perNode := 5+w.rand.IntN(26), 1
 	if w.crowded {
-		nodes, perNode = 5+w.rand.IntN(8), 5
+		nodes, perNode = 5+w.rand.IntN(8), 8
 	}
 	for range nodes {
 		w.addNode()
+	}
+	if w.chance(50) {
+		w.addZoneDevices()
 	}
 	pods := nodes * perNode
 	for range pods {
@@ -106,7 +128,7 @@ func (w *world) addRunningPod(node string) {
 		pod.Spec.PriorityClassName = "low"
 	}
 	if created := w.create(pod); created != nil {
-		w.start(created.Namespace, created.Name)
+		w.start(created)
 	}
 }
 
@@ -122,77 +144,5 @@ func (w *world) create(pod *v1.Pod, dryRun ...string) *v1.Pod {
 	return created
 }
 
-// start sets the start time of a pod, as a kubelet does. Preemption compares these times, which differ here
-// for all pods, so that only one set of victims is right.
-func (w *world) start(namespace, name string) {
-	started := time.Unix(int64(w.rand.IntN(1<<30)), 0).UTC().Format(time.RFC3339)
-	patch := fmt.Appendf(nil, `{"status":{"phase":"Running","startTime":%q}}`, started)
-	_, err := w.client.CoreV1().Pods(namespace).Patch(w.ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	w.must(err)
-}
-
-// change sometimes changes the world between two decisions.
-func (w *world) change() {
-	switch n := w.rand.IntN(100); {
-	case n < 20:
-		for range 1 + w.rand.IntN(3) {
-			w.removeRunningPod()
-		}
-		return // decide waits long enough for pods
-	case n < 23:
-		w.addNode()
-	case n < 25:
-		w.removeNode()
-	case n < 29:
-		w.changeNode()
-	case n < 31:
-		w.changeNamespace()
-	default:
-		return
-	}
-	w.settle(settleWorld)
-}
-
-func (w *world) removeRunningPod() {
-	if pods := w.observer.observe().assigned(); len(pods) > 0 {
-		pod := pick(w, pods...)
-		w.deletePod(pod.Namespace, pod.Name)
-	}
-}
-
-// removeNode deletes a node, but not the pods on it.
-func (w *world) removeNode() {
-	if len(w.names) <= 3 {
-		return
-	}
-	i := w.rand.IntN(len(w.names))
-	w.must(w.client.CoreV1().Nodes().Delete(w.ctx, w.names[i], metav1.DeleteOptions{}))
-	w.names = slices.Delete(w.names, i, i+1)
-}
-
-// Pauses in which the scheduler receives what the API server has: after a change of the world, and after
-// a decision. Replicas send some messages to each other only every 250 ms.
-const (
-	settleWorld    = time.Second
-	settleDecision = 60 * time.Millisecond
-	settleReplicas = 300 * time.Millisecond
-)
-
-// settle waits until the scheduler has received all changes. The pause becomes longer if the informers of
-// the test have to wait for the changes too, because the machine is busy then.
-func (w *world) settle(pause time.Duration) {
-	started := time.Now()
-	w.observer.observe()
-	if w.cluster.replicas > 1 {
-		pause = max(pause, settleReplicas)
-	}
-	time.Sleep(max(pause, 2*time.Since(started)))
-}
-
-// deletePod deletes a pod at once, as the kubelet does after its containers have ended.
-func (w *world) deletePod(namespace, name string) {
-	err := w.client.CoreV1().Pods(namespace).Delete(w.ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
-	if !gone(err) {
-		w.must(err)
-	}
-}
+// sprintf formats the body of a request.
+func sprintf(format string, args ...any) []byte { return fmt.Appendf(nil, format, args...) }
