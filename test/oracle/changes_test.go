@@ -39,6 +39,8 @@ func (w *world) change() {
 		w.changeWorkloads()
 	case n < 43:
 		w.changeDevices()
+	case n < 45:
+		w.changeBudget()
 	default:
 		return
 	}

@@ -41,7 +41,7 @@ const admissionOff = "disable-admission-plugins=ServiceAccount,TaintNodesByCondi
 // newCluster brings up a control plane with a number of schedulers, and stops it when the test ends. The
 // only controller is the one that binds volume claims: the test itself is the writer of everything else,
 // so nothing changes while a decision is computed.
-func newCluster(t *testing.T, replicas int) *cluster {
+func newCluster(t *testing.T, scheduler string, replicas int) *cluster {
 	t.Helper()
 	bin := os.Getenv("K1M_BIN")
 	if bin == "" {
@@ -55,7 +55,7 @@ func newCluster(t *testing.T, replicas int) *cluster {
 			t.Errorf("k1m down: %v\n%s", err, out)
 		}
 	})
-	c.run(t, "up", "--nodes", "0", "--scheduler", "dist-scheduler", "--scheduler-replicas", fmt.Sprint(replicas),
+	c.run(t, "up", "--nodes", "0", "--scheduler", scheduler, "--scheduler-replicas", fmt.Sprint(replicas),
 		"--apiserver-arg", admissionOff, "--controller-manager-arg", "controllers=persistentvolume-binder-controller")
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(c.run(t, "kubeconfig")))
 	must(t, err)

@@ -14,7 +14,7 @@ import (
 func (w *world) decide() {
 	defer w.removeUnusedClaims()
 	pod := w.randomPod()
-	if w.crowded && w.chance(40) {
+	if w.crowded && w.chance(55) {
 		pod.Spec.PriorityClassName = "high"
 	}
 	w.addResourceClaim(pod)
@@ -35,53 +35,31 @@ func (w *world) expect(pod *v1.Pod) (state, expectation) {
 
 // follow waits for the decision about a pod and judges it.
 func (w *world) follow(pod *v1.Pod, before state, expected expectation) {
+	if len(expected.candidates) > 0 && w.chance(30) {
+		w.followPreemption(pod, before, expected)
+		return
+	}
 	got := w.await(pod.UID, expected, before)
 	w.count(expected)
-	problem := judge(expected, got)
-	if problem != "" {
-		w.tally.wrong++
-		w.report(problem, pod, before, expected)
-	}
+	right := w.check(pod, got, before, expected)
 	switch {
 	case got.node != "":
 		w.start(pod)
-	case problem == "" && w.chance(40):
+	case right && w.chance(50):
 		w.retry(pod)
 	default:
 		w.deletePod(pod.Namespace, pod.Name)
 	}
 }
 
-// retry changes the world until a pending pod fits, and judges whether the scheduler notices it. Each change is
-// one write, so that the scheduler sees no state in between.
-func (w *world) retry(pod *v1.Pod) {
-	defer w.deletePod(pod.Namespace, pod.Name)
-	for range 4 {
-		w.makeRoom()
-		before := w.observer.observe().without(pod.UID)
-		expected := w.observer.expect(before, pod)
-		if expected.Feasible == 0 && len(expected.candidates) > 0 {
-			return // It depends on the change whether the scheduler tries a preemption again.
-		}
-		if expected.Feasible == 0 {
-			continue
-		}
-		w.tally.retried++
-		if problem := judge(expected, w.await(pod.UID, expected, before)); problem != "" {
-			w.tally.wrong++
-			w.report("after a change: "+problem, pod, before, expected)
-		}
-		return
+// check reports an outcome that is wrong, and returns whether it is right.
+func (w *world) check(pod *v1.Pod, got outcome, before state, expected expectation) bool {
+	problem := judge(expected, got)
+	if problem != "" {
+		w.tally.wrong++
+		w.report(problem, pod, before, expected)
 	}
-}
-
-// makeRoom makes one change after which a pending pod may fit.
-func (w *world) makeRoom() {
-	if w.chance(70) {
-		w.removeRunningPod()
-		return
-	}
-	w.addBareNode()
+	return problem == ""
 }
 
 // count adds a decision to the tally, by what is expected.

@@ -47,15 +47,17 @@ func (w *world) addZoneDevices() {
 	w.addSlice("zone-fpga", fpga, resourceapi.ResourceSliceSpec{NodeSelector: selector})
 }
 
-// addSlice creates a ResourceSlice with one to three devices.
+// addSlice creates a ResourceSlice with one to three devices. It changes nothing if it exists: the slices of a node
+// that was deleted remain.
 func (w *world) addSlice(name, device string, spec resourceapi.ResourceSliceSpec) {
 	spec.Driver, spec.Pool = driver(device), resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: 1}
 	for i := range 1 + w.rand.IntN(3) {
 		spec.Devices = append(spec.Devices, resourceapi.Device{Name: fmt.Sprintf("device-%d", i)})
 	}
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-	_, err := w.client.ResourceV1().ResourceSlices().Create(w.ctx, slice, metav1.CreateOptions{})
-	w.must(err)
+	if _, err := w.client.ResourceV1().ResourceSlices().Create(w.ctx, slice, metav1.CreateOptions{}); !exists(err) {
+		w.must(err)
+	}
 }
 
 // addResourceClaim sometimes lets a pod use a resource claim: a new one, or one that all pods of its namespace

@@ -89,7 +89,7 @@ func (w *world) randomizeNode(node *v1.Node) {
 		v1.ResourcePods: quantity(pick(w, "8", "20", "110")), v1.ResourceEphemeralStorage: quantity(pick(w, "10Gi", "20Gi")),
 	}
 	if w.crowded {
-		node.Status.Allocatable[v1.ResourceCPU] = quantity(pick(w, "1", "1500m", "2", "3"))
+		node.Status.Allocatable[v1.ResourceCPU] = quantity(pick(w, "1", "1500m", "2"))
 		node.Status.Allocatable[v1.ResourcePods] = quantity(pick(w, "4", "6", "20"))
 	}
 	if w.chance(20) {

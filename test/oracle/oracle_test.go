@@ -8,6 +8,7 @@
 //	ORACLE_SEED       seed of the first world (default: a new seed)
 //	ORACLE_REPORTS    directory for the objects of wrong decisions (default ../../target/oracle)
 //	ORACLE_PATIENCE   time after which a pod that should be on a node counts as pending (default 10s)
+//	ORACLE_UPSTREAM   true: test kube-scheduler instead, which must pass too
 package oracle
 
 import (
@@ -24,6 +25,8 @@ type settings struct {
 	seed              uint64
 	reports           string
 	patience          time.Duration
+	// upstream is true if the decisions are those of kube-scheduler, to test the test.
+	upstream bool
 }
 
 func readSettings(t *testing.T) settings {
@@ -35,6 +38,7 @@ func readSettings(t *testing.T) settings {
 		"ORACLE_DECISIONS": func(v string) { s.decisions, err = strconv.Atoi(v) },
 		"ORACLE_SEED":      func(v string) { s.seed, err = strconv.ParseUint(v, 10, 64) },
 		"ORACLE_REPORTS":   func(v string) { s.reports = v },
+		"ORACLE_UPSTREAM":  func(v string) { s.upstream, err = strconv.ParseBool(v) },
 		"ORACLE_PATIENCE":  func(v string) { s.patience, err = time.ParseDuration(v) },
 	} {
 		if value := os.Getenv(name); value != "" {
@@ -48,16 +52,26 @@ func readSettings(t *testing.T) settings {
 	return s
 }
 
+// mode is a kind of cluster.
+type mode struct {
+	name, scheduler string
+	replicas        int
+}
+
+func (s settings) modes() []mode {
+	if s.upstream {
+		return []mode{{"upstream", "kube-scheduler", 1}}
+	}
+	return []mode{{"one process", "dist-scheduler", 1}, {"three replicas", "dist-scheduler", 3}}
+}
+
 // TestDecisions compares decisions in random worlds with those of upstream's plugins.
 func TestDecisions(t *testing.T) {
 	s := readSettings(t)
 	t.Logf("to repeat this test: ORACLE_SEED=%d ORACLE_WORLDS=%d ORACLE_DECISIONS=%d", s.seed, s.worlds, s.decisions)
-	for _, mode := range []struct {
-		name     string
-		replicas int
-	}{{"one process", 1}, {"three replicas", 3}} {
+	for _, mode := range s.modes() {
 		t.Run(mode.name, func(t *testing.T) {
-			c := newCluster(t, mode.replicas)
+			c := newCluster(t, mode.scheduler, mode.replicas)
 			o := newObserver(t, c.client)
 			counts := &tally{}
 			for i := range s.worlds {

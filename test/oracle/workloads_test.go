@@ -109,8 +109,23 @@ func (w *world) changeWorkloads() {
 	w.must(err)
 }
 
-// addBudgets creates two disruption budgets: one allows no disruption, one allows one. Their status stays
-// the same, because the controller that would change it does not run.
+// changeBudget changes the pods that a disruption budget protects, or how many may be disrupted.
+func (w *world) changeBudget() {
+	budgets := w.client.PolicyV1().PodDisruptionBudgets("default")
+	budget, err := budgets.Get(w.ctx, pick(w, apps[:2]...), metav1.GetOptions{})
+	w.must(err)
+	if w.chance(50) {
+		budget.Status.DisruptionsAllowed = w.rand.Int32N(3)
+		_, err = budgets.UpdateStatus(w.ctx, budget, metav1.UpdateOptions{})
+	} else {
+		budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": pick(w, apps...)}}
+		_, err = budgets.Update(w.ctx, budget, metav1.UpdateOptions{})
+	}
+	w.must(err)
+}
+
+// addBudgets creates two disruption budgets: one allows no disruption, one allows one. The controller that would
+// change their status does not run.
 func (w *world) addBudgets() {
 	for i, app := range apps[:2] {
 		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: app, Namespace: "default"}}

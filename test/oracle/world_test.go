@@ -33,13 +33,15 @@ type world struct {
 	crowded bool
 	// names are those of the nodes, and removedNames those of the nodes that were deleted.
 	names, removedNames []string
+	// lastRoom is the last change that was made so that a pending pod fits; "" if none was found.
+	lastRoom string
 	// provisioned are the claims for which actAsProvisioner has created a volume.
 	provisioned map[string]bool
 	tally       *tally
 }
 
 // tally counts what happened in all worlds of one mode.
-type tally struct{ decisions, placed, preempted, pending, wrong, refused, batches, retried int }
+type tally struct{ decisions, placed, preempted, pending, wrong, refused, batches, retried, beside int }
 
 func newWorld(t *testing.T, c *cluster, o *observer, s settings, mode string, seed uint64, counts *tally) *world {
 	return &world{t: t, ctx: t.Context(), cluster: c, client: c.client, observer: o, settings: s, mode: mode, seed: seed, tally: counts, provisioned: map[string]bool{}}
@@ -92,7 +94,7 @@ func (w *world) must(err error) { w.t.Helper(); must(w.t, err) }
 
 // populate creates nodes and everything else, and waits until the scheduler has it.
 func (w *world) populate() {
-	w.crowded = w.seed%2 == 0
+	w.crowded = w.seed%3 != 1
 	w.addNamespaces()
 	w.addVolumes()
 	w.addWorkloads()

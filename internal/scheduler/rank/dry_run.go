@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -179,9 +180,13 @@ func (r *Ranker) propose(
 	return nil
 }
 
-// mergedCounters returns the counters of all replicas from a query, with the value numbers of this replica.
+// mergedCounters returns the counters of all replicas from a query, with the value numbers of this replica. It
+// leaves the query as it is: in the leader's process, the query is being sent to other replicas.
 func (cl *Class) mergedCounters(query *wire.Query) *index.Merged {
-	summary := index.Summary{Counters: query.Counters}
+	summary := index.Summary{Counters: slices.Clone(query.Counters)}
+	for i := range summary.Counters {
+		summary.Counters[i].Values = slices.Clone(summary.Counters[i].Values)
+	}
 	summary.Renumber(func(value int32) int32 { return cl.cluster.Names.ValueNumber(query.Values[value]) }, func(profile int32) int32 { return profile })
 	return index.NewMerged(cl.Spec, nil, &summary)
 }
