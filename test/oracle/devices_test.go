@@ -2,9 +2,11 @@ package oracle
 
 import (
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
@@ -61,9 +63,10 @@ func (w *world) addSlice(name, device string, spec resourceapi.ResourceSliceSpec
 }
 
 // addResourceClaim sometimes lets a pod use a resource claim: a new one, or one that all pods of its namespace
-// share.
+// share. It leaves out pods that also request the extended resource gpu: kube-scheduler 1.37 cannot bind such a pod to
+// a node that has gpu from a device plugin ("nil or empty request mappings").
 func (w *world) addResourceClaim(pod *v1.Pod) {
-	if !w.chance(6) {
+	if !w.chance(6) || requestsResource(pod, gpu) {
 		return
 	}
 	name := pod.Name
@@ -74,6 +77,11 @@ func (w *world) addResourceClaim(pod *v1.Pod) {
 	}
 	pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "device", ResourceClaimName: ptr.To(name)}}
 	pod.Spec.Containers[0].Resources.Claims = []v1.ResourceClaim{{Name: "device"}}
+}
+
+func requestsResource(pod *v1.Pod, name v1.ResourceName) bool {
+	requests := func(c v1.Container) bool { return !c.Resources.Requests.Name(name, resource.DecimalSI).IsZero() }
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), requests)
 }
 
 // sharedClaim is the resource claim in each namespace that pods share.

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -176,6 +177,10 @@ type expectation struct {
 	// candidates are all nodes on which evictions would make room for the pod, with the pods to evict.
 	// It is empty if a node fits.
 	candidates []preemption.Candidate
+	// fitsAfter are the nodes that fit after the evictions of a candidate, by its node. A victim may occupy more than
+	// its node, such as a claim with the access mode ReadWriteOncePod. If it ends before the others, the pod may be
+	// bound to another node.
+	fitsAfter map[string]sets.Set[string]
 }
 
 // expect computes the decision about a pending pod.
@@ -188,8 +193,22 @@ func (o *observer) expect(s state, pod *v1.Pod) expectation {
 	if decision.Feasible == 0 {
 		e.candidates, err = o.reference.Preempt(o.ctx, o.args, s.assigned(), s.nodes, pod)
 		must(o.t, err)
+		e.fitsAfter = map[string]sets.Set[string]{}
+	}
+	for _, candidate := range e.candidates {
+		e.fitsAfter[candidate.Name()] = o.fitsAfter(s, pod, candidate.Victims().Pods)
 	}
 	return e
+}
+
+// fitsAfter returns the nodes on which a pod fits after pods were evicted.
+func (o *observer) fitsAfter(s state, pod *v1.Pod, victims []*v1.Pod) sets.Set[string] {
+	for _, victim := range victims {
+		s = s.without(victim.UID)
+	}
+	decision, err := o.reference.Decide(o.ctx, s.assigned(), s.nodes, pod)
+	must(o.t, err)
+	return sets.KeySet(decision.Scores).Union(decision.Best)
 }
 
 // assigned returns the pods that are on a node and occupy it.

@@ -107,15 +107,11 @@ func (w *world) addDeviceRequests(pod *v1.Pod) {
 	}
 }
 
-// addSecondContainer adds a container with requests of its own, and sometimes the host port of the first one for
-// another protocol.
+// addSecondContainer adds a container with requests of its own.
 func (w *world) addSecondContainer(pod *v1.Pod) {
 	second := v1.Container{Name: "second", Image: pick(w, "nginx", "redis:7")}
 	if w.chance(60) {
 		set(&second.Resources.Requests, v1.ResourceCPU, pick(w, "50m", "300m"))
-	}
-	if w.chance(20) {
-		second.Ports = []v1.ContainerPort{{ContainerPort: 8001, HostPort: 8001, Protocol: v1.ProtocolSCTP}}
 	}
 	pod.Spec.Containers = append(pod.Spec.Containers, second)
 }

@@ -80,7 +80,8 @@ func judgePreemption(e expectation, got outcome) string {
 			}
 		}
 		slices.Sort(victims)
-		if got.node == candidate.Name() && slices.Equal(victims, got.evicted) {
+		right := got.node == candidate.Name() || e.fitsAfter[candidate.Name()].Has(got.node)
+		if right && slices.Equal(victims, got.evicted) {
 			return ""
 		}
 		allowed = append(allowed, fmt.Sprintf("%s after evicting %v", candidate.Name(), victims))

@@ -35,6 +35,8 @@ type world struct {
 	names, removedNames []string
 	// lastRoom is the last change that was made so that a pending pod fits; "" if none was found.
 	lastRoom string
+	// withPorts are the nodes on which a pod with host ports was put without a scheduler.
+	withPorts map[string]bool
 	// provisioned are the claims for which actAsProvisioner has created a volume.
 	provisioned map[string]bool
 	tally       *tally
@@ -44,7 +46,7 @@ type world struct {
 type tally struct{ decisions, placed, preempted, pending, wrong, refused, batches, retried, beside int }
 
 func newWorld(t *testing.T, c *cluster, o *observer, s settings, mode string, seed uint64, counts *tally) *world {
-	return &world{t: t, ctx: t.Context(), cluster: c, client: c.client, observer: o, settings: s, mode: mode, seed: seed, tally: counts, provisioned: map[string]bool{}}
+	return &world{t: t, ctx: t.Context(), cluster: c, client: c.client, observer: o, settings: s, mode: mode, seed: seed, tally: counts, provisioned: map[string]bool{}, withPorts: map[string]bool{}}
 }
 
 // run creates the objects, lets the scheduler decide, and removes all objects.
@@ -126,6 +128,12 @@ func (w *world) populate() {
 func (w *world) addRunningPod(node string) {
 	pod := w.randomPod()
 	pod.Spec.NodeName = node
+	if w.withPorts[node] {
+		// Two pods with one host port are never on one node, and kube-scheduler forgets the port as soon as one
+		// of them is gone.
+		pod.Spec.Containers[0].Ports = nil
+	}
+	w.withPorts[node] = w.withPorts[node] || len(pod.Spec.Containers[0].Ports) > 0
 	if w.chance(70) {
 		pod.Spec.PriorityClassName = "low"
 	}
