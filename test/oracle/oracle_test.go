@@ -3,8 +3,8 @@
 // server, and reads there what the scheduler did.
 //
 //	K1M_BIN           directory of the binaries (default ../../bin)
-//	ORACLE_WORLDS     number of random worlds for each mode (default 2)
-//	ORACLE_DECISIONS  number of decisions in each world (default 8)
+//	ORACLE_WORLDS     number of random worlds for each mode (default 1)
+//	ORACLE_DECISIONS  number of decisions in each world (default 12)
 //	ORACLE_SEED       seed of the first world (default: a new seed)
 //	ORACLE_REPORTS    directory for the objects of wrong decisions (default ../../target/oracle)
 //	ORACLE_PATIENCE   time after which a pod that should be on a node counts as pending (default 10s)
@@ -31,7 +31,7 @@ type settings struct {
 
 func readSettings(t *testing.T) settings {
 	t.Helper()
-	s := settings{worlds: 2, decisions: 8, seed: uint64(time.Now().UnixNano()), reports: filepath.Join("..", "..", "target", "oracle"), patience: 10 * time.Second}
+	s := settings{worlds: 1, decisions: 12, seed: uint64(time.Now().UnixNano()), reports: filepath.Join("..", "..", "target", "oracle"), patience: 10 * time.Second}
 	var err error
 	for name, read := range map[string]func(string){
 		"ORACLE_WORLDS":    func(v string) { s.worlds, err = strconv.Atoi(v) },
