@@ -94,7 +94,7 @@ fn verify_older(
     let is_older = |older: &&Generation| newest.is_some_and(|base| older.covered < base.covered);
     Ok(match (generations.iter().rev().find(is_older), newest) {
         (Some(older), Some(newest)) => {
-            recovery_base::verify_replacement(dir, snapshots, older, newest.covered)
+            recovery_base::verify_replacement(dir, snapshots, older, newest.covered)?
         }
         _ => Ok(()),
     })

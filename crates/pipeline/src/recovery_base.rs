@@ -101,7 +101,7 @@ impl RecoveryBase {
         let mut older = snapshots.generations()?;
         older.retain(|generation| generation.covered < covered);
         let Some(before) = older.pop() else { return Err(corrupt(damaged.reason)) };
-        match verify_replacement(dir, snapshots, &before, covered) {
+        match verify_replacement(dir, snapshots, &before, covered)? {
             Ok(()) => Ok(RecoveryBase { newest: Some(before), missing, damaged: Some(damaged) }),
             Err(why) => {
                 let reason = &damaged.reason;
@@ -152,25 +152,25 @@ impl RecoveryBase {
 
 /// Verifies that the snapshot `before` and the log after it are undamaged and contain all
 /// records up to `covered`, so that they could replace a snapshot that covers this record.
+/// Returns why not. Fails if a newer version wrote a part of them.
 pub(crate) fn verify_replacement(
     dir: &DataDir,
     snapshots: &Snapshots,
     before: &Generation,
     covered: u64,
-) -> Result<(), String> {
-    let describe = |error: Error| match error {
-        Error::Corrupt { file, offset, reason } => {
-            format!("{} is corrupt at offset {offset}: {reason}", file.display())
-        }
-        other => other.to_string(),
-    };
-    snapshots.load(before, |_| Ok(())).map_err(describe)?;
+) -> Result<Result<(), String>, Error> {
     let medium = OsMedium::inspect(dir.log_dir());
-    let log = wal::check(&medium, before.covered, |_| Ok(())).map_err(describe)?;
-    match log.next > covered {
-        true => Ok(()),
-        false => Err(format!("the log ends with record {}", log.next - 1)),
-    }
+    let loaded = snapshots.load(before, |_| Ok(()));
+    let log = loaded.and_then(|()| wal::check(&medium, before.covered, |_| Ok(())));
+    Ok(match log {
+        Ok(log) if log.next > covered => Ok(()),
+        Ok(log) => Err(format!("the log ends with record {}", log.next - 1)),
+        Err(error) if error.is_newer() => return Err(error),
+        Err(Error::Corrupt { file, offset, reason }) => {
+            Err(format!("{} is corrupt at offset {offset}: {reason}", file.display()))
+        }
+        Err(other) => Err(other.to_string()),
+    })
 }
 
 /// Returns the durability of the log when a snapshot was taken; its first chunk begins with
