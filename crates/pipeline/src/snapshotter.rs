@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use files::Error;
@@ -19,6 +19,11 @@ use crate::pins::Pin;
 use crate::retry::Retry;
 use crate::shared_store::SharedStore;
 use crate::store_recovery::RecoveredSizes;
+
+/// While a snapshot is read back, the thread pauses after this many bytes. Reading and verifying
+/// them takes about a millisecond. Without the pauses, it would use a core without interruption.
+const READ_BACK_BYTES: u64 = 1 << 20;
+const READ_BACK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Starts a snapshot when the log has grown enough. The applier owns it.
 pub(crate) struct SnapshotTrigger {
@@ -84,9 +89,8 @@ pub(crate) fn snapshotter(
 
 impl SnapshotTrigger {
     /// Adds `bytes` to the growth of the log, and starts a snapshot if the log has grown
-    /// enough, or if the last one has failed some time ago. Call it after a round has been
-    /// logged and before the next one is applied: the store then contains exactly the
-    /// changes of the log.
+    /// enough, or if the last one has failed some time ago. Call it after a round has been logged and before the next one is applied:
+    /// the store then contains exactly the changes of the log.
     pub(crate) fn log_grew(&mut self, shared: &Arc<SharedStore>, bytes: usize, journal: &Journal) {
         self.grown_bytes += bytes as u64;
         let required = self.min_growth_bytes.max(self.progress.bytes.load(Ordering::Relaxed));
@@ -154,8 +158,12 @@ impl Snapshotter {
             }
         }
         drop(request.pin);
-        writer.finish_unless(|| {
-            yield_thread();
+        let mut paused_at = 0;
+        writer.finish_unless(|read| {
+            if read - paused_at >= READ_BACK_BYTES {
+                paused_at = read;
+                std::thread::sleep(READ_BACK_PAUSE);
+            }
             self.shared.stopping.load(Ordering::Relaxed)
         })
     }

@@ -412,7 +412,7 @@ mod tests {
             match end {
                 "dropped" => drop(writer),
                 "abandoned" => writer.abandon().unwrap(),
-                "stopped" => assert_eq!(writer.finish_unless(|| true).unwrap(), None),
+                "stopped" => assert_eq!(writer.finish_unless(|_| true).unwrap(), None),
                 _ => {
                     fs::create_dir(root.path().join("snap/00000000000000000005.snap")).unwrap();
                     assert!(writer.finish().is_err());

@@ -83,13 +83,14 @@ impl SnapshotWriter {
     /// Completes the snapshot, makes it durable, reads it back, lists it in the manifest
     /// and gives it its final name. Returns its size in bytes.
     pub fn finish(self) -> Result<u64, Error> {
-        let finished = self.finish_unless(|| false)?;
+        let finished = self.finish_unless(|_| false)?;
         Ok(finished.expect("it was not stopped"))
     }
 
     /// Completes the snapshot as [`SnapshotWriter::finish`] does, unless `stop` returns
-    /// true while it is read back. Then returns `None`.
-    pub fn finish_unless(mut self, stop: impl FnMut() -> bool) -> Result<Option<u64>, Error> {
+    /// true while it is read back. Then returns `None`. `stop` is called after each chunk with
+    /// the number of bytes that were read back so far, and may pause.
+    pub fn finish_unless(mut self, stop: impl FnMut(u64) -> bool) -> Result<Option<u64>, Error> {
         self.write_record(&[])?;
         let SnapshotWriter { file, mut unfinished, mut target, header, records, bytes, .. } = self;
         file.finish().map_err(Error::io("complete", &unfinished.path))?;
@@ -138,7 +139,7 @@ fn read_back(
     header: Header,
     records: u64,
     bytes: u64,
-    mut stop: impl FnMut() -> bool,
+    mut stop: impl FnMut(u64) -> bool,
 ) -> Result<bool, Error> {
     let mut reader = SnapshotReader::open(path)?;
     // Read from the disk, and do not evict other files from the page cache. Without this
@@ -163,7 +164,7 @@ fn read_back(
             free_cache(&reader, freed, reader.offset);
             freed = reader.offset;
         }
-        if stop() {
+        if stop(reader.offset) {
             return Ok(false);
         }
     }
