@@ -89,8 +89,9 @@ pub(crate) fn snapshotter(
 
 impl SnapshotTrigger {
     /// Adds `bytes` to the growth of the log, and starts a snapshot if the log has grown
-    /// enough, or if the last one has failed some time ago. Call it after a round has been logged and before the next one is applied:
-    /// the store then contains exactly the changes of the log.
+    /// enough, or if the last one has failed some time ago. Call it after a round has been
+    /// logged and before the next one is applied: the store then contains exactly the
+    /// changes of the log.
     pub(crate) fn log_grew(&mut self, shared: &Arc<SharedStore>, bytes: usize, journal: &Journal) {
         self.grown_bytes += bytes as u64;
         let required = self.min_growth_bytes.max(self.progress.bytes.load(Ordering::Relaxed));
