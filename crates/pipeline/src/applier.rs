@@ -192,13 +192,19 @@ impl Applier {
         if let Some(reason) = self.shared.failure.get() {
             return Err(Error::LogFailed(reason.clone()));
         }
-        let Some(Disk { journal, .. }) = &mut self.disk else { return Ok(()) };
+        let Some(Disk { journal, snapshot_trigger, .. }) = &mut self.disk else { return Ok(()) };
         if bytes > wal::MAX_PAYLOAD_BYTES {
             return Err(Error::TooLarge);
         }
         let last_revision = self.shared.store.read().revision() + commands as i64;
         let reserved = journal.reserve(bytes as u64, last_revision);
-        self.shared.set_no_space(matches!(reserved, Err(files::Error::NoSpace { .. })));
+        let no_space = matches!(reserved, Err(files::Error::NoSpace { .. }));
+        self.shared.set_no_space(no_space);
+        if no_space {
+            // The log does not grow any more, but a snapshot that has failed may succeed now,
+            // and free a part of the log.
+            snapshot_trigger.log_grew(&self.shared, 0, journal);
+        }
         reserved.map_err(|error| match error {
             files::Error::NoSpace { .. } => Error::NoSpace,
             files::Error::Poisoned => self.shared.fail(&error),

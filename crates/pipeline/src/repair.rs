@@ -173,9 +173,9 @@ fn is_complete(
     let mut builder = StoreBuilder::default();
     let loaded = snapshots.load(before, |chunk| builder.add(chunk));
     let medium = OsMedium::inspect(dir.log_dir());
-    let log = wal::check(&medium, before.covered, |payload| builder.add(payload));
-    match loaded.and(log) {
-        Ok(log) => Ok(log.next > covered),
+    let next = wal::read_records(&medium, before.covered, |payload| builder.add(payload));
+    match loaded.and(next) {
+        Ok(next) => Ok(next > covered),
         Err(error) if error.is_newer() => Err(error),
         Err(_) => Ok(false),
     }
@@ -195,13 +195,31 @@ fn add_log(
     }
     let medium = OsMedium::inspect(dir.log_dir());
     let mut last = 0;
-    match wal::check(&medium, covered, |payload| builder.add(payload)) {
+    match wal::read_records(&medium, covered, |payload| builder.add(payload)) {
         Err(error @ Error::Corrupt { .. }) => {
             damage.push(format!("{}: the log after this offset is lost", describe(&error)));
         }
-        report => last = report?.next - 1,
+        next => {
+            last = next? - 1;
+            require_head(&medium, covered, damage)?;
+        }
     }
     Ok(last.max(wal::salvage(&medium, |payload| builder.add_revisions(payload))?))
+}
+
+/// Adds a line to `damage` if `HEAD` is damaged, or if the log has less than it states.
+fn require_head(
+    medium: &OsMedium,
+    covered: u64,
+    damage: &mut Vec<String>,
+) -> Result<(), OpenError> {
+    match wal::check(medium, covered, |_| Ok(())) {
+        Err(error @ Error::Corrupt { .. }) => {
+            damage.push(format!("{}: all intact records are kept", describe(&error)));
+        }
+        checked => drop(checked?),
+    }
+    Ok(())
 }
 
 /// Describes the damage. Unlike the error message, the text does not contain the remedy.

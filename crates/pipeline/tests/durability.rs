@@ -540,7 +540,7 @@ fn a_failed_flush_stops_all_writes() {
     // process continues at a higher revision; the process after it does not raise the
     // revision again.
     test_store.kill();
-    test_store.disk.cut_power(|| false);
+    test_store.disk.drop_unsynced_data();
     test_store.start();
     assert!(test_store.store().revision() > published);
     assert!(watch_reports_compaction(test_store.store(), published + 1));

@@ -246,6 +246,54 @@ fn opens_without_loss(
     Ok(())
 }
 
+/// Damage to `HEAD` alone loses nothing.
+#[test]
+fn a_repair_of_a_damaged_head_keeps_all_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipeline = open(dir.path()).unwrap();
+    (0..50).for_each(|n| put(&pipeline, &format!("key{n}"), vec![1; 100]));
+    drop(pipeline);
+    let head = dir.path().join("wal/HEAD");
+    let bytes = fs::read(&head).unwrap();
+    fs::write(&head, &bytes[..bytes.len() - 1]).unwrap();
+    assert!(is_damage(open(dir.path())));
+    let plan = Repair::plan(dir.path(), None, BOOT).unwrap().unwrap();
+    assert_eq!(plan.keys, 50, "{:?}", plan.damage);
+    plan.carry_out().unwrap();
+    assert_eq!(content(&open(dir.path()).unwrap()).len(), 50);
+}
+
+/// A repair keeps all intact records if the newest segment is missing, or was cut off after
+/// its last record.
+#[test]
+fn a_repair_without_the_end_of_the_log_keeps_the_rest() {
+    for cut_off in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let pipeline = open(dir.path()).unwrap();
+        (0..20).for_each(|n| put(&pipeline, &format!("key{n:02}"), vec![1; 100_000]));
+        drop(pipeline);
+        let files = files(dir.path());
+        let is_segment = |path: &&PathBuf| ends_with(path, "wal");
+        let newest = files.iter().filter(is_segment).max().unwrap();
+        if cut_off {
+            let bytes = fs::read(newest).unwrap();
+            let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+            fs::write(newest, &bytes[..end]).unwrap();
+        } else {
+            fs::remove_file(newest).unwrap();
+        }
+        assert!(is_damage(open(dir.path())));
+        let plan = Repair::plan(dir.path(), None, BOOT).unwrap().unwrap();
+        let kept = if cut_off { 20..21 } else { 9..20 };
+        assert!(
+            kept.contains(&plan.keys),
+            "cut off: {cut_off}: {} keys, {:?}",
+            plan.keys,
+            plan.damage
+        );
+    }
+}
+
 /// A repair renames the damaged files, and does not change their content.
 #[test]
 fn a_repair_keeps_the_damaged_files() {

@@ -30,6 +30,8 @@ pub(crate) struct Durability {
     head: Mutex<HeadFile>,
     /// Segments that the next sync must include, oldest first.
     unsynced: Mutex<Vec<UnsyncedSegment>>,
+    /// Whether a segment got its name after the last sync of the names.
+    names_changed: AtomicBool,
 }
 
 /// A segment that a sync must include.
@@ -51,10 +53,18 @@ impl Durability {
             poisoned: AtomicBool::new(false),
             head: Mutex::new(head),
             unsynced: Mutex::default(),
+            names_changed: AtomicBool::new(false),
         }
     }
 
-    /// Includes a segment in the syncs that follow. Its header must be written.
+    /// Includes a new segment and its name in the syncs that follow. Its header must be
+    /// written.
+    pub(crate) fn add_new_segment(&self, segment: &Segment) {
+        self.add_segment(segment);
+        self.names_changed.store(true, Ordering::Release);
+    }
+
+    /// Includes a segment in the syncs that follow.
     pub(crate) fn add_segment(&self, segment: &Segment) {
         let Segment { first, size: bytes, .. } = *segment;
         self.unsynced().push(UnsyncedSegment { first, bytes, file: segment.file.clone() });
@@ -96,6 +106,9 @@ impl Durability {
         for segment in &segments {
             segment.file.sync().map_err(|cause| self.poison("fsync", cause))?;
         }
+        if self.names_changed.swap(false, Ordering::AcqRel) {
+            self.medium.sync_names().map_err(|cause| self.poison("fsync", cause))?;
+        }
         if let Some(newest) = segments.last() {
             self.name_in_head(&mut head, newest, written)?;
         }
@@ -106,7 +119,8 @@ impl Durability {
         Ok(())
     }
 
-    /// Makes `HEAD` name the segment `newest`, which is synced, unless it does already.
+    /// Makes `HEAD` name the segment `newest`, which is synced with its name, unless it does
+    /// already.
     fn name_in_head(
         &self,
         head: &mut HeadFile,
@@ -117,7 +131,6 @@ impl Durability {
         if !head.exists() || (head.get().first, head.get().bytes) == (first, bytes) {
             return Ok(());
         }
-        self.medium.sync_names().map_err(|cause| self.poison("fsync", cause))?;
         let written = head.write(Head { first, bytes, durable });
         written.map_err(|cause| self.poison("write HEAD in", cause))
     }
@@ -173,8 +186,9 @@ pub(crate) fn is_disk_full(error: &io::Error) -> bool {
 /// dropped data that was written.
 pub(crate) fn mark_failure(medium: &dyn Medium) {
     // This need not survive a crash of the machine, which the next process notices by
-    // itself. If no file can be created, the next process takes what it reads for complete.
-    let _ = medium.replace(FAILED, b"");
+    // itself. So it does not wait for the disk, of which fsyncs may fail. If no file can be
+    // created, the next process takes what it reads for complete.
+    let _ = medium.mark(FAILED);
 }
 
 /// Returns whether a write or an fsync of the previous process has failed.

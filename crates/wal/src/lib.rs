@@ -62,7 +62,7 @@ mod salvage;
 mod scan;
 mod segment;
 
-pub use check::{LogReport, SegmentReport, check};
+pub use check::{LogReport, SegmentReport, check, read_records};
 pub use covered::{AllowedLoss, Covered};
 pub use durability::Syncer;
 pub use files::{Error, PayloadError};

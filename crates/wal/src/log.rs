@@ -66,8 +66,8 @@ impl Log {
     ) -> Result<(Log, RecoveredLog), Error> {
         let medium: Arc<dyn Medium> = Arc::new(medium);
         let failed_before = durability::failed_before(&*medium)?;
-        let (mut recovered, end) = log_recovery::recover(&medium, covered.into(), &mut visit)?;
-        recovered.failed_before = failed_before;
+        let (recovered, end) =
+            log_recovery::recover(&medium, covered.into(), failed_before, &mut visit)?;
         let files = SegmentFiles::new(medium.clone(), options.segment_bytes)
             .map_err(Error::io("remove unused files in", medium.path()))?;
         let head_exists = end.head.exists();
@@ -142,7 +142,7 @@ impl Log {
             .map_err(|cause| self.create_error(cause))?;
         let position = HEADER_BYTES as u64;
         let segment = Segment { first, format: FORMAT, salt, file, position, size };
-        self.durability.add_segment(&segment);
+        self.durability.add_new_segment(&segment);
         self.current = Some(segment);
         Ok(())
     }

@@ -40,9 +40,11 @@ pub(crate) struct LogEnd {
 /// Passes the payload of each record after the record `covered` to `visit`, in order.
 /// The snapshot covers all records up to `covered`. Truncates the log before an
 /// unfinished write. All records that were visited are durable when this returns.
+/// `failed_before` says whether a write or an fsync of the previous process failed.
 pub(crate) fn recover(
     medium: &Arc<dyn Medium>,
     covered: Covered,
+    failed_before: bool,
     visit: Visit<'_>,
 ) -> Result<(RecoveredLog, LogEnd), Error> {
     let log = scan::scan(&**medium, covered.record, visit)?;
@@ -52,26 +54,54 @@ pub(crate) fn recover(
         payload_bytes: log.payload_bytes,
         uncovered_bytes: log.uncovered_bytes,
         unfinished_write: log.unfinished_write.clone(),
-        failed_before: false,
+        failed_before,
     };
-    make_durable(&**medium, &log.segments).inspect_err(|_| mark_failure(&**medium))?;
+    make_durable(&**medium, &log.segments, failed_before)
+        .inspect_err(|_| mark_failure(&**medium))?;
     Ok((recovered, settle_end(medium, covered.record, log)?))
 }
 
 /// Makes the records of the log durable, and overwrites an unfinished write with zeros.
-fn make_durable(medium: &dyn Medium, segments: &[ScannedSegment]) -> Result<(), Error> {
+fn make_durable(
+    medium: &dyn Medium,
+    segments: &[ScannedSegment],
+    failed_before: bool,
+) -> Result<(), Error> {
     for scanned in segments {
-        let (file, path) = (&scanned.segment.file, &scanned.path);
+        let ScannedSegment { segment, path, .. } = scanned;
         // After a failed fsync or a failed writeback, the kernel may have marked pages as
         // clean that are not on the disk. An fsync alone would then do nothing. So write
         // everything again that no record proves to be durable.
-        let zeros = vec![0; scanned.garbage_bytes as usize];
-        file.write_all_at(&scanned.unproven, scanned.unproven_offset())
-            .and_then(|()| file.write_all_at(&zeros, scanned.segment.position))
+        segment
+            .file
+            .write_all_at(&scanned.unproven, scanned.unproven_offset())
+            .and_then(|()| write_zeros(segment, zeros_after(scanned, failed_before)))
             .map_err(Error::io("write to", path))?;
-        file.sync().map_err(Error::io("fsync", path))?;
+        segment.file.sync().map_err(Error::io("fsync", path))?;
     }
     medium.sync_names().map_err(Error::io("fsync", medium.path()))
+}
+
+/// Returns the number of bytes after the last record that must be overwritten with zeros.
+fn zeros_after(scanned: &ScannedSegment, failed_before: bool) -> u64 {
+    match failed_before {
+        // The zeros that an earlier start has written may be in the page cache only. Then
+        // records of an unfinished write are still on the disk, anywhere after the end.
+        true => scanned.segment.size - scanned.segment.position,
+        false => scanned.garbage_bytes,
+    }
+}
+
+/// Writes `bytes` zeros after the last record of a segment.
+fn write_zeros(segment: &Segment, bytes: u64) -> io::Result<()> {
+    let zeros = vec![0; bytes.min(1 << 20) as usize];
+    let mut written = 0;
+    while written < bytes {
+        let len = (bytes - written).min(zeros.len() as u64) as usize;
+        segment.file.write_all_at(&zeros[..len], segment.position + written)?;
+        written += len as u64;
+    }
+    Ok(())
 }
 
 /// Removes the segments after the end of the log, and writes `HEAD`.

@@ -36,6 +36,9 @@ pub trait Medium: Send + Sync + 'static {
     /// Replaces the content of a small file atomically and durably: after a crash, the
     /// file has either the old or the new content. Creates the file if it is missing.
     fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
+    /// Creates an empty file, unless it exists. It survives the end of the process, but not
+    /// a crash of the machine. Does not wait for the disk.
+    fn mark(&self, name: &str) -> io::Result<()>;
 }
 
 /// One file of a [`Medium`].
@@ -130,6 +133,11 @@ impl Medium for OsMedium {
         file.sync_all()?;
         std::fs::rename(new, path)?;
         self.sync_names()
+    }
+
+    fn mark(&self, name: &str) -> io::Result<()> {
+        let path = self.directory.join(name);
+        OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(drop)
     }
 }
 

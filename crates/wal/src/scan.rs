@@ -77,15 +77,39 @@ impl ScannedSegment {
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), PayloadError>;
 
 /// Passes the payload of each record after `covered` to `visit`, in order; `covered` is
-/// the last record that the snapshot covers.
+/// the last record that the snapshot covers. Fails if the log does not contain what `HEAD`
+/// states.
 pub(crate) fn scan(
     medium: &dyn Medium,
     covered: u64,
     visit: Visit<'_>,
 ) -> Result<ScannedLog, Error> {
-    let mut segments = segment::list(medium)?;
     let head = head::read(medium)?;
+    let segments = segment::list(medium)?;
     require_head_segment(medium, &segments, &head)?;
+    let log = scan_segments(medium, covered, segments, head, visit)?;
+    require_durable_record(medium, covered, &log)?;
+    Ok(log)
+}
+
+/// Does the same without `HEAD`, which may be damaged.
+pub(crate) fn scan_without_head(
+    medium: &dyn Medium,
+    covered: u64,
+    visit: Visit<'_>,
+) -> Result<ScannedLog, Error> {
+    let segments = segment::list(medium)?;
+    scan_segments(medium, covered, segments, StoredHead::default(), visit)
+}
+
+/// Reads `segments` up to the end of the log.
+fn scan_segments(
+    medium: &dyn Medium,
+    covered: u64,
+    mut segments: Vec<u64>,
+    head: StoredHead,
+    visit: Visit<'_>,
+) -> Result<ScannedLog, Error> {
     // Skip the segments of which all records are covered. They are not needed, so they
     // may be damaged.
     segments.drain(..segment::count_covered(&segments, covered));
@@ -101,7 +125,6 @@ pub(crate) fn scan(
             break;
         }
     }
-    require_durable_record(medium, covered, &log)?;
     Ok(log)
 }
 

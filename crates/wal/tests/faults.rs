@@ -412,6 +412,67 @@ fn records_that_a_failed_open_dropped_are_written_again() {
     assert_eq!(open(&disk).unwrap().1, recovered, "records that the last open returned");
 }
 
+/// A failed fsync is noted without waiting for the disk, of which other fsyncs may fail too.
+#[test]
+fn a_failure_is_noted_although_no_file_can_be_synced() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, b"one").unwrap();
+    {
+        let mut state = disk.0.lock().unwrap();
+        state.fail_next_sync = true;
+        state.fail_next_replace = true;
+    }
+    assert!(log.sync().is_err());
+    drop(log);
+    disk.0.lock().unwrap().fail_next_replace = false;
+    assert!(open(&disk).unwrap().2.failed_before);
+}
+
+/// The first record of a new segment that replaces an empty one of the same size.
+#[test]
+fn a_record_in_a_replaced_segment_survives() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    log.reserve(1).unwrap();
+    drop(log);
+    disk.make_format_1();
+    let (mut log, _, _) = open(&disk).unwrap();
+    log.append(b"one").unwrap();
+    log.sync().unwrap();
+    drop(log);
+    disk.cut_power(|| false);
+    assert_eq!(open(&disk).unwrap().1, [b"one"]);
+}
+
+/// A start overwrites an unfinished write with zeros, and its fsync fails. The next start
+/// reads these zeros, but they are not on the disk.
+#[test]
+fn an_unfinished_write_does_not_come_back() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    log.append(&[0xa; 16]).unwrap();
+    log.sync().unwrap();
+    log.append(&[1; 40]).unwrap();
+    log.append(&[2; 40]).unwrap();
+    drop(log);
+    // The second record is lost, the third one is on the disk: they start at 64 and 128.
+    let mut block = 0;
+    disk.cut_power(|| {
+        block += 1;
+        block > 1
+    });
+    disk.0.lock().unwrap().fail_next_sync = true;
+    assert!(open(&disk).is_err());
+    let (mut log, recovered, _) = open(&disk).unwrap();
+    assert_eq!(recovered, [vec![0xa; 16]]);
+    log.append(&[7; 40]).unwrap();
+    log.sync().unwrap();
+    drop(log);
+    disk.cut_power(|| true);
+    assert_eq!(open(&disk).unwrap().1, [vec![0xa; 16], vec![7; 40]]);
+}
+
 #[test]
 fn a_failed_sync_poisons_the_log() {
     let disk = Disk::default();

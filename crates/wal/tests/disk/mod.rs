@@ -83,6 +83,7 @@ pub struct DiskState {
     pub fail_next_write_after: Option<usize>,
     pub fail_next_sync: bool,
     pub fail_next_sync_names: bool,
+    pub fail_next_replace: bool,
     pub fail_next_read: bool,
     pub fail_next_create: Option<io::ErrorKind>,
     /// The operations that wait for a disk, with the threads that called them.
@@ -109,6 +110,15 @@ impl DiskState {
                     self.files.insert(to, file);
                 }
             }
+        }
+    }
+
+    /// Writes the dirty blocks for which `keep` returns true to the disk, and drops all
+    /// others.
+    fn drop_data(&mut self, mut keep: impl FnMut() -> bool) {
+        for file in self.files.values_mut() {
+            file.write_back(&mut keep);
+            file.current = file.durable.clone();
         }
     }
 
@@ -149,10 +159,13 @@ impl Disk {
                 state.undo(change);
             }
         }
-        for file in state.files.values_mut() {
-            file.write_back(&mut keep);
-            file.current = file.durable.clone();
-        }
+        state.drop_data(keep);
+    }
+
+    /// Simulates that the kernel drops the data that is not synced, while the machine keeps
+    /// running: the names of the files stay.
+    pub fn drop_unsynced_data(&self) {
+        self.0.lock().unwrap().drop_data(|| false);
     }
 
     /// Simulates memory pressure: the kernel writes the dirty blocks, and drops all blocks
@@ -268,8 +281,19 @@ impl Medium for Disk {
         if state.free_bytes == Some(0) {
             return Err(io::ErrorKind::StorageFull.into());
         }
+        // A new file is written and synced before it gets the name.
+        if std::mem::take(&mut state.fail_next_replace) {
+            return Err(io::Error::other("injected"));
+        }
         state.add(name, File::durable(bytes.to_vec()));
         state.unsynced_names.clear();
+        Ok(())
+    }
+
+    fn mark(&self, name: &str) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        state.add(name, File::default());
+        state.unsynced_names.push(NameChange::Created(name.into()));
         Ok(())
     }
 }
