@@ -6,11 +6,15 @@
 //! between steps. Until the snapshot is complete, the store must not collect history from
 //! [`SnapshotCursor::oldest_needed_revision`] on.
 
-use etcdpb::Key;
+use etcdpb::{Key, Record};
 
 use crate::effect::{Effect, Effects};
 use crate::span::Span;
 use crate::store::Store;
+
+/// A step ends after the effect with which the keys and values exceed this size in bytes. So a
+/// file with the effects of each step in one record has no record that is too large.
+const STEP_BYTES: usize = 1 << 20;
 
 /// A snapshot in progress.
 pub struct SnapshotCursor {
@@ -62,8 +66,9 @@ impl SnapshotCursor {
         self.compacted
     }
 
-    /// Appends the effects of about `max_entries` keys or events. Returns false if the
-    /// snapshot was already complete.
+    /// Appends the effects of about `max_entries` keys or events, or fewer if they are large:
+    /// about 1 MiB. The events of one revision are never split. Returns false if the snapshot
+    /// was already complete.
     pub fn step(&mut self, store: &Store, max_entries: usize, effects: &mut Effects) -> bool {
         match &mut self.stage {
             Stage::Base { after } => {
@@ -105,15 +110,16 @@ fn push_base(
     max_entries: usize,
     effects: &mut Effects,
 ) -> Option<Key> {
-    let mut last: Option<&Key> = None;
+    let (mut last, mut bytes): (Option<&Key>, usize) = (None, 0);
     let after = after.as_ref().map(Key::as_bytes);
     for (visited, (key, entry)) in store.index.range(span, after).enumerate() {
-        if visited == max_entries {
+        if visited == max_entries || bytes > STEP_BYTES {
             return last.cloned();
         }
         last = Some(key);
         // Changes at the compacted revision itself are appended as events.
         let record = entry.live_at(compacted).filter(|r| r.mod_revision() < compacted);
+        bytes += record.map_or(0, record_bytes);
         effects.extend(record.cloned().map(Effect::Base));
     }
     None
@@ -129,16 +135,60 @@ fn push_events(
     max_entries: usize,
     effects: &mut Effects,
 ) -> Option<i64> {
-    let mut last = from;
+    let (mut last, mut bytes) = (from, 0);
     for (visited, event) in store.history.since(from).enumerate() {
         if event.revision() > to {
             return None;
         }
-        if visited >= max_entries && event.revision() > last {
+        if (visited >= max_entries || bytes > STEP_BYTES) && event.revision() > last {
             return Some(event.revision());
         }
         last = event.revision();
+        bytes += record_bytes(&event.record);
         effects.push(Effect::Write(event.record.clone()));
     }
     None
+}
+
+/// Returns the size of the key and the value in bytes.
+fn record_bytes(record: &Record) -> usize {
+    record.key().as_bytes().len() + record.value().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the largest step of a snapshot of `store` in bytes, and the number of effects.
+    fn largest_step(store: &Store) -> (usize, usize) {
+        let (mut effects, mut largest, mut count) = (Effects::new(), 0, 0);
+        let mut cursor = SnapshotCursor::new(store, &mut effects);
+        while cursor.step(store, 1000, &mut effects) {
+            let mut payload = Vec::new();
+            effects.iter().for_each(|effect| effect.encode(&mut payload));
+            count += effects.len();
+            effects.clear();
+            largest = largest.max(payload.len());
+        }
+        (largest, count)
+    }
+
+    /// A step of many large values would not fit into a record of the file.
+    #[test]
+    fn a_step_ends_after_a_number_of_bytes() {
+        let mut store = Store::default();
+        let value = vec![b'x'; 300_000];
+        for number in 1..=20 {
+            let key = Key::new(format!("key{number:02}").as_bytes());
+            let record = Record::put(key, &value, number + 1, number + 1, 1, 0);
+            store.replay(Effect::Write(record)).unwrap();
+        }
+        let as_events = largest_step(&store);
+        store.replay(Effect::Compacted { revision: 21 }).unwrap();
+        let as_base = largest_step(&store);
+        for (largest, effects) in [as_events, as_base] {
+            assert!(largest < 2 << 20, "a step of {largest} bytes");
+            assert!((22..=24).contains(&effects), "{effects} effects");
+        }
+    }
 }
