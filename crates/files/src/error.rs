@@ -98,8 +98,8 @@ pub enum Error {
         /// The snapshot directory.
         path: PathBuf,
     },
-    /// The log does not begin with record 1, and none of the snapshots that the data
-    /// directory lists is in the snapshot directory.
+    /// A snapshot that the data directory lists is not in the snapshot directory, and neither
+    /// the log nor another snapshot replaces it.
     #[error(
         "{path} is missing, and the log is incomplete without it: is --snapshot-dir the directory that was used before?"
     )]
@@ -154,6 +154,16 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// What is invalid.
+        reason: String,
+    },
+    /// The identity of a store is missing or damaged. A repair would need it.
+    #[error(
+        "{path} {reason}; restore this file from a backup, or write it as docs/store-format.md describes"
+    )]
+    BadIdentity {
+        /// The file with the identity.
+        path: PathBuf,
+        /// What is wrong, as the rest of a sentence about the file.
         reason: String,
     },
     /// The directory belongs to another program.

@@ -25,6 +25,9 @@ pub struct DirectoryReport {
     pub damaged_newest: Option<String>,
     /// Why the snapshot before the newest could not replace the newest, if it exists.
     pub damaged_older: Option<String>,
+    /// A listed snapshot that does not exist, and the last record that it covers. It is newer
+    /// than all others.
+    pub missing_snapshot: Option<(PathBuf, u64)>,
     /// The files in the snapshot directory that are not of this store.
     pub foreign_files: Vec<ForeignFile>,
     /// The log after the snapshot.
@@ -65,6 +68,7 @@ pub fn check(
         (path, bytes, covered)
     };
     let (revision, compacted) = (builder.revision(), builder.compacted());
+    let boot_id = if log.failed_before { &[][..] } else { boot_id };
     let (store, resumption) = builder.resume(boot_id);
     Ok(DirectoryReport {
         identity: dir.identity(),
@@ -74,6 +78,7 @@ pub fn check(
             format!("{} is corrupt at offset {offset}: {reason}", generation.path.display())
         }),
         damaged_older: verify_older(&dir, &snapshots, &base)?.err(),
+        missing_snapshot: base.missing.map(|missing| (missing.path, missing.covered)),
         foreign_files: snapshots.foreign_files()?,
         log,
         revision,

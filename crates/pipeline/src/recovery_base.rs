@@ -27,7 +27,7 @@ pub(crate) struct RecoveryBase {
     /// `None` if the store has no snapshot.
     pub(crate) newest: Option<Generation>,
     /// A newer snapshot that the manifest lists, but that does not exist.
-    pub(crate) missing: Option<PathBuf>,
+    pub(crate) missing: Option<Generation>,
     /// A newer snapshot that is damaged. `newest` and the log contain all of it.
     pub(crate) damaged: Option<DamagedSnapshot>,
 }
@@ -91,7 +91,7 @@ impl RecoveryBase {
         dir: &DataDir,
         snapshots: &Snapshots,
         damaged: DamagedSnapshot,
-        missing: Option<PathBuf>,
+        missing: Option<Generation>,
     ) -> Result<RecoveryBase, Error> {
         let covered = damaged.generation.covered;
         let corrupt = |reason: String| {
@@ -144,9 +144,32 @@ impl RecoveryBase {
     /// `next` is the next record of the log.
     pub(crate) fn require_snapshot(&self, next: u64) -> Result<(), Error> {
         match (&self.newest, &self.missing) {
-            (None, Some(path)) if next == 1 => Err(Error::MissingSnapshot { path: path.clone() }),
+            (None, Some(missing)) if next == 1 => {
+                Err(Error::MissingSnapshot { path: missing.path.clone() })
+            }
             _ => Ok(()),
         }
+    }
+}
+
+/// Fails if a listed snapshot is missing, and the snapshot `base` with the log up to the first
+/// damage does not contain all of it.
+pub(crate) fn require_missing_replaced(
+    dir: &DataDir,
+    snapshots: &Snapshots,
+    base: Option<&Generation>,
+) -> Result<(), Error> {
+    let Some(missing) = snapshots.missing()? else { return Ok(()) };
+    let covered = base.map_or(0, |base| base.covered);
+    let (medium, mut last) = (OsMedium::inspect(dir.log_dir()), covered);
+    // An error is that of the damage, before which all records were visited.
+    let _ = wal::read_records(&medium, covered, |_| {
+        last += 1;
+        Ok(())
+    });
+    match last >= missing.covered {
+        true => Ok(()),
+        false => Err(Error::MissingSnapshot { path: missing.path }),
     }
 }
 

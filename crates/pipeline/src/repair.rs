@@ -80,6 +80,7 @@ impl Repair {
         };
         let Kept { builder, base, damaged_snapshot, highest_sequence } =
             read_kept(&dir, &snapshots, &mut damage)?;
+        recovery_base::require_missing_replaced(&dir, &snapshots, base.as_ref())?;
         let (revision, restart) =
             (builder.revision(), builder.highest_revision() + LOST_LOG_MARGIN);
         let store = builder.finish_compacted_at(restart);
@@ -107,8 +108,9 @@ impl Repair {
         if self.damaged_manifest {
             renamed_paths.push(dir.set_manifest_aside()?);
             snapshots.use_manifest();
-            snapshots.adopt(self.base.as_ref())?;
         }
+        // Until the new snapshot exists, the old one must stay listed.
+        snapshots.adopt(self.base.as_ref().or(self.damaged_snapshot.as_ref()))?;
         // The new snapshot covers a record after the end of the old log. So if the old
         // log is still in place after an interruption, no later open takes it for the log
         // after the new snapshot.

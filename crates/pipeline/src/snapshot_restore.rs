@@ -115,6 +115,8 @@ impl SavedSnapshot {
         fresh: Identity,
     ) -> Result<(), OpenError> {
         DataDir::create_filled(data_dir, fresh, |dir| {
+            // Without a manifest, the store would adopt an older snapshot in that directory.
+            snapshot::create_manifest(&dir.manifest())?;
             let writer = new_snapshots(dir, snapshot_dir)?.create(COVERED_RECORD)?;
             write_snapshot(&self.store, Effects::new(), writer)
         })?;

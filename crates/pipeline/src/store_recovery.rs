@@ -58,6 +58,7 @@ pub(crate) fn recover(
     let (base, (builder, (covered, log, recovered))) =
         base.build_with_fallback(dir, &snapshots, build)?;
     base.require_snapshot(log.last() + 1)?;
+    forget_missing(&snapshots, log.last())?;
     adopt(&snapshots, &base)?;
     set_damaged_aside(&snapshots, &base)?;
     if let Some(write) = &recovered.unfinished_write {
@@ -106,7 +107,20 @@ fn warn_of_other_files(snapshots: &Snapshots, base: &RecoveryBase) -> Result<(),
         tracing::warn!(count, "ignored more files in the snapshot directory");
     }
     if let Some(missing) = &base.missing {
-        tracing::warn!(file = %missing.display(), "the newest snapshot is missing");
+        tracing::warn!(file = %missing.path.display(), "the newest snapshot is missing");
+    }
+    Ok(())
+}
+
+/// Removes missing snapshots from the manifest if they cover records after `last`, the last
+/// record of the log. It fails on a full disk too: the store must not write such records while
+/// the manifest lists these snapshots.
+fn forget_missing(snapshots: &Snapshots, last: u64) -> Result<(), files::Error> {
+    for path in snapshots.forget_missing(last)? {
+        tracing::error!(
+            file = %path.display(), last_record = last,
+            "a missing snapshot contains writes after the end of the log: these writes are lost, and the snapshot will not be used even if it appears again"
+        );
     }
     Ok(())
 }

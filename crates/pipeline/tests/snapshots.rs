@@ -460,3 +460,22 @@ fn an_inspection_changes_nothing() {
     assert!(store.plan_repair().unwrap().is_some());
     assert!(!log.exists());
 }
+
+/// After a failed write, a check announces the revision at which a server continues.
+#[test]
+fn a_check_after_a_failed_write_names_the_revision_of_the_restart() {
+    let root = tempfile::tempdir().unwrap();
+    let mut store = TestStore::new(root.path(), "a", WalMode::Buffered);
+    let pipeline = store.open().unwrap();
+    put(&pipeline, "key", b"x");
+    let killed = root.path().join("killed");
+    copy_all(&store.options.data_dir, &killed);
+    drop(pipeline);
+    store.options.data_dir = killed;
+    assert_eq!(store.check().unwrap().restart, None, "the machine has kept running");
+    fs::write(store.options.data_dir.join("wal/FAILED"), "").unwrap();
+    let announced = store.check().unwrap().restart;
+    let revision = store.open().unwrap().revision();
+    assert!(revision > 2, "the revision did not jump");
+    assert_eq!(announced, Some(revision));
+}

@@ -71,8 +71,10 @@ impl Snapshots {
             .ok_or_else(|| Error::SnapshotsInUse { path: directory.clone() })?;
         let _lock = Some(lock);
         let snapshots = Snapshots { directory, manifest, identity, manifest_ignored: false, _lock };
+        let kept = snapshots.unlist_unfinished()?;
         for (path, name) in snapshots.list()? {
-            if name == Some(Name::Left) && snapshots.other_owner(&path).is_none() {
+            let left = name == Some(Name::Left) && !kept.contains(&path);
+            if left && snapshots.other_owner(&path).is_none() {
                 fs::remove_file(&path).map_err(Error::io("remove", path))?;
             }
         }
@@ -123,12 +125,29 @@ impl Snapshots {
         Ok(self.generations()?.pop())
     }
 
-    /// Returns the path of the newest listed snapshot if the file is missing.
-    pub fn missing(&self) -> Result<Option<PathBuf>, Error> {
-        let entries = self.read_manifest()?.unwrap_or_default();
+    /// Returns the newest listed snapshot if its file is missing. A snapshot whose renaming a
+    /// crash has prevented does not count: it never existed.
+    pub fn missing(&self) -> Result<Option<Generation>, Error> {
+        let mut entries = self.read_manifest()?.unwrap_or_default();
+        entries.retain(|entry| !self.is_unfinished(*entry));
         let newest = entries.into_iter().max_by_key(|entry| entry.covered);
-        let path = newest.map(|entry| self.listed(entry).path);
-        Ok(path.filter(|path| !path.exists()))
+        let newest = newest.map(|entry| self.listed(entry));
+        Ok(newest.filter(|newest| !newest.path.exists()))
+    }
+
+    /// Removes the missing snapshots that cover records after `last`, the last record of the
+    /// log, from the manifest, and returns their paths. The store is about to write other
+    /// records with the same numbers, so such a snapshot must not be used if it appears again.
+    pub fn forget_missing(&self, last: u64) -> Result<Vec<PathBuf>, Error> {
+        let entries = self.read_manifest()?.unwrap_or_default();
+        let (forgotten, kept): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| {
+            let is_missing = !self.listed(*entry).path.exists() && !self.is_unfinished(*entry);
+            is_missing && entry.covered > last
+        });
+        if !forgotten.is_empty() {
+            manifest::write(&self.manifest, &kept)?;
+        }
+        Ok(forgotten.into_iter().map(|entry| self.listed(entry).path).collect())
     }
 
     /// Whether the data directory has a manifest. Earlier versions wrote none.
@@ -145,8 +164,12 @@ impl Snapshots {
         let Some(Generation { path, covered, .. }) = used else {
             return manifest::write(&self.manifest, &[]);
         };
-        let header = SnapshotReader::open(path)?.read_header()?;
-        let id = header.owner.map(|owner| owner.id);
+        let id = match SnapshotReader::open(path)?.read_header() {
+            Ok(header) => header.owner.map(|owner| owner.id),
+            // A repair lists a damaged snapshot until the new one is complete.
+            Err(Error::Corrupt { .. }) => None,
+            Err(error) => return Err(error),
+        };
         manifest::write(&self.manifest, &[Entry { covered: *covered, id }])
     }
 
@@ -183,6 +206,7 @@ impl Snapshots {
     ) -> Result<(), Error> {
         let mut reader = SnapshotReader::open(&generation.path)?;
         let header = reader.read_header()?;
+        self.require_identity(generation, header)?;
         if !self.is_own(header, generation.entry) || header.covered != generation.covered {
             return Err(reader.corrupt("it is not the snapshot of this store".into()));
         }
@@ -203,8 +227,10 @@ impl Snapshots {
                 return Err(Error::io("create", path)(cause));
             }
         }
+        // If the start could not write the manifest, the snapshot in use must be listed now: an
+        // interruption may leave a manifest with this snapshot, but without its file.
+        self.adopt(self.newest()?.as_ref())?;
         let others = self.generations()?;
-        // Without a manifest, only the snapshots in use may be listed, see `adopt`.
         let others = others.into_iter().filter_map(|generation| generation.entry).collect();
         let id = RandomState::new().hash_one(covered);
         let owner = Some(Owner { identity: self.identity, id });
@@ -237,6 +263,9 @@ impl Snapshots {
         let path = &damaged.path;
         fs::rename(path, renamed).map_err(Error::io("rename", path))?;
         sync_parent(path).map_err(Error::io("fsync the directory of", path))?;
+        if !self.has_manifest()? {
+            return self.adopt(self.newest()?.as_ref());
+        }
         let entries = self.generations()?.into_iter().filter_map(|generation| generation.entry);
         manifest::write(&self.manifest, &entries.collect::<Vec<_>>())
     }
@@ -256,6 +285,41 @@ impl Snapshots {
             true => Ok(None),
             false => manifest::read(&self.manifest),
         }
+    }
+
+    /// Removes from the manifest the snapshots whose renaming a crash has prevented. Returns
+    /// the unfinished files that must stay, because the disk is full and the manifest still
+    /// lists them.
+    fn unlist_unfinished(&self) -> Result<Vec<PathBuf>, Error> {
+        let entries = match self.read_manifest() {
+            // A repair sets the manifest aside.
+            Err(Error::Corrupt { .. }) => None,
+            read => read?,
+        };
+        let (unfinished, kept): (Vec<_>, Vec<_>) =
+            entries.unwrap_or_default().into_iter().partition(|entry| self.is_unfinished(*entry));
+        let path = |entry: &Entry| self.directory.join(name::unfinished(entry.covered));
+        let paths: Vec<_> = unfinished.iter().map(path).collect();
+        for path in &paths {
+            // The manifest may need the space. The name must stay until it is written.
+            let truncate = || File::options().write(true).open(path)?.set_len(0);
+            truncate().map_err(Error::io("truncate", path))?;
+        }
+        if paths.is_empty() {
+            return Ok(paths);
+        }
+        match manifest::write(&self.manifest, &kept) {
+            Err(error) if error.is_disk_full() => Ok(paths),
+            written => written.map(|()| Vec::new()),
+        }
+    }
+
+    /// Whether a crash has prevented the renaming of the snapshot.
+    fn is_unfinished(&self, entry: Entry) -> bool {
+        let unfinished = self.directory.join(name::unfinished(entry.covered));
+        unfinished.exists()
+            && !self.listed(entry).path.exists()
+            && self.other_owner(&unfinished).is_none()
     }
 
     fn listed(&self, entry: Entry) -> Generation {
@@ -291,6 +355,19 @@ impl Snapshots {
         let id = header.owner.map(|owner| owner.id);
         let same_store = header.owner.is_none_or(|owner| owner.identity == self.identity);
         same_store && entry.is_none_or(|entry| entry.id == id)
+    }
+
+    /// Fails if a snapshot with this header has the listed ID, but the identity of another
+    /// store: the identity of this store is then damaged.
+    fn require_identity(&self, generation: &Generation, header: Header) -> Result<(), Error> {
+        let (Some(entry), Some(owner)) = (generation.entry, header.owner) else { return Ok(()) };
+        if entry.id != Some(owner.id) || owner.identity == self.identity {
+            return Ok(());
+        }
+        let (snapshot, owner) = (generation.path.display(), owner.identity);
+        let reason =
+            format!("has other IDs than {snapshot} ({owner}), which MANIFEST lists with its ID");
+        Err(Error::BadIdentity { path: self.manifest.with_file_name("IDENTITY"), reason })
     }
 
     /// Returns the identity in the header of a file if it is that of another store.
@@ -506,6 +583,55 @@ mod tests {
             generations.iter().map(|g| (g.covered, g.proven)).collect::<Vec<_>>(),
             [(7, true)]
         );
+    }
+
+    /// A start on a full disk could not write the manifest of a directory of an earlier
+    /// version. The process ends before it renames its next snapshot.
+    #[test]
+    fn the_snapshot_in_use_stays_listed_if_the_next_one_is_not_renamed() {
+        let root = tempfile::tempdir().unwrap();
+        let snapshots = open(root.path(), IDENTITY);
+        write(&snapshots, 500, &[b"in use"]);
+        fs::remove_file(&snapshots.manifest).unwrap();
+        let in_the_way = root.path().join("snap").join(name::complete(900));
+        let writer = snapshots.create(900).unwrap();
+        fs::create_dir(&in_the_way).unwrap();
+        assert!(writer.finish().is_err());
+        fs::remove_dir(&in_the_way).unwrap();
+        drop(snapshots);
+        let expected = (500, vec![b"in use".to_vec()]);
+        assert_eq!(load(&open(root.path(), IDENTITY)).unwrap(), expected);
+    }
+
+    /// Without a manifest, a damaged snapshot is set aside, and the one before is listed.
+    #[test]
+    fn the_snapshot_before_a_damaged_one_stays_in_use_without_a_manifest() {
+        let root = tempfile::tempdir().unwrap();
+        let snapshots = open(root.path(), IDENTITY);
+        write(&snapshots, 5, &[b"before"]);
+        write(&snapshots, 9, &[b"damaged"]);
+        fs::remove_file(&snapshots.manifest).unwrap();
+        let damaged = snapshots.newest().unwrap().unwrap();
+        let renamed = root.path().join("snap/00000000000000000009.snap.damaged");
+        snapshots.set_aside(&damaged, &renamed).unwrap();
+        assert_eq!(load(&snapshots).unwrap(), (5, vec![b"before".to_vec()]));
+    }
+
+    /// A crash between the manifest and the renaming leaves an unfinished file that is listed.
+    #[test]
+    fn a_snapshot_that_was_not_renamed_is_no_longer_listed() {
+        let root = tempfile::tempdir().unwrap();
+        let snapshots = open(root.path(), IDENTITY);
+        write(&snapshots, 5, &[b"in use"]);
+        write(&snapshots, 9, &[b"not renamed"]);
+        let snap = root.path().join("snap");
+        fs::rename(snap.join(name::complete(9)), snap.join(name::unfinished(9))).unwrap();
+        assert_eq!(snapshots.missing().unwrap(), None, "it never existed");
+        drop(snapshots);
+        let snapshots = open(root.path(), IDENTITY);
+        assert_eq!(names(root.path()), [name::complete(5)]);
+        let text = fs::read_to_string(&snapshots.manifest).unwrap();
+        assert!(text.contains(&format!("{:020}", 5)) && !text.contains(&format!("{:020}", 9)));
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub(crate) struct Target {
 /// The file of a snapshot that is being written. Removes the file when it is dropped.
 struct Unfinished {
     path: PathBuf,
+    /// Whether the file stays: the manifest lists it.
     published: bool,
 }
 
@@ -92,18 +93,21 @@ impl SnapshotWriter {
     /// the number of bytes that were read back so far, and may pause.
     pub fn finish_unless(mut self, stop: impl FnMut(u64) -> bool) -> Result<Option<u64>, Error> {
         self.write_record(&[])?;
-        let SnapshotWriter { file, mut unfinished, mut target, header, records, bytes, .. } = self;
+        let SnapshotWriter { file, mut unfinished, target, header, records, bytes, .. } = self;
         file.finish().map_err(Error::io("complete", &unfinished.path))?;
         if !read_back(&unfinished.path, header, records, bytes, stop)? {
             return Ok(None);
         }
-        // If a crash prevents the renaming, the manifest lists a file that does not exist,
-        // which is allowed while the generation before it exists.
-        target.others.push(Entry { covered: header.covered, id: header.owner.map(|o| o.id) });
-        manifest::write(&target.manifest, &target.others)?;
-        fs::rename(&unfinished.path, &target.path)
-            .map_err(Error::io("rename", &unfinished.path))?;
+        // If a crash prevents the renaming, the manifest lists an unfinished file. The next
+        // start removes both.
+        let entry = Entry { covered: header.covered, id: header.owner.map(|owner| owner.id) };
+        manifest::write(&target.manifest, &[&target.others[..], &[entry]].concat())?;
         unfinished.published = true;
+        if let Err(cause) = fs::rename(&unfinished.path, &target.path) {
+            manifest::write(&target.manifest, &target.others)?;
+            unfinished.published = false;
+            return Err(Error::io("rename", &unfinished.path)(cause));
+        }
         sync_parent(&target.path).map_err(Error::io("fsync the directory of", &target.path))?;
         Ok(Some(bytes))
     }

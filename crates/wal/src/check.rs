@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use files::{Error, PayloadError};
 
 use crate::covered::Covered;
+use crate::durability;
 use crate::medium::Medium;
 use crate::scan::{self, ScannedLog, ScannedSegment, UnfinishedWrite};
 
@@ -17,6 +18,9 @@ pub struct LogReport {
     pub next: u64,
     /// Where opening would truncate an unfinished write.
     pub unfinished_write: Option<UnfinishedWrite>,
+    /// Whether a write or an fsync of the last process failed. Then unsynced records may be
+    /// missing although the machine has kept running.
+    pub failed_before: bool,
 }
 
 /// The content of one segment.
@@ -53,7 +57,8 @@ pub fn check(
         allocated_bytes: segment.size,
     };
     let segments = segments.into_iter().map(report).collect();
-    Ok(LogReport { segments, next, unfinished_write })
+    let failed_before = durability::failed_before(medium)?;
+    Ok(LogReport { segments, next, unfinished_write, failed_before })
 }
 
 /// Passes the payload of each record after `covered` to `visit`, in order, for a repair.

@@ -46,6 +46,7 @@ fn format_report(report: &DirectoryReport) -> String {
             .map(|file| format!("ignored    {}: {}", file.path.display(), file.reason)),
     );
     lines.extend(format_snapshots(report));
+    lines.extend(format_missing(report));
     lines.extend(log.segments.iter().map(|segment| {
         let (file, first, records) = (segment.file.display(), segment.first, segment.records);
         format!("segment    {file}, {records} records from {first} on, {} bytes", segment.bytes)
@@ -89,6 +90,18 @@ fn format_damage(report: &DirectoryReport) -> Vec<String> {
     });
     let lines: Vec<_> = newest.chain(older).collect();
     if lines.is_empty() { vec!["no damage found".into()] } else { lines }
+}
+
+/// Describes a missing snapshot, and what a server would do without it.
+fn format_missing(report: &DirectoryReport) -> Option<String> {
+    let (path, covered) = report.missing_snapshot.as_ref()?;
+    let path = path.display();
+    Some(match *covered < report.log.next {
+        true => format!("missing    {path}; a server does not need it, the log contains all of it"),
+        false => format!(
+            "missing    {path}, up to record {covered}: a server would start without these writes and never use this snapshot again; is --snapshot-dir the directory that was used before?"
+        ),
+    })
 }
 
 /// Describes the snapshots, the newest first.
