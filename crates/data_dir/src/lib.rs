@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! LOCK        locked (flock) by the process that uses the directory
-//! IDENTITY    format, cluster ID and member ID, as text
+//! IDENTITY    format, cluster ID, member ID and a checksum, as text
 //! MANIFEST    the snapshots of the store, as text (crate `snapshot`)
 //! wal/        segments of the log (crate `wal`)
 //! snap/       snapshots (crate `snapshot`), unless --snapshot-dir is set
@@ -14,6 +14,8 @@
 //! - `wal/` and `MANIFEST` are made durable before `IDENTITY`. A directory with an identity
 //!   but without a log has therefore lost its log, and is refused. One without a manifest
 //!   was written by an earlier version.
+//! - A directory with records in its log or a snapshot in its manifest, but without an
+//!   identity, has lost the identity, and is refused.
 //! - `IDENTITY` has the newest format of all files in the directory. It gets a new format
 //!   before any other file does, so an earlier version refuses the directory before it
 //!   reads anything that it does not know.
@@ -22,9 +24,10 @@
 #![warn(missing_docs)]
 
 use std::fs::{self, File};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
+use crc32c::crc32c;
 pub use files::Identity;
 use files::replace::{replace, sync_parent};
 use files::{Error, framing, lock};
@@ -32,6 +35,8 @@ use files::{Error, framing, lock};
 /// The format of data directories that this version writes. It also reads earlier formats,
 /// and changes the directory to this one when it opens it.
 const FORMAT: u32 = framing::FORMAT as u32;
+/// Name of the file with the identity.
+const IDENTITY: &str = "IDENTITY";
 /// Name of the directory of the log.
 const WAL: &str = "wal";
 
@@ -58,30 +63,34 @@ impl DataDir {
     ) -> Result<DataDir, Error> {
         let lock = create_locked(path)?;
         let opened = |identity| DataDir { path: path.to_owned(), identity, _lock: Some(lock) };
-        match fs::read_to_string(path.join("IDENTITY")) {
-            Ok(text) => {
+        match read_identity(path)? {
+            Some(text) => {
                 require_log(path)?;
-                let (format, identity) = parse_identity(&text, path)?;
-                let dir = opened(identity);
-                if format < FORMAT {
-                    dir.upgrade()?;
-                }
+                let dir = opened(parse_identity(&text, path)?);
+                dir.upgrade()?;
                 Ok(dir)
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            None => {
                 refuse_foreign(path)?;
+                refuse_used(path)?;
                 let dir = opened(fresh);
                 dir.complete(prepare)?;
                 Ok(dir)
             }
-            Err(error) => Err(Error::io("read", path.join("IDENTITY"))(error)),
         }
     }
 
     /// Opens the existing directory `path` for reading, and locks it against processes that
     /// write to it. Changes nothing.
     pub fn inspect(path: &Path) -> Result<DataDir, Error> {
-        let identity = read_identity(path)?;
+        let identity = match read_identity(path)? {
+            Some(text) => parse_identity(&text, path)?,
+            None => {
+                refuse_used(path)?;
+                let reason = "it has no file IDENTITY".into();
+                return Err(Error::Foreign { path: path.to_owned(), reason });
+            }
+        };
         match lock::shared(path)? {
             (true, lock) => Ok(DataDir { path: path.to_owned(), identity, _lock: lock }),
             (false, _) => Err(Error::InUse { path: path.to_owned() }),
@@ -99,9 +108,17 @@ impl DataDir {
         Ok(dir)
     }
 
-    /// Changes the directory to the current format, before any other file is written.
+    /// Changes the directory to the current format, before any other file is written. This
+    /// needs no space on a full disk.
     fn upgrade(&self) -> Result<(), Error> {
-        write_identity(&self.path, self.identity)
+        let text = read_identity(&self.path)?.unwrap_or_default();
+        if text == encode_identity(self.identity) {
+            return Ok(());
+        }
+        match write_identity(&self.path, self.identity) {
+            Err(error) if error.is_disk_full() => overwrite_format(&self.path, &text),
+            written => written,
+        }
     }
 
     /// Fails if the directory of the log is missing.
@@ -242,48 +259,92 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Fails if the directory `path`, which has no identity, contains records or lists a
+/// snapshot. A start creates an empty log and an empty list before the identity.
+fn refuse_used(path: &Path) -> Result<(), Error> {
+    let missing = |found: &str| Error::BadIdentity {
+        path: path.join(IDENTITY),
+        reason: format!("is missing, but this data directory contains {found}"),
+    };
+    let log = fs::read_dir(path.join(WAL)).into_iter().flatten();
+    if log.flatten().any(|entry| entry.file_name() != "lost+found") {
+        return Err(missing("a log"));
+    }
+    let manifest = fs::read(path.join(MANIFEST)).unwrap_or_default();
+    match String::from_utf8_lossy(&manifest).lines().any(|line| line.starts_with("snapshot")) {
+        true => Err(missing("a list of snapshots")),
+        false => Ok(()),
+    }
+}
+
+/// Returns the content of `IDENTITY`.
+fn encode_identity(identity: Identity) -> String {
+    let Identity { cluster_id, member_id } = identity;
+    let ids = format!("cluster_id {cluster_id:016x}\nmember_id {member_id:016x}\n");
+    let checksum = crc32c(ids.as_bytes());
+    format!("format {FORMAT}\n{ids}crc32c {checksum:08x}\n")
+}
+
 /// Writes `IDENTITY` atomically and durably.
 fn write_identity(path: &Path, identity: Identity) -> Result<(), Error> {
-    let text = format!(
-        "format {FORMAT}\ncluster_id {:016x}\nmember_id {:016x}\n",
-        identity.cluster_id, identity.member_id
-    );
-    let file = path.join("IDENTITY");
-    replace(&file, text.as_bytes()).map_err(Error::io("write", file))
+    let file = path.join(IDENTITY);
+    replace(&file, encode_identity(identity).as_bytes()).map_err(Error::io("write", file))
 }
 
-/// Reads the identity of the existing directory `path`.
-fn read_identity(path: &Path) -> Result<Identity, Error> {
-    let file = path.join("IDENTITY");
-    let text = fs::read_to_string(&file).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            let reason = "it has no file IDENTITY".into();
-            Error::Foreign { path: path.to_owned(), reason }
-        }
-        _ => Error::io("read", &file)(error),
-    })?;
-    let (_, identity) = parse_identity(&text, path)?;
-    Ok(identity)
+/// Changes the number of the format in `IDENTITY`, whose content is `text`, in place. This is
+/// a single byte, so a crash cannot leave a part of the change. The checksum does not cover it.
+fn overwrite_format(path: &Path, text: &str) -> Result<(), Error> {
+    const { assert!(FORMAT < 10, "the number is one digit") };
+    let file = path.join(IDENTITY);
+    let new = FORMAT.to_string();
+    let offset = text.find("format ").map_or(0, |start| start + "format ".len());
+    if text[offset..].lines().next() == Some(&new) {
+        return Ok(());
+    }
+    let overwrite = || {
+        let file = File::options().write(true).open(&file)?;
+        file.write_all_at(new.as_bytes(), offset as u64)?;
+        file.sync_all()
+    };
+    overwrite().map_err(Error::io("write", &file))
 }
 
-/// Parses the content of `IDENTITY`. Also returns its format.
-fn parse_identity(text: &str, path: &Path) -> Result<(u32, Identity), Error> {
-    let file = path.join("IDENTITY");
+/// Reads `IDENTITY`. Returns `None` if it does not exist.
+fn read_identity(path: &Path) -> Result<Option<String>, Error> {
+    let file = path.join(IDENTITY);
+    match fs::read(&file) {
+        Ok(content) => Ok(Some(String::from_utf8_lossy(&content).into_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("read", file)(error)),
+    }
+}
+
+/// Parses the content of `IDENTITY`.
+fn parse_identity(text: &str, path: &Path) -> Result<Identity, Error> {
+    let file = path.join(IDENTITY);
     let field = |name: &str| {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap_or("")
     };
-    let malformed = || Error::Foreign {
-        path: path.to_owned(),
-        reason: format!("{} is malformed", file.display()),
-    };
-    let format: u32 = field("format").parse().map_err(|_| malformed())?;
+    let bad = |reason: &str| Error::BadIdentity { path: file.clone(), reason: reason.into() };
+    let format: u32 = field("format").parse().map_err(|_| bad("is malformed"))?;
     if format > FORMAT {
         return Err(Error::NewerFormat { path: file, found: format, supported: FORMAT });
     }
-    let id = |name| u64::from_str_radix(field(name), 16).ok().filter(|id| *id != 0);
-    match (id("cluster_id"), id("member_id")) {
-        (Some(cluster_id), Some(member_id)) => Ok((format, Identity { cluster_id, member_id })),
-        _ => Err(malformed()),
+    let id = |name| {
+        let digits = Some(field(name)).filter(|digits| digits.len() == 16)?;
+        u64::from_str_radix(digits, 16).ok().filter(|id| *id != 0)
+    };
+    let (Some(cluster_id), Some(member_id)) = (id("cluster_id"), id("member_id")) else {
+        return Err(bad("is malformed"));
+    };
+    let identity = Identity { cluster_id, member_id };
+    // Format 1 has no checksum, and a change of the format on a full disk adds none.
+    let expected = encode_identity(identity);
+    match text.lines().find(|line| line.starts_with("crc32c")) {
+        Some(line) if !expected.lines().any(|expected| expected == line) => {
+            Err(bad("does not match its checksum"))
+        }
+        _ => Ok(identity),
     }
 }
 
@@ -321,6 +382,90 @@ mod tests {
         make_old();
         assert_eq!(DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap().identity(), FRESH);
         assert_eq!(fs::read_to_string(&identity).unwrap(), current);
+    }
+
+    /// The text never changes, because existing directories contain it.
+    #[test]
+    fn format_is_fixed() {
+        let expected = "format 3\ncluster_id 000000000000000c\nmember_id 000000000000000a\n\
+                        crc32c 5c42e159\n";
+        assert_eq!(encode_identity(FRESH), expected);
+        let format_1 = "format 1\ncluster_id 000000000000000c\nmember_id 000000000000000a\n";
+        for text in [expected, format_1] {
+            assert_eq!(parse_identity(text, Path::new("data")).unwrap(), FRESH);
+        }
+    }
+
+    /// On a full disk, only the digit of the format changes.
+    #[test]
+    fn a_full_disk_does_not_prevent_the_upgrade() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap());
+        let identity = dir.path().join("IDENTITY");
+        let current = fs::read_to_string(&identity).unwrap();
+        let old: String =
+            current.replace("format 3", "format 1").split_inclusive('\n').take(3).collect();
+        fs::write(&identity, &old).unwrap();
+        let fill_disk = || {
+            std::os::unix::fs::symlink("/dev/full", dir.path().join("IDENTITY.new")).unwrap();
+        };
+        for _ in 0..2 {
+            fill_disk();
+            assert_eq!(DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap().identity(), FRESH);
+            assert_eq!(fs::read_to_string(&identity).unwrap(), old.replace("format 1", "format 3"));
+        }
+        // With space again, the file becomes complete.
+        drop(DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap());
+        assert_eq!(fs::read_to_string(&identity).unwrap(), current);
+    }
+
+    /// A store never gets other IDs because of damage.
+    #[test]
+    fn damage_never_changes_the_identity() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap());
+        let identity = dir.path().join("IDENTITY");
+        let good = fs::read(&identity).unwrap();
+        let check = |content: &[u8], what: String| {
+            fs::write(&identity, content).unwrap();
+            match DataDir::open(dir.path(), FRESH, |_| Ok(())) {
+                Ok(opened) => assert_eq!(opened.identity(), FRESH, "{what}"),
+                Err(Error::NewerFormat { .. }) => {}
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(error.contains("from a backup"), "{what}: {error}");
+                }
+            }
+        };
+        for byte in 0..good.len() {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[byte] ^= 1 << bit;
+                check(&bad, format!("bit {bit} of byte {byte}"));
+            }
+            check(&good[..byte], format!("truncated at byte {byte}"));
+        }
+    }
+
+    /// A directory with a log or with snapshots is not new, even without an identity.
+    #[test]
+    fn a_directory_without_its_identity_is_refused() {
+        for content in ["wal/HEAD", "MANIFEST"] {
+            let dir = tempfile::tempdir().unwrap();
+            drop(DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap());
+            fs::write(dir.path().join(content), "format 1\nsnapshot 7 -\ncrc32c 0\n").unwrap();
+            fs::remove_file(dir.path().join("IDENTITY")).unwrap();
+            let opened = DataDir::open(dir.path(), FRESH, |_| panic!("it is not a new directory"));
+            let error = opened.unwrap_err().to_string();
+            assert!(error.contains("IDENTITY is missing"), "unexpected error: {error}");
+            let error = DataDir::inspect(dir.path()).unwrap_err().to_string();
+            assert!(error.contains("IDENTITY is missing"), "unexpected error: {error}");
+        }
+        // The first start was interrupted.
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("wal/lost+found")).unwrap();
+        fs::write(dir.path().join("MANIFEST"), "format 1\ncrc32c 0\n").unwrap();
+        DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap();
     }
 
     #[test]

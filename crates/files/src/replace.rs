@@ -9,15 +9,22 @@ use std::path::Path;
 const NEW_EXTENSION: &str = "new";
 
 /// Replaces the content of the file at `path` atomically and durably: after a crash, the
-/// file has either the old or the new content. Creates the file if it is missing.
+/// file has either the old or the new content. Creates the file if it is missing. If this
+/// fails, the new content takes no space.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension(NEW_EXTENSION);
+    let replaced = write_new(&new, content).and_then(|()| fs::rename(&new, path));
+    if replaced.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    replaced.and_then(|()| sync_parent(path))
+}
+
+fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    sync_parent(path)
+    file.sync_all()
 }
 
 /// Makes the entry of `path` in its directory durable.

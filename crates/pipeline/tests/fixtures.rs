@@ -53,6 +53,25 @@ fn every_fixture_opens_with_its_content() {
     }
 }
 
+/// An upgrade needs no space: on a full disk, the store opens and can be read.
+#[test]
+fn directories_of_format_1_open_on_a_full_disk() {
+    for fixture in fs::read_dir(fixtures(1)).unwrap() {
+        let fixture = fixture.unwrap().path();
+        let copy = tempfile::tempdir().unwrap();
+        copy_all(&fixture.join("data"), copy.path());
+        for name in ["IDENTITY.new", "MANIFEST.new"] {
+            std::os::unix::fs::symlink("/dev/full", copy.path().join(name)).unwrap();
+        }
+        let expected = fs::read_to_string(fixture.join("holds.txt")).unwrap();
+        assert_eq!(describe_content(&open(copy.path())), expected, "{}", fixture.display());
+        let identity = fs::read_to_string(copy.path().join("IDENTITY")).unwrap();
+        assert!(identity.starts_with(&format!("format {FORMAT}\n")), "{identity}");
+        assert!(!identity.contains("crc32c"), "the disk was not full");
+        assert_eq!(describe_content(&open(copy.path())), expected, "{}", fixture.display());
+    }
+}
+
 fn options(data_dir: &Path) -> PipelineOptions {
     PipelineOptions {
         data_dir: data_dir.to_owned(),
