@@ -85,24 +85,24 @@ fn compare_record(compare: &Compare, record: Option<&Record>) -> bool {
     let union = compare.target_union.as_ref();
     // As in etcd, a missing operand counts as 0.
     let operand = |pick: fn(&TargetUnion) -> Option<i64>| union.and_then(pick).unwrap_or(0);
-    let order = match compare.target() {
-        CompareTarget::Version => number(Record::version).cmp(&operand(|u| match u {
+    let order = match CompareTarget::try_from(compare.target) {
+        Ok(CompareTarget::Version) => number(Record::version).cmp(&operand(|u| match u {
             TargetUnion::Version(n) => Some(*n),
             _ => None,
         })),
-        CompareTarget::Create => number(Record::create_revision).cmp(&operand(|u| match u {
+        Ok(CompareTarget::Create) => number(Record::create_revision).cmp(&operand(|u| match u {
             TargetUnion::CreateRevision(n) => Some(*n),
             _ => None,
         })),
-        CompareTarget::Mod => number(Record::mod_revision).cmp(&operand(|u| match u {
+        Ok(CompareTarget::Mod) => number(Record::mod_revision).cmp(&operand(|u| match u {
             TargetUnion::ModRevision(n) => Some(*n),
             _ => None,
         })),
-        CompareTarget::Lease => number(Record::lease).cmp(&operand(|u| match u {
+        Ok(CompareTarget::Lease) => number(Record::lease).cmp(&operand(|u| match u {
             TargetUnion::Lease(n) => Some(*n),
             _ => None,
         })),
-        CompareTarget::Value => {
+        Ok(CompareTarget::Value) => {
             // A key that does not exist has no value. As in etcd, a comparison of its
             // value is false.
             let Some(record) = record else { return false };
@@ -112,6 +112,8 @@ fn compare_record(compare: &Compare, record: Option<&Record>) -> bool {
             };
             record.value().cmp(value)
         }
+        // As in etcd, an unknown target compares nothing: the result is "equal".
+        Err(_) => Ordering::Equal,
     };
     match CompareResult::try_from(compare.result) {
         Ok(CompareResult::Equal) => order == Ordering::Equal,

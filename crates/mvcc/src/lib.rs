@@ -57,6 +57,7 @@ mod range;
 mod replay;
 mod snapshot;
 mod span;
+mod span_set;
 mod store;
 mod txn;
 mod txn_cursor;

@@ -32,6 +32,11 @@ impl Span {
         Span { start: key.to_vec(), end }
     }
 
+    /// Creates the span from `start` to the exclusive `end`; without `end`, to the last key.
+    pub(crate) fn between(start: Vec<u8>, end: Option<Vec<u8>>) -> Self {
+        Span { start, end: end.map_or(End::Infinity, End::Before) }
+    }
+
     /// Returns the key if the span is a single key.
     pub fn as_point(&self) -> Option<&[u8]> {
         matches!(self.end, End::Point).then_some(&self.start[..])

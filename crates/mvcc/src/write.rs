@@ -9,6 +9,7 @@ use crate::access::{STEP_KEYS, StoreAccess};
 use crate::effect::{Effect, Effects};
 use crate::error::Error;
 use crate::span::Span;
+use crate::span_set::SpanSet;
 use crate::store::Store;
 use crate::txn_cursor::OpenRanges;
 
@@ -33,6 +34,9 @@ pub(crate) struct Write<'a, A> {
     /// The revision of the changes.
     pub(crate) next_revision: i64,
     changed: bool,
+    /// The spans that were deleted, without the keys that were put again. Another deletion
+    /// need not visit their keys.
+    emptied: SpanSet,
     /// The ranges of a transaction that are not complete.
     pub(crate) open_ranges: OpenRanges,
 }
@@ -41,7 +45,8 @@ impl<'a, A: StoreAccess> Write<'a, A> {
     pub(crate) fn new(store: &'a mut A, effects: &'a mut Effects) -> Self {
         let next_revision = store.revision + 1;
         let open_ranges = OpenRanges::new(next_revision);
-        Write { store, effects, next_revision, changed: false, open_ranges }
+        let (changed, emptied) = (false, SpanSet::default());
+        Write { store, effects, next_revision, changed, emptied, open_ranges }
     }
 
     /// Returns the revision that a read at this point of the command uses.
@@ -93,6 +98,7 @@ impl<'a, A: StoreAccess> Write<'a, A> {
             None => Key::new(&request.key),
         };
         self.add(Record::put(key, value, create, self.next_revision, version, lease));
+        self.emptied.remove(&request.key);
         PutResponse {
             header: header(self.revision()),
             prev_kv: previous.filter(|_| request.prev_kv).map(KeyValue::from),
@@ -102,23 +108,37 @@ impl<'a, A: StoreAccess> Write<'a, A> {
     /// Deletes the keys of a span, in steps.
     pub(crate) fn delete_range(&mut self, request: &DeleteRangeRequest) -> DeleteRangeResponse {
         let span = Span::new(&request.key, &request.range_end);
-        let mut live = Vec::new();
-        let (mut deleted, mut prev_kvs, mut after) = (0, Vec::new(), None);
+        let parts = match span.as_point() {
+            Some(_) => vec![span],
+            None => self.emptied.insert(&span),
+        };
+        let (mut deleted, mut prev_kvs) = (0, Vec::new());
+        for part in parts {
+            self.delete_part(&part, |records| {
+                deleted += records.len() as i64;
+                let previous = records.drain(..).filter(|_| request.prev_kv);
+                prev_kvs.extend(previous.map(KeyValue::from));
+            });
+        }
+        DeleteRangeResponse { header: header(self.revision()), deleted, prev_kvs }
+    }
+
+    /// Deletes the keys of a span, and passes their records to `deleted`, which removes them
+    /// from the vector.
+    fn delete_part(&mut self, span: &Span, mut deleted: impl FnMut(&mut Vec<Record>)) {
+        let (mut live, mut after) = (Vec::new(), None);
         loop {
-            let last = gather_live(self.store, &span, after.as_ref(), &mut live);
+            let (visited, last) = gather_live(self.store, span, after.as_ref(), &mut live);
             for record in &live {
                 self.add(Record::tombstone(record.key().clone(), self.next_revision));
             }
-            deleted += live.len() as i64;
-            let previous = live.drain(..).filter(|_| request.prev_kv);
-            prev_kvs.extend(previous.map(KeyValue::from));
+            deleted(&mut live);
+            self.store.visited(visited);
             after = last;
             if after.is_none() {
-                break;
+                return;
             }
-            self.store.visited(STEP_KEYS);
         }
-        DeleteRangeResponse { header: header(self.revision()), deleted, prev_kvs }
     }
 
     /// Deletes the keys of a lease, in steps.
@@ -139,22 +159,24 @@ impl<'a, A: StoreAccess> Write<'a, A> {
 }
 
 /// Visits at most [`STEP_KEYS`] keys of `span` after `after`, and appends the newest records
-/// of those that exist to `live`. Returns the last visited key; `None` if no key is left.
+/// of those that exist to `live`. Returns the number of visited keys and the last one; `None`
+/// if no key is left.
 fn gather_live(
     store: &Store,
     span: &Span,
     after: Option<&Key>,
     live: &mut Vec<Record>,
-) -> Option<Key> {
-    let mut last: Option<&Key> = None;
-    for (visited, (key, entry)) in store.index.range(span, after.map(Key::as_bytes)).enumerate() {
+) -> (usize, Option<Key>) {
+    let (mut visited, mut last): (usize, Option<&Key>) = (0, None);
+    for (key, entry) in store.index.range(span, after.map(Key::as_bytes)) {
         if visited == STEP_KEYS {
-            return last.cloned();
+            return (visited, last.cloned());
         }
+        visited += 1;
         last = Some(key);
         live.extend(Some(entry.latest()).filter(|record| !record.is_tombstone()).cloned());
     }
-    None
+    (visited, None)
 }
 
 /// Returns a response header with only the revision set.

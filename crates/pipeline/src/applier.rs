@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender};
 use data_dir::DataDir;
 use mvcc::{Command, Effects, Event, Reply, Store};
 
-use crate::exclusive_store::ExclusiveStore;
+use crate::exclusive_store::{ExclusiveStore, TXN_COMPARE_KEYS};
 use crate::journal::{Journal, StorePosition};
 use crate::large_txn::LargeTxn;
 use crate::shared_store::SharedStore;
@@ -141,7 +141,11 @@ impl Applier {
     /// although it must not.
     fn apply_batch(&mut self, batch: &mut Vec<Submission>, wait: Wait) {
         while !batch.is_empty() {
-            let (count, bytes) = self.next_round(batch);
+            let Some((count, bytes)) = self.next_round(batch) else {
+                // Nobody waits for the first command any more.
+                batch.remove(0);
+                continue;
+            };
             if wait == Wait::Forbidden && self.reserve_waits(count, bytes) {
                 return;
             }
@@ -161,23 +165,29 @@ impl Applier {
     }
 
     /// Returns the number of commands in the next round, and an upper bound of the size
-    /// of their effects in bytes.
-    fn next_round(&self, batch: &[Submission]) -> (usize, usize) {
+    /// of their effects in bytes. `None` if the first command was abandoned before its bound
+    /// was found.
+    fn next_round(&self, batch: &[Submission]) -> Option<(usize, usize)> {
         if self.disk.is_none() {
-            return (batch.len(), 0);
+            return Some((batch.len(), 0));
         }
         let store = self.shared.store.read();
         let mut round_bytes = 0;
         for (count, submission) in batch.iter().enumerate() {
-            let bytes = store.effect_bytes(&submission.command);
-            let round_is_full =
-                round_bytes + bytes > ROUND_BYTES || Store::copies_value(&submission.command);
-            if count > 0 && round_is_full {
-                return (count, round_bytes);
+            let round = (count > 0).then_some((count, round_bytes));
+            let command = &submission.command;
+            if round.is_some() && Store::bound_needs_current_state(command) {
+                return round;
+            }
+            let cancelled = || submission.is_abandoned();
+            let bytes = store.effect_bytes_unless(command, TXN_COMPARE_KEYS, &cancelled);
+            let Some(bytes) = bytes else { return round };
+            if round.is_some() && round_bytes + bytes > ROUND_BYTES {
+                return round;
             }
             round_bytes += bytes;
         }
-        (batch.len(), round_bytes)
+        Some((batch.len(), round_bytes))
     }
 
     /// Whether [`Applier::reserve`] with the same arguments waits for the disk.

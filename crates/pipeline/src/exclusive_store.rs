@@ -13,7 +13,7 @@ use crate::pace::STEP_ENTRIES;
 const TXN_RANGE_KEYS: usize = 1000;
 /// Maximum number of keys that the compares of a transaction visit. Other commands wait
 /// for about 10 ms meanwhile.
-const TXN_COMPARE_KEYS: usize = 100_000;
+pub(crate) const TXN_COMPARE_KEYS: usize = 100_000;
 
 /// The store, locked for the commands of a round. A command that visits many keys lets
 /// waiting readers run between its steps. Other writers wait.

@@ -127,6 +127,26 @@ fn puts_do_not_wait_for_the_ranges_of_a_transaction() {
     }
 }
 
+/// Before a command is executed, space for its effects is reserved in the log. The deletions
+/// of a branch that is not executed must not cost a visit of all keys for each.
+#[test]
+fn puts_do_not_wait_for_deletes_that_are_not_executed() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = PipelineOptions { data_dir: directory.path().to_owned(), ..Default::default() };
+    let store = Pipeline::open(&options, Identity { cluster_id: 1, member_id: 2 }).unwrap();
+    (0..MANY_KEYS).for_each(|n| put_now(&store, &key(n), b"v", 0));
+    let nested = |ops| op(Request::RequestTxn(TxnRequest { success: ops, ..Default::default() }));
+    let delete = op(Request::RequestDeleteRange(delete("key", "kez")));
+    let compare = Compare { result: CompareResult::Less as i32, ..compare_all_keys() };
+    let success = vec![nested(vec![delete; 50]); 50];
+    let txn = TxnRequest { compare: vec![compare], success, failure: vec![] };
+    let start = Instant::now();
+    let response = block_on(store.txn(txn, 0)).and_then(TxnRead::finish).unwrap();
+    let took = start.elapsed();
+    assert!(!response.succeeded);
+    assert!(took < Duration::from_secs(2), "nothing was executed, in {took:?}");
+}
+
 #[test]
 fn puts_do_not_wait_for_the_compares_of_a_read_only_transaction() {
     let store = store_with(MANY_KEYS, 1);
