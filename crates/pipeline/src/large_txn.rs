@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{TxnRequest, TxnResponse};
 use mvcc::{BranchCursor, ReadPoint, TxnCursor};
 
@@ -13,6 +14,9 @@ use crate::pace::{self, STEP_ENTRIES};
 use crate::pins::Pin;
 use crate::shared_store::SharedStore;
 
+/// Maximum number of compares and operations of a small transaction. Each may visit
+/// [`STEP_ENTRIES`] keys, so it visits about as many as a small range.
+const SMALL_TXN_OPERATIONS: usize = 8;
 /// How long the history for the ranges of a transaction that was executed stays readable
 /// until [`LargeTxn::finish_unless`] is called. After that, a compaction can make it fail.
 const EXECUTED_LIFETIME: Duration = Duration::from_secs(60);
@@ -66,11 +70,61 @@ impl LargeTxn {
         let LargeTxn { shared, rest } = self;
         match rest {
             Rest::All(request) => read_all(&shared, &request, cancelled),
-            // Without this, the history could be collected while the ranges are read.
-            Rest::Ranges(ranges, pin) if pin.keep() => read_ranges(&shared, *ranges, cancelled),
-            Rest::Ranges(..) => Err(mvcc::Error::Compacted.into()),
+            Rest::Ranges(ranges, pin) => {
+                let _kept = keep(&shared, pin)?;
+                read_ranges(&shared, *ranges, cancelled)
+            }
         }
     }
+}
+
+/// Returns a pin of the same history that does not expire, so that the history is not
+/// collected while the ranges are read. Fails if it may have been collected already.
+fn keep(shared: &SharedStore, pin: Pin) -> Result<Pin, Error> {
+    if pin.keep() {
+        return Ok(pin);
+    }
+    let store = shared.store.read();
+    if pin.revision() < store.compacted() {
+        return Err(mvcc::Error::Compacted.into());
+    }
+    Ok(Pin::new(&shared.pins, pin.revision(), None))
+}
+
+/// Executes a read-only transaction on the calling thread, if it has few operations that
+/// visit few keys; `None` if it has more.
+pub(crate) fn read_small(
+    shared: &SharedStore,
+    request: &TxnRequest,
+) -> Result<Option<TxnResponse>, Error> {
+    if operations(request) > SMALL_TXN_OPERATIONS {
+        return Ok(None);
+    }
+    let store = shared.store.read();
+    let point = ReadPoint::new(&store, shared.published.load(Ordering::Acquire));
+    let mut branches = BranchCursor::new(request, point.revision());
+    if !branches.step(&store, STEP_ENTRIES) {
+        return Ok(None);
+    }
+    let mut cursor = TxnCursor::read(request, point, branches)?;
+    loop {
+        let range_complete = cursor.gather(&store, STEP_ENTRIES);
+        match cursor.digest()? {
+            true => return Ok(Some(cursor.finish())),
+            false if range_complete => {}
+            false => return Ok(None),
+        }
+    }
+}
+
+/// Returns the number of compares and operations of a transaction and of nested ones.
+fn operations(request: &TxnRequest) -> usize {
+    let ops = request.success.iter().chain(&request.failure);
+    let nested = ops.map(|op| match &op.request {
+        Some(Request::RequestTxn(nested)) => 1 + operations(nested),
+        _ => 1,
+    });
+    request.compare.len() + nested.sum::<usize>()
 }
 
 /// Executes a read-only transaction at the published revision.
@@ -95,12 +149,16 @@ fn read_ranges(
     mut cursor: TxnCursor,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<TxnResponse, Error> {
+    let mut ranges_since_pause = 0;
     loop {
         let range_complete = cursor.gather(&shared.store.read(), STEP_ENTRIES);
         if cursor.digest()? {
             return Ok(cursor.finish());
         }
-        if !range_complete {
+        ranges_since_pause += 1;
+        // A transaction may have thousands of small ranges.
+        if !range_complete || ranges_since_pause == STEP_ENTRIES {
+            ranges_since_pause = 0;
             pause(shared, cancelled)?;
         }
     }
@@ -113,5 +171,56 @@ fn pause(shared: &SharedStore, cancelled: &dyn Fn() -> bool) -> Result<(), Error
     match shared.stopping.load(Ordering::Relaxed) {
         true => Err(Error::Stopped),
         false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use data_dir::Identity;
+    use etcdpb::rpc::{PutRequest, RangeRequest, RequestOp};
+    use futures_executor::block_on;
+    use mvcc::Command;
+
+    use super::*;
+    use crate::{Pipeline, PipelineOptions, TxnRead, WalMode};
+
+    fn put(key: &str) -> PutRequest {
+        PutRequest { key: key.as_bytes().to_vec().into(), ..Default::default() }
+    }
+
+    /// A transaction that has put a key and still has to read a large range.
+    fn executed(store: &Pipeline) -> TxnRead {
+        let all = RangeRequest {
+            key: b"key".to_vec().into(),
+            range_end: b"kez".to_vec().into(),
+            ..Default::default()
+        };
+        let ops = [Request::RequestPut(put("a")), Request::RequestRange(all)];
+        let success = ops.map(|op| RequestOp { request: Some(op) }).to_vec();
+        block_on(store.txn(TxnRequest { success, ..Default::default() }, 0)).unwrap()
+    }
+
+    /// Lets all pins expire.
+    fn expire_pins(store: &Pipeline) {
+        store.shared().pins.lock().oldest(Instant::now() + 2 * EXECUTED_LIFETIME);
+    }
+
+    #[test]
+    fn an_expired_pin_matters_only_after_a_compaction() {
+        let options = PipelineOptions { wal_mode: WalMode::None, ..Default::default() };
+        let store = Pipeline::open(&options, Identity { cluster_id: 1, member_id: 2 }).unwrap();
+        for n in 0..3000 {
+            block_on(store.propose(Command::Put(put(&format!("key{n}"))), 0)).unwrap();
+        }
+        let txn = executed(&store);
+        expire_pins(&store);
+        txn.finish().expect("nothing was compacted");
+
+        let txn = executed(&store);
+        expire_pins(&store);
+        let revision = store.revision();
+        block_on(store.propose(Command::Compact { revision }, 0)).unwrap();
+        let error = txn.finish().unwrap_err();
+        assert!(matches!(error, Error::Refused(mvcc::Error::Compacted)), "{error}");
     }
 }

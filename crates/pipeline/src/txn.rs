@@ -2,12 +2,12 @@
 //!
 //! A transaction that writes is a command. Its large ranges are read after it was committed,
 //! and read the state that they saw in it. A read-only transaction bypasses the queue, as
-//! ranges do. Both are read on a blocking thread.
+//! ranges do. Both are read on a blocking thread, unless they are small.
 
 use etcdpb::rpc::{TxnRequest, TxnResponse};
 use mvcc::{Command, Reply};
 
-use crate::large_txn::LargeTxn;
+use crate::large_txn::{self, LargeTxn};
 use crate::submission::Outcome;
 use crate::{Error, Pipeline};
 
@@ -26,7 +26,10 @@ impl Pipeline {
     /// linearizable, as [`Pipeline::range`] is.
     pub async fn txn(&self, request: TxnRequest, bytes: usize) -> Result<TxnRead, Error> {
         if mvcc::is_read_only(&request) {
-            return Ok(TxnRead::Large(LargeTxn::read_only(self.shared(), request)));
+            return Ok(match large_txn::read_small(self.shared(), &request)? {
+                Some(response) => TxnRead::Done(response),
+                None => TxnRead::Large(LargeTxn::read_only(self.shared(), request)),
+            });
         }
         match self.execute(Command::Txn(request), bytes).await? {
             Outcome::Done(Reply::Txn(response)) => Ok(TxnRead::Done(response)),

@@ -83,6 +83,9 @@ fn cancelled_reads_end_with_the_next_step() {
     let success = ranges(3).into_iter().chain([put]).collect();
     let written = large(&store, TxnRequest { success, ..Default::default() });
     assert_stops("transaction that writes", |cancelled| written.finish_unless(cancelled));
+    let points = |count| vec![op(Request::RequestRange(RangeRequest::default())); count];
+    let many_small = TxnRequest { success: points(10_000), ..Default::default() };
+    assert_stops("small ranges", |cancelled| large(&store, many_small).finish_unless(cancelled));
     assert_stops("hash", |cancelled| store.hash_unless(0, cancelled));
 
     // A store that was never compacted exports its keys as events, after it has visited them
