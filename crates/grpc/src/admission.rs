@@ -8,16 +8,18 @@
 //! - *Responses:* a connection that holds more than its part of the [`Budget`] starts no
 //!   calls and produces no messages until its client has read some. A connection that holds
 //!   almost nothing may always go on, with one response at a time.
-//! - *Slow reads:* each holds a slot. The connections take turns: each waits for one slot at
-//!   a time, in the order of arrival.
+//! - *Slow reads:* each holds a slot, and they take turns: see [`crate::slow_reads`]. Those of
+//!   a connection begin one after the other.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use crate::budget::{Account, Budget};
+use crate::slow_reads::{ConnectionSlots, SlowRead, SlowReads};
 use crate::status::Status;
 
 /// Bytes that a connection may hold without counting against the budget. So calls with small
@@ -39,15 +41,15 @@ pub struct Capacity {
     /// Bytes of responses that the clients have not read, of requests that wait, and of slow
     /// reads that are running.
     responses: Arc<Budget>,
-    slow_reads: Arc<Semaphore>,
+    slow_reads: Arc<SlowReads>,
 }
 
 impl Capacity {
     /// Allows `response_bytes` of unread responses, and `slow_reads` slow reads at the same
     /// time.
     pub fn new(response_bytes: usize, slow_reads: usize) -> Arc<Self> {
-        let slow_reads = Arc::new(Semaphore::new(slow_reads));
-        Arc::new(Capacity { responses: Budget::new(response_bytes), slow_reads })
+        let (responses, slow_reads) = (Budget::new(response_bytes), SlowReads::new(slow_reads));
+        Arc::new(Capacity { responses, slow_reads })
     }
 }
 
@@ -58,15 +60,15 @@ pub struct Admission(Arc<State>);
 #[derive(Debug)]
 struct State {
     responses: Account,
-    slow_reads: Arc<Semaphore>,
-    /// Held by the slow read that waits for a slot, so that the others of the connection
+    slow_reads: ConnectionSlots,
+    /// Held by the slow read that waits for its first turn, so that the others of the connection
     /// wait behind it.
     first_in_line: Semaphore,
     /// Bytes of unread responses; 0 if they are few.
     held: AtomicUsize,
     /// Bytes of the requests of slow reads that wait.
     waiting_bytes: AtomicUsize,
-    /// Number of slow reads that are running.
+    /// Number of slow reads that have begun.
     running: AtomicUsize,
     /// Notified when `held` or `running` decreases.
     decreased: Notify,
@@ -76,7 +78,7 @@ impl Admission {
     pub(crate) fn new(capacity: &Capacity) -> Self {
         Admission(Arc::new(State {
             responses: Account::new(capacity.responses.clone()),
-            slow_reads: capacity.slow_reads.clone(),
+            slow_reads: ConnectionSlots::new(&capacity.slow_reads),
             first_in_line: Semaphore::new(1),
             held: AtomicUsize::new(0),
             waiting_bytes: AtomicUsize::new(0),
@@ -100,46 +102,28 @@ impl Admission {
     /// may hold its result and a slot is free. `request_bytes` is the size of the request,
     /// which the caller keeps in memory meanwhile.
     ///
-    /// Dropping the future cancels a read that waits, and sets the [`Cancelled`] of a read
-    /// that is running. A running read keeps its slot until it returns.
+    /// Dropping the future cancels a read that waits, and makes [`SlowRead::give_way`] of a
+    /// read that is running return true.
     pub async fn run_slow<T: Send + 'static>(
         &self,
         request_bytes: usize,
-        read: impl FnOnce(&Cancelled) -> T + Send + 'static,
+        read: impl FnOnce(&SlowRead) -> T + Send + 'static,
     ) -> Result<T, Status> {
         let waiting = Counted::add(self, |state| &state.waiting_bytes, request_bytes);
-        let (slot, _running) = self.0.wait_for_slot(self).await?;
+        let cancelled = CancellationToken::new();
+        let _cancel = cancelled.clone().drop_guard();
+        let (slow, _running) = self.0.begin_slow(self, cancelled).await?;
         drop(waiting);
-        let cancelled = Cancelled::default();
-        let _cancel = CancelOnDrop(cancelled.clone());
         let run = move || {
-            let result = read(&cancelled);
-            drop(slot);
-            result
+            let result = read(&slow);
+            match slow.was_refused() {
+                true => Err(Status::resource_exhausted("etcdserver: too many requests")),
+                false => Ok(result),
+            }
         };
-        tokio::task::spawn_blocking(run).await.map_err(|error| {
-            Status::internal(format!("grpc: a blocking operation failed: {error}"))
+        tokio::task::spawn_blocking(run).await.unwrap_or_else(|error| {
+            Err(Status::internal(format!("grpc: a blocking operation failed: {error}")))
         })
-    }
-}
-
-/// Tells a slow read whether its call has ended before it: the client has reset it, its
-/// deadline has passed, or the connection is closed.
-#[derive(Clone, Debug, Default)]
-pub struct Cancelled(Arc<AtomicBool>);
-
-impl Cancelled {
-    /// Whether nobody waits for the result any more.
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-struct CancelOnDrop(Cancelled);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -163,33 +147,37 @@ impl State {
         if held < self.held.swap(held, Ordering::Relaxed) {
             self.decreased.notify_one();
         }
-        self.has_room()
+        // Other calls do not wait for what a slow read may return.
+        self.has_room(0)
     }
 
-    /// Whether the connection may hold more. What only waits does not keep itself waiting.
-    fn has_room(&self) -> bool {
-        let held = self.held.load(Ordering::Relaxed) + self.running_bytes();
+    /// Whether the connection may hold more in addition to `expected` bytes. What only waits
+    /// does not keep itself waiting.
+    fn has_room(&self, expected: usize) -> bool {
+        let held = self.held.load(Ordering::Relaxed) + expected;
         let own = held.saturating_sub(UNCOUNTED_BYTES);
         own == 0 || own < self.responses.free().min(CONNECTION_BYTES)
     }
 
-    async fn wait_for_slot(
+    async fn begin_slow(
         &self,
         admission: &Admission,
-    ) -> Result<(OwnedSemaphorePermit, Counted), Status> {
+        cancelled: CancellationToken,
+    ) -> Result<(SlowRead, Counted), Status> {
         let closed = |_| Status::unavailable("etcdserver: server stopped");
         let first_in_line = self.first_in_line.acquire().await.map_err(closed)?;
         loop {
             let decreased = self.decreased.notified();
-            if self.has_room() {
+            // Each of the running reads may return much.
+            if self.has_room(self.running_bytes()) {
                 break;
             }
             let _ = tokio::time::timeout(RECHECK_INTERVAL, decreased).await;
         }
-        let slot = self.slow_reads.clone().acquire_owned().await.map_err(closed)?;
+        let read = self.slow_reads.begin(cancelled).await.map_err(closed)?;
         let running = Counted::add(admission, |state| &state.running, 1);
         drop(first_in_line);
-        Ok((slot, running))
+        Ok((read, running))
     }
 }
 

@@ -28,7 +28,7 @@ const MAX_UNARY_CALLS: usize = 65_536;
 const MESSAGES_PER_TURN: usize = 64;
 
 /// The calls of a connection.
-pub(crate) struct Calls<S> {
+pub(crate) struct Calls<S: Service> {
     routes: Arc<Routes<S>>,
     unary: UnaryCalls,
     streaming: StreamingCalls,
@@ -134,7 +134,8 @@ impl<S: Service> Calls<S> {
             CallEvent::Page { stream, verb, path } => {
                 self.start_page(stream, verb, path, connection)
             }
-            CallEvent::Reset { stream, code } => self.handle_reset(stream, code),
+            CallEvent::Rejected { stream, status } => self.reject(stream, status, connection),
+            CallEvent::Reset { stream } => self.handle_reset(stream),
         }
     }
 
@@ -209,7 +210,16 @@ impl<S: Service> Calls<S> {
         }
     }
 
-    fn handle_reset(&mut self, stream: u32, code: Code) {
+    /// Ends a call because the client sent something invalid. A call with one request message
+    /// has not started.
+    fn reject(&mut self, stream: u32, status: Status, connection: &mut GrpcConnection) {
+        match self.streaming.contains(stream) {
+            true => self.end_streaming(stream, Err(status), connection),
+            false => connection.respond_error(stream, &status),
+        }
+    }
+
+    fn handle_reset(&mut self, stream: u32) {
         let ended = match self.deferred.remove(stream) {
             Some(CallEvent::Call { method, .. }) => Some(method),
             Some(_) => None,
@@ -219,7 +229,7 @@ impl<S: Service> Calls<S> {
             },
         };
         if let Some(method) = ended {
-            self.report_end(method, code);
+            self.report_end(method, Code::Cancelled);
         }
     }
 
@@ -373,9 +383,19 @@ impl<S: Service> Calls<S> {
 
     /// Lets the task be woken after a while if calls wait for other connections.
     fn poll_recheck(&mut self, connection: &GrpcConnection, cx: &mut Context<'_>) {
-        let waits = !self.deferred.is_empty() || self.streaming.ready_len() > 0;
-        if !waits || self.admits(connection) {
+        let (calls_wait, streams_wait) =
+            (!self.deferred.is_empty(), self.streaming.ready_len() > 0);
+        if !calls_wait && !streams_wait {
             self.recheck = None;
+            return;
+        }
+        if self.admits(connection) {
+            self.recheck = None;
+            // They were not admitted when they were looked at. Another connection has
+            // returned bytes since then.
+            if streams_wait || self.unary.len() < MAX_UNARY_CALLS {
+                cx.waker().wake_by_ref();
+            }
             return;
         }
         let sleep = || Box::pin(tokio::time::sleep(RECHECK_INTERVAL));
@@ -401,11 +421,18 @@ impl<S: Service> Calls<S> {
         };
         self.unary.clear(ended);
         self.streaming.clear(ended);
-        self.deferred.clear();
+        self.deferred.clear(ended);
     }
 
     fn report_end(&self, method: MethodId, code: Code) {
         self.routes.service.call_ended(self.routes.methods.path(method), code);
+    }
+}
+
+/// A connection may end at any time, for example because the client closes it.
+impl<S: Service> Drop for Calls<S> {
+    fn drop(&mut self) {
+        self.drop_all();
     }
 }
 
@@ -422,5 +449,56 @@ fn check_size(payload: Payload) -> Result<Payload, Status> {
             let text = "grpc: trying to send message larger than max";
             Err(Status::resource_exhausted(format!("{text} ({} vs. {MAX_BYTES})", payload.len())))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::BoxFuture;
+    use futures_util::task::{ArcWake, waker};
+    use http2::Keepalive;
+
+    use super::*;
+    use crate::Budget;
+    use crate::config::ServerConfig;
+
+    struct NoService;
+
+    impl Service for NoService {
+        fn page(&self, _: http::Request<()>) -> BoxFuture<'static, http::Response<Bytes>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    struct Wakes(AtomicUsize);
+
+    impl ArcWake for Wakes {
+        fn wake_by_ref(this: &Arc<Self>) {
+            this.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Another connection may return a part of the budget after this one has deferred a call
+    /// and before it decides when to check again. Nobody else wakes it then.
+    #[tokio::test]
+    async fn a_call_that_may_start_again_is_not_forgotten() {
+        let keepalive = Keepalive {
+            interval: std::time::Duration::from_secs(10),
+            timeout: std::time::Duration::from_secs(1),
+            min_interval: std::time::Duration::ZERO,
+        };
+        let (budget, capacity) = (Budget::new(10_000), Capacity::new(1 << 20, 2));
+        let config =
+            ServerConfig { max_streams: 5, message_bytes: 1000, budget, capacity, keepalive };
+        let mut connection = GrpcConnection::new(&config, Instant::now());
+        let mut calls = Calls::new(Arc::new(Routes::new(Arc::new(NoService))), &config.capacity);
+        let page =
+            CallEvent::Page { stream: 1, verb: http::Method::GET, path: "/health".to_owned() };
+        calls.defer(page, &mut connection);
+        let wakes = Arc::new(Wakes(AtomicUsize::new(0)));
+        calls.poll(&mut connection, &mut Context::from_waker(&waker(wakes.clone())));
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
     }
 }

@@ -16,7 +16,7 @@ use crate::budget::Account;
 use crate::config::ServerConfig;
 use crate::payload::Payload;
 use crate::request::{GrpcRequest, MethodId, Methods, RequestKind};
-use crate::status::{Code, Status};
+use crate::status::Status;
 
 /// Header fields of each response that is not only an error.
 static HEAD: [CommonField; 1] = [CommonField { name: "content-type", value: "application/grpc" }];
@@ -36,9 +36,11 @@ pub(crate) enum CallEvent {
     Ended { stream: u32 },
     /// A request that is not gRPC has been received completely. Its body was discarded.
     Page { stream: u32, verb: http::Method, path: String },
-    /// The call has ended before its response was complete: the client reset it, or sent
-    /// something invalid and got an error with `code`.
-    Reset { stream: u32, code: Code },
+    /// The client reset the call.
+    Reset { stream: u32 },
+    /// The client sent something invalid, and nothing of the rest of the request is used. The
+    /// call must be ended with `status`.
+    Rejected { stream: u32, status: Status },
 }
 
 impl CallEvent {
@@ -50,7 +52,8 @@ impl CallEvent {
             | CallEvent::Message { stream, .. }
             | CallEvent::Ended { stream }
             | CallEvent::Page { stream, .. }
-            | CallEvent::Reset { stream, .. } => *stream,
+            | CallEvent::Reset { stream }
+            | CallEvent::Rejected { stream, .. } => *stream,
         }
     }
 }
@@ -145,7 +148,7 @@ impl GrpcConnection {
             }
             Event::Reset { stream, .. } => {
                 self.remove_partial(stream);
-                self.events.push_back(CallEvent::Reset { stream, code: Code::Cancelled });
+                self.events.push_back(CallEvent::Reset { stream });
             }
         }
     }
@@ -210,7 +213,7 @@ impl GrpcConnection {
             });
             let too_many = || Status::internal("grpc: a unary call with more than one message");
             if let Some(status) = pushed.err().or_else(|| surplus.then(too_many)) {
-                return self.reject(stream, &status);
+                return self.reject(stream, status);
             }
         }
         self.http2.release(stream, release);
@@ -226,7 +229,7 @@ impl GrpcConnection {
             PartialRequest::Page { verb, path } => CallEvent::Page { stream, verb, path },
             PartialRequest::Call { assembler, .. } if !assembler.is_between_messages() => {
                 let status = Status::internal("grpc: the request ends within a message");
-                return self.reject(stream, &status);
+                return self.reject(stream, status);
             }
             PartialRequest::Call { method, .. } if method.client_streaming => {
                 CallEvent::Ended { stream }
@@ -235,7 +238,7 @@ impl GrpcConnection {
                 Some(message) => CallEvent::Call { stream, method, deadline, message },
                 None => {
                     let status = Status::internal("grpc: a unary call without a message");
-                    return self.reject(stream, &status);
+                    return self.reject(stream, status);
                 }
             },
         };
@@ -243,9 +246,8 @@ impl GrpcConnection {
     }
 
     /// Ends a call with an error, because the client sent something invalid.
-    fn reject(&mut self, stream: u32, status: &Status) {
-        self.events.push_back(CallEvent::Reset { stream, code: status.code() });
-        self.respond_error(stream, status);
+    fn reject(&mut self, stream: u32, status: Status) {
+        self.events.push_back(CallEvent::Rejected { stream, status });
     }
 }
 

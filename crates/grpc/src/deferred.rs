@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use http2::StreamMap;
 
 use crate::connection::CallEvent;
+use crate::request::MethodId;
 
 /// Maximum size of the waiting calls of a connection in bytes. Further calls are refused.
 const MAX_BYTES: usize = 32 << 20;
@@ -75,8 +76,13 @@ impl DeferredCalls {
         Some(call)
     }
 
-    pub(crate) fn clear(&mut self) {
-        *self = DeferredCalls::default();
+    /// Removes all calls. Passes the method of each to `ended`.
+    pub(crate) fn clear(&mut self, mut ended: impl FnMut(MethodId)) {
+        for call in std::mem::take(self).calls.into_values() {
+            if let CallEvent::Call { method, .. } = call {
+                ended(method);
+            }
+        }
     }
 }
 

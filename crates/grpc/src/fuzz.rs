@@ -170,6 +170,7 @@ fn answer(connection: &mut GrpcConnection, event: CallEvent) {
             connection.respond_page(stream, &verb, response);
         }
         CallEvent::Opened { stream, .. } => connection.start_response(stream),
+        CallEvent::Rejected { stream, status } => connection.respond_error(stream, &status),
         CallEvent::Reset { .. } => {}
     }
 }
@@ -274,7 +275,7 @@ fn unread_empty_messages_count_against_the_budget() {
         while let Some(event) = connection.next_event() {
             match event {
                 CallEvent::Message { message, .. } => unread.push(message),
-                CallEvent::Reset { .. } => {
+                CallEvent::Rejected { .. } => {
                     return assert_eq!(unread.len(), 1000, "number of unread messages");
                 }
                 other => panic!("unexpected event: {other:?}"),

@@ -55,15 +55,17 @@ mod payload;
 mod request;
 mod routes;
 mod serve;
+mod slow_reads;
 mod status;
 mod streaming;
 mod unary;
 
-pub use admission::{Admission, Cancelled, Capacity};
+pub use admission::{Admission, Capacity};
 pub use budget::Budget;
 pub use config::ServerConfig;
 pub use http2::Keepalive;
 pub use payload::{Encoded, Payload, Reply};
 pub use routes::{Requests, Routes, Service};
 pub use serve::serve;
+pub use slow_reads::SlowRead;
 pub use status::{Code, Status};

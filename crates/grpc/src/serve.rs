@@ -61,7 +61,7 @@ fn or_far_future(alarm: Option<Instant>, now: Instant) -> Instant {
 }
 
 /// The task of one connection.
-struct Driver<I, S> {
+struct Driver<I, S: Service> {
     io: I,
     connection: GrpcConnection,
     calls: Calls<S>,

@@ -402,7 +402,7 @@ async fn slow(
     _: String,
     admission: grpc::Admission,
 ) -> Result<String, Status> {
-    let read = move |_: &grpc::Cancelled| {
+    let read = move |_: &grpc::SlowRead| {
         let alive = Alive::new(&service);
         std::thread::sleep(Duration::from_millis(100));
         service.produced.fetch_max(alive.0.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -443,9 +443,9 @@ async fn endless(
     _: String,
     admission: grpc::Admission,
 ) -> Result<String, Status> {
-    let read = move |cancelled: &grpc::Cancelled| {
+    let read = move |slow: &grpc::SlowRead| {
         let _alive = Alive::new(&service);
-        while !cancelled.is_set() {
+        while !slow.give_way() {
             std::thread::sleep(Duration::from_millis(1));
         }
         String::new()
@@ -601,4 +601,84 @@ async fn stop_does_not_wait_for_a_client_that_does_not_answer() {
     let second = client.read_kind(kind::GOAWAY).await;
     assert_eq!(read_u32(&second), Some(1));
     assert!(start.elapsed() < Duration::from_secs(3), "after {:?}", start.elapsed());
+}
+
+/// Slow reads that never end keep nobody waiting: neither those of one connection, nor those
+/// of several that have all slots together.
+#[tokio::test(flavor = "multi_thread")]
+async fn endless_slow_reads_leave_turns_to_others() {
+    let server = Server::new();
+    let mut busy = Vec::new();
+    for _ in 0..2 {
+        let mut client = server.connect().await;
+        let calls: Vec<u8> = (0..20).flat_map(|_| client.call("/a/Endless", &[]).1).collect();
+        client.send(&calls).await;
+        client.say().await;
+        let mut other = server.connect().await;
+        let start = Instant::now();
+        for _ in 0..3 {
+            let stream = other.start("/a/Slow", &[]).await;
+            other.end_of(stream).await;
+        }
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(4), "took {took:?} beside endless reads");
+        busy.push(client);
+    }
+    // Those that wait for another turn end with their connection too.
+    let alive = server.service.alive.clone();
+    drop(busy);
+    eventually("the reads are dropped", || alive.load(Ordering::Relaxed) == 0).await;
+}
+
+/// What a running slow read will return is not known. That it may be much does not keep the
+/// other calls of its connection waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_do_not_wait_for_a_slow_read_of_their_connection() {
+    let mut server = Server::new();
+    server.config.capacity = Capacity::new(3 * MIB, 2);
+    let alive = server.service.alive.clone();
+    let mut client = server.connect().await;
+    client.start("/a/Endless", &[]).await;
+    eventually("the read is running", || alive.load(Ordering::Relaxed) == 1).await;
+    client.say().await;
+}
+
+/// The client sends something invalid after the response has begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_after_the_head_is_sent_as_trailers() {
+    let mut client = connect().await;
+    let stream = client.start("/a/Chat", &[]).await;
+    // The response has begun, and more of it is queued than the window allows.
+    client.read_kind(kind::DATA).await;
+    settled(&client.service.produced).await;
+    client.send(&frame(kind::DATA, 0, stream, &[1, 0, 0, 0, 0])).await;
+    let window = (4 * MIB) as u32;
+    client.send(&frame(kind::WINDOW_UPDATE, 0, 0, &window.to_be_bytes())).await;
+    client.send(&frame(kind::WINDOW_UPDATE, 0, stream, &window.to_be_bytes())).await;
+    loop {
+        let (header, payload) = client.read().await;
+        if header.stream != stream || header.kind == kind::DATA && !header.has(flag::END_STREAM) {
+            continue;
+        }
+        assert_eq!(header.kind, kind::HEADERS, "the response ends without a status");
+        assert!(header.has(flag::END_STREAM), "HEADERS in the middle of the response");
+        assert_ne!(payload[0], 0x88, "`:status` in trailers");
+        break;
+    }
+    let ended = client.service.ended.lock().clone();
+    assert_eq!(ended.len(), 1, "{ended:?}");
+}
+
+/// Also a connection that the client closes reports its calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_a_closed_connection_are_reported() {
+    let mut client = connect().await;
+    client.start("/a/Wait", &[]).await;
+    client.start("/a/Work", &[]).await;
+    client.say().await;
+    let service = client.service.clone();
+    drop(client);
+    let cancelled = |path| (path, Code::Cancelled);
+    let reported = |path| service.ended.lock().contains(&cancelled(path));
+    eventually("both are reported", || reported("/a/Wait") && reported("/a/Work")).await;
 }

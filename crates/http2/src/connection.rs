@@ -262,7 +262,8 @@ impl<B: RequestBuilder> Connection<B> {
         }
     }
 
-    /// Sends a complete response: head, body and trailers.
+    /// Sends a complete response: head, body and trailers. Has no effect if the response of the
+    /// stream is already complete.
     pub fn respond(
         &mut self,
         id: u32,
@@ -272,6 +273,9 @@ impl<B: RequestBuilder> Connection<B> {
     ) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let outgoing = &mut stream.outgoing;
+        if outgoing.end.is_some() {
+            return;
+        }
         outgoing.head = Some(head);
         body.into_iter().for_each(|data| self.sender.queue_data(outgoing, data));
         outgoing.end = Some(trailers.map_or(End::Body, End::Trailers));

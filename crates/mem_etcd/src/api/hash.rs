@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use etcdpb::rpc::{HashKvRequest, HashKvResponse, HashRequest, HashResponse};
-use grpc::{Admission, Cancelled, Status};
+use grpc::{Admission, SlowRead, Status};
 use pipeline::HistoryHash;
 
 use super::service::{Api, SMALL_REQUEST_BYTES};
@@ -48,7 +48,7 @@ impl Api {
     ) -> Result<HistoryHash, Status> {
         let pipeline = self.pipeline.clone();
         let hash =
-            move |cancelled: &Cancelled| pipeline.hash_unless(revision, &|| cancelled.is_set());
+            move |slow: &SlowRead| pipeline.hash_unless(revision, &|| slow.give_way());
         admission.run_slow(SMALL_REQUEST_BYTES, hash).await?.map_err(status::from_pipeline)
     }
 }

@@ -9,7 +9,7 @@ use etcdpb::rpc::{
 };
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
-use grpc::{Admission, Cancelled, Encoded, Status};
+use grpc::{Admission, Encoded, SlowRead, Status};
 use mvcc::{Command, Reply};
 use pipeline::{RangePages, RangeRead, TxnRead};
 use prost::Message;
@@ -35,9 +35,9 @@ impl Api {
             RangeRead::Large(range) => drop(range),
         }
         let bytes = request.encoded_len();
-        let read = move |cancelled: &Cancelled| {
+        let read = move |slow: &SlowRead| {
             let range = self.pipeline.range(&request)?;
-            let response = range.finish_unless(&|| cancelled.is_set())?;
+            let response = range.finish_unless(&|| slow.give_way())?;
             Ok(self.complete_range(response))
         };
         admission.run_slow(bytes, read).await?.map_err(status::from_pipeline)
@@ -85,8 +85,8 @@ impl Api {
         admission: Admission,
     ) -> Result<RangeResponse, Status> {
         let bytes = request.encoded_len();
-        let count = move |cancelled: &Cancelled| {
-            self.pipeline.range(&request)?.finish_unless(&|| cancelled.is_set())
+        let count = move |slow: &SlowRead| {
+            self.pipeline.range(&request)?.finish_unless(&|| slow.give_way())
         };
         admission.run_slow(bytes, count).await?.map_err(status::from_pipeline)
     }
@@ -129,8 +129,8 @@ impl Api {
             TxnRead::Done(response) => Ok(self.complete_txn(response)),
             TxnRead::Large(txn) => {
                 let waiting_bytes = bytes + txn.waiting_bytes();
-                let read = move |cancelled: &Cancelled| {
-                    let response = txn.finish_unless(&|| cancelled.is_set())?;
+                let read = move |slow: &SlowRead| {
+                    let response = txn.finish_unless(&|| slow.give_way())?;
                     Ok(self.complete_txn(response))
                 };
                 admission.run_slow(waiting_bytes, read).await?.map_err(status::from_pipeline)
@@ -183,8 +183,8 @@ async fn next_page(
     if let Some(page) = pages.start_page().map_err(status::from_pipeline)? {
         return Ok(Some((page, pages)));
     }
-    let read = move |cancelled: &Cancelled| {
-        let page = pages.finish_page_unless(&|| cancelled.is_set())?;
+    let read = move |slow: &SlowRead| {
+        let page = pages.finish_page_unless(&|| slow.give_way())?;
         Ok(Some((page, pages)))
     };
     admission.run_slow(SMALL_REQUEST_BYTES, read).await?.map_err(status::from_pipeline)

@@ -8,7 +8,7 @@ use etcdpb::rpc::{
     DowngradeInfo, DowngradeRequest, DowngradeResponse, MoveLeaderRequest, MoveLeaderResponse,
     StatusRequest, StatusResponse,
 };
-use grpc::{Admission, Cancelled, Status};
+use grpc::{Admission, SlowRead, Status};
 use mvcc::{Alarm, AlarmKind, Command, Reply};
 use pipeline::PipelineStatus;
 
@@ -85,7 +85,7 @@ impl Api {
         admission: Admission,
     ) -> Result<DefragmentResponse, Status> {
         let pipeline = self.pipeline.clone();
-        let work = move |_: &Cancelled| {
+        let work = move |_: &SlowRead| {
             pipeline.shrink_tables();
             memory::return_free_memory();
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use etcdpb::rpc::{SnapshotRequest, SnapshotResponse};
 use futures_util::{Stream, TryStreamExt, stream};
-use grpc::{Admission, Cancelled, Status};
+use grpc::{Admission, SlowRead, Status};
 use pipeline::Export;
 use snapshot::Exporter;
 
@@ -28,7 +28,7 @@ impl Api {
         admission: Admission,
     ) -> Result<impl Stream<Item = Result<SnapshotResponse, Status>>, Status> {
         let pipeline = self.pipeline.clone();
-        let export = move |cancelled: &Cancelled| pipeline.export_unless(&|| cancelled.is_set());
+        let export = move |slow: &SlowRead| pipeline.export_unless(&|| slow.give_way());
         let export = admission.run_slow(SMALL_REQUEST_BYTES, export).await?;
         let export = export.map_err(status::from_pipeline)?;
         tracing::info!(revision = export.revision(), "sending a snapshot");
@@ -49,8 +49,8 @@ async fn next_blob(
     admission: Admission,
 ) -> Result<Option<((Vec<u8>, u64), SnapshotBlobs)>, Status> {
     if !blobs.start().map_err(status::from_pipeline)? {
-        let read = move |cancelled: &Cancelled| {
-            blobs.export.finish_chunk_unless(&|| cancelled.is_set()).map(|()| blobs)
+        let read = move |slow: &SlowRead| {
+            blobs.export.finish_chunk_unless(&|| slow.give_way()).map(|()| blobs)
         };
         let read = admission.run_slow(SMALL_REQUEST_BYTES, read).await?;
         blobs = read.map_err(status::from_pipeline)?;

@@ -1,0 +1,150 @@
+//! The slots of slow reads. The reads take turns: one that has run for a while gives its
+//! slot to another one that waits, and goes to the end of the queue.
+//!
+//! A read that waits for its next turn keeps its thread, its place in the work and the
+//! revision that it reads. So both the reads that a connection has begun and the reads of
+//! all connections that wait in the middle are limited.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+/// How long a slow read may run while others wait.
+const TURN: Duration = Duration::from_millis(100);
+/// Maximum number of reads that wait for another turn. A read that would have to wait beyond
+/// that fails. Tokio has 512 threads for reads.
+const MAX_PAUSED: usize = 256;
+
+/// The slots that all connections share.
+#[derive(Debug)]
+pub(crate) struct SlowReads {
+    slots: Arc<Semaphore>,
+    /// Number of slots.
+    count: usize,
+    /// Number of reads that wait for a slot.
+    waiting: AtomicUsize,
+    paused: Semaphore,
+}
+
+impl SlowReads {
+    pub(crate) fn new(count: usize) -> Arc<Self> {
+        Arc::new(SlowReads {
+            slots: Arc::new(Semaphore::new(count)),
+            count,
+            waiting: AtomicUsize::new(0),
+            paused: Semaphore::new(MAX_PAUSED),
+        })
+    }
+}
+
+/// What one connection may use of the slots.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionSlots {
+    shared: Arc<SlowReads>,
+    /// The connection may hold half of the slots. So a single connection never keeps another
+    /// one waiting, and several do so for at most a few turns.
+    own: Arc<Semaphore>,
+    /// The connection may have begun as many reads as there are slots.
+    begun: Arc<Semaphore>,
+}
+
+/// A slot of a read that is running.
+#[derive(Debug)]
+struct Slot {
+    _own: OwnedSemaphorePermit,
+    _shared: OwnedSemaphorePermit,
+}
+
+impl ConnectionSlots {
+    pub(crate) fn new(shared: &Arc<SlowReads>) -> Self {
+        ConnectionSlots {
+            shared: shared.clone(),
+            own: Arc::new(Semaphore::new((shared.count / 2).max(1))),
+            begun: Arc::new(Semaphore::new(shared.count)),
+        }
+    }
+
+    /// Waits for the first turn of a read.
+    pub(crate) async fn begin(
+        &self,
+        cancelled: CancellationToken,
+    ) -> Result<SlowRead, AcquireError> {
+        let begun = self.begun.clone().acquire_owned().await?;
+        let slot = RefCell::new(Some(self.acquire().await?));
+        let (slots, since, refused) = (self.clone(), Cell::new(Instant::now()), Cell::new(false));
+        Ok(SlowRead { slots, _begun: begun, slot, since, cancelled, refused })
+    }
+
+    async fn acquire(&self) -> Result<Slot, AcquireError> {
+        let _waiting = Waiting::new(&self.shared.waiting);
+        let own = self.own.clone().acquire_owned().await?;
+        let shared = self.shared.slots.clone().acquire_owned().await?;
+        Ok(Slot { _own: own, _shared: shared })
+    }
+}
+
+/// Counts a read that waits until it is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(counter: &'a AtomicUsize) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Waiting(counter)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A slow read that has begun. Its slot is free when it is dropped.
+#[derive(Debug)]
+pub struct SlowRead {
+    slots: ConnectionSlots,
+    _begun: OwnedSemaphorePermit,
+    slot: RefCell<Option<Slot>>,
+    /// The start of the current turn.
+    since: Cell<Instant>,
+    cancelled: CancellationToken,
+    refused: Cell<bool>,
+}
+
+impl SlowRead {
+    /// Lets other slow reads run if they wait and this one has run for a while: blocks until
+    /// its next turn. Returns whether the read should end, because nobody waits for its
+    /// result any more, or because too many reads wait. Call it between two steps of the
+    /// read, without a lock.
+    ///
+    /// Nobody waits if the client has reset the call, its deadline has passed, or the
+    /// connection is closed.
+    pub fn give_way(&self) -> bool {
+        let others_wait = self.slots.shared.waiting.load(Ordering::Relaxed) > 0;
+        if others_wait && self.since.get().elapsed() >= TURN {
+            self.wait_for_next_turn();
+        }
+        self.refused.get() || self.cancelled.is_cancelled()
+    }
+
+    /// Whether the read had to end because too many reads wait.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.refused.get()
+    }
+
+    fn wait_for_next_turn(&self) {
+        let Ok(_paused) = self.slots.shared.paused.try_acquire() else {
+            return self.refused.set(true);
+        };
+        self.slot.replace(None);
+        let next = self.cancelled.run_until_cancelled(self.slots.acquire());
+        let slot = Handle::current().block_on(next).and_then(Result::ok);
+        self.slot.replace(slot);
+        self.since.set(Instant::now());
+    }
+}
