@@ -20,6 +20,7 @@ use crate::request::MethodId;
 use crate::routes::{Handler, ResponseStream, Routes, Service};
 use crate::status::{Code, Status};
 use crate::streaming::StreamingCalls;
+use crate::turn::Turn;
 use crate::unary::{UnaryCall, UnaryCalls, UnaryResult, UnaryWork};
 
 /// Maximum number of unary calls and pages in progress.
@@ -59,15 +60,20 @@ impl<S: Service> Calls<S> {
     }
 
     /// Handles the events of the connection. Defers calls that the limits do not allow
-    /// yet. Returns whether there was any event.
-    pub(crate) fn handle_events(&mut self, connection: &mut GrpcConnection) -> bool {
+    /// yet, and leaves events if the turn is over. Returns whether there was any event.
+    pub(crate) fn handle_events(
+        &mut self,
+        connection: &mut GrpcConnection,
+        turn: &mut Turn,
+    ) -> bool {
         let mut any = false;
-        while !self.deferred.is_empty() && self.may_start(connection) {
+        while !self.deferred.is_empty() && self.may_start(connection) && !turn.is_over() {
             let Some(event) = self.deferred.pop() else { break };
             self.handle_event(event, connection);
             any = true;
         }
-        while let Some(event) = connection.next_event() {
+        while !turn.is_over() {
+            let Some(event) = connection.next_event() else { break };
             any = true;
             let starts = matches!(event, CallEvent::Call { .. } | CallEvent::Page { .. });
             match starts && !self.may_start(connection) {

@@ -58,6 +58,7 @@ mod serve;
 mod slow_reads;
 mod status;
 mod streaming;
+mod turn;
 mod unary;
 
 pub use admission::{Admission, Capacity};

@@ -19,6 +19,7 @@ use crate::calls::Calls;
 use crate::config::ServerConfig;
 use crate::connection::GrpcConnection;
 use crate::routes::{Routes, Service};
+use crate::turn::Turn;
 
 /// Size of the buffer for one read from the socket.
 const READ_BUFFER_BYTES: usize = 64 << 10;
@@ -52,7 +53,9 @@ pub async fn serve<S: Service>(
     let timer = Box::pin(tokio::time::sleep_until(or_far_future(connection.alarm(), now).into()));
     let calls = Calls::new(routes.clone(), &config.capacity);
     let stopped = Some(stop.cancelled_owned());
-    Driver { io, connection, calls, routes, timer, stopped: stopped.map(Box::pin), closing }.await
+    let stopped = stopped.map(Box::pin);
+    let events_left = false;
+    Driver { io, connection, calls, routes, timer, stopped, closing, events_left }.await
 }
 
 /// Returns the time of the alarm; a time in a year if there is none.
@@ -73,6 +76,8 @@ struct Driver<I, S: Service> {
     /// Whether the connection closes as soon as the output is written. Nothing is read
     /// then.
     closing: bool,
+    /// Whether the last turn has left events. Nothing is read before they are handled.
+    events_left: bool,
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Future for Driver<I, S> {
@@ -80,27 +85,35 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Future for Driver<I, S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let driver = &mut *self;
-        let mut written = 0;
+        let (mut written, mut turn) = (0, Turn::start());
         for _ in 0..ROUNDS_PER_TURN {
             driver.check_stop(cx);
-            let read = driver.read(cx)?;
+            let read = match driver.events_left {
+                true => ReadResult::Later,
+                false => driver.read(cx)?,
+            };
             if read == ReadResult::Closed {
                 return Poll::Ready(Ok(()));
             }
-            let responded = driver.respond(cx);
+            let responded = driver.respond(cx, &mut turn);
             let wrote = driver.write(cx)?;
             written += wrote;
             if driver.connection.is_done() && driver.connection.output().is_empty() {
                 return driver.poll_close(cx);
             }
-            if read == ReadResult::Nothing && !responded && wrote == 0 {
+            if read == ReadResult::Nothing && !responded && wrote == 0 && !turn.left_work() {
                 return driver.wait(cx);
             }
-            if written >= WRITTEN_BYTES_PER_TURN {
+            if turn.left_work() || written >= WRITTEN_BYTES_PER_TURN {
                 break;
             }
         }
-        cx.waker().wake_by_ref();
+        match turn.left_work() {
+            // A task that only wakes itself runs again before the worker thread looks at the
+            // sockets, up to 61 times. Yielding lets the thread look first.
+            true => drop(std::pin::pin!(tokio::task::yield_now()).poll(cx)),
+            false => cx.waker().wake_by_ref(),
+        }
         Poll::Pending
     }
 }
@@ -109,7 +122,10 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Future for Driver<I, S> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReadResult {
     Bytes,
+    /// Nothing can be read. The task is woken when that changes.
     Nothing,
+    /// Events are handled first. The task is not woken by the socket.
+    Later,
     /// The client closed the connection.
     Closed,
 }
@@ -169,18 +185,20 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         self.timer.as_mut().reset(deadline);
     }
 
-    /// Starts and polls handlers until none makes progress. Returns whether any made
-    /// progress.
-    fn respond(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Starts and polls handlers until none makes progress, or the turn is over. Returns
+    /// whether any made progress.
+    fn respond(&mut self, cx: &mut Context<'_>, turn: &mut Turn) -> bool {
+        self.events_left = false;
         if self.closing {
             return false;
         }
         let mut any = false;
         loop {
-            let started = self.calls.handle_events(&mut self.connection);
+            let started = self.calls.handle_events(&mut self.connection, turn);
             let polled = self.calls.poll(&mut self.connection, cx);
-            if !started && !polled {
-                return any;
+            self.events_left = turn.left_work();
+            if (!started && !polled) || self.events_left {
+                return any || started || polled;
             }
             any = true;
         }

@@ -73,6 +73,12 @@ impl Counting {
         std::future::pending().await
     }
 
+    /// Works for 1 ms on the thread of the connection.
+    async fn short(self: Arc<Self>, _: String) -> Result<String, Status> {
+        std::thread::sleep(Duration::from_millis(1));
+        Ok(String::new())
+    }
+
     /// Returns 1 MiB.
     async fn large(self: Arc<Self>, _: String) -> Result<String, Status> {
         Ok(large_message(&self))
@@ -136,6 +142,7 @@ impl Server {
         let routes = Routes::new(service.clone())
             .unary("/a/Say", Counting::say)
             .unary("/a/Wait", Counting::wait)
+            .unary("/a/Short", Counting::short)
             .unary("/a/Large", Counting::large)
             .unary("/a/Oversize", Counting::oversize)
             .slow_unary("/a/Slow", slow)
@@ -681,4 +688,22 @@ async fn calls_of_a_closed_connection_are_reported() {
     let cancelled = |path| (path, Code::Cancelled);
     let reported = |path| service.ended.lock().contains(&cancelled(path));
     eventually("both are reported", || reported("/a/Wait") && reported("/a/Work")).await;
+}
+
+/// A client that sends many calls at once does not keep the thread for itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn many_short_calls_leave_the_thread_to_other_connections() {
+    let server = Server::new();
+    let (mut busy, mut other) = (server.connect().await, server.connect().await);
+    other.say().await;
+    let calls: Vec<_> = (0..800).map(|_| busy.call("/a/Short", &[])).collect();
+    busy.send(&calls.iter().flat_map(|(_, bytes)| bytes.clone()).collect::<Vec<u8>>()).await;
+    let start = Instant::now();
+    for _ in 0..5 {
+        other.say().await;
+    }
+    let took = start.elapsed();
+    assert!(took < Duration::from_millis(500), "five calls took {took:?}");
+    let (last, _) = calls.last().unwrap();
+    busy.end_of(*last).await;
 }

@@ -22,11 +22,8 @@ fn store(keys: usize) -> Store {
 
 /// 2,500 deletions of all keys, in nested transactions.
 fn repeated_deletes() -> TxnRequest {
-    let delete = DeleteRangeRequest {
-        key: vec![b'0'].into(),
-        range_end: vec![0].into(),
-        prev_kv: false,
-    };
+    let delete =
+        DeleteRangeRequest { key: vec![b'0'].into(), range_end: vec![0].into(), prev_kv: false };
     let inner = TxnRequest {
         success: vec![op(Request::RequestDeleteRange(delete)); 50],
         ..Default::default()

@@ -47,8 +47,7 @@ impl Api {
         admission: Admission,
     ) -> Result<HistoryHash, Status> {
         let pipeline = self.pipeline.clone();
-        let hash =
-            move |slow: &SlowRead| pipeline.hash_unless(revision, &|| slow.give_way());
+        let hash = move |slow: &SlowRead| pipeline.hash_unless(revision, &|| slow.give_way());
         admission.run_slow(SMALL_REQUEST_BYTES, hash).await?.map_err(status::from_pipeline)
     }
 }
