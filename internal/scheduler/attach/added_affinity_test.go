@@ -45,7 +45,7 @@ func TestAddedAffinity(t *testing.T) {
 // worldWithAffinity returns a world without nodes whose profile adds a node affinity.
 func worldWithAffinity(t *testing.T, added *v1.NodeAffinity) *world {
 	w := newWorld(t, 1, 0)
-	clear(w.nodes)
+	clear(w.Nodes)
 	profile := schedtest.DefaultProfile(t).DeepCopy()
 	for _, plugin := range profile.PluginConfig {
 		if args, ok := plugin.Args.(*config.NodeAffinityArgs); ok {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest/generate"
 )
 
 // TestCacheRecoversFromDisorderedEvents repeats, swaps and drops events until watches list again.
@@ -80,7 +81,7 @@ type eventStorm struct {
 
 func newEventStorm(t *testing.T, random *rand.Rand) *eventStorm {
 	s := &eventStorm{
-		Fixture: schedtest.NewScripted(t, schedtest.NewAPI()), world: &world{t: t, rand: random, trimmer: cache.NewTrimmer()}, assumed: map[types.UID]*v1.Pod{},
+		Fixture: schedtest.NewScripted(t, schedtest.NewAPI()), world: &world{Cluster: &generate.Cluster{Rand: random}, t: t, trimmer: cache.NewTrimmer()}, assumed: map[types.UID]*v1.Pod{},
 	}
 	// With a small batch, the cache also applies operations between cycles.
 	s.Sched.Cache.(*cache.Cache).Batch = 7
@@ -88,18 +89,18 @@ func newEventStorm(t *testing.T, random *rand.Rand) *eventStorm {
 	return s
 }
 
-func (s *eventStorm) chance(percent int) bool { return s.world.chance(percent) }
+func (s *eventStorm) chance(percent int) bool { return s.world.Chance(percent) }
 
 // step makes one change or applies pending changes. Half of all changes send events in disorder.
 func (s *eventStorm) step() {
 	s.setDisorder(s.chance(50))
-	switch n := s.world.rand.IntN(100); {
+	switch n := s.world.Rand.IntN(100); {
 	case n < 5:
-		s.putNode(fmt.Sprintf("node-%d", s.world.rand.IntN(30)))
+		s.putNode(fmt.Sprintf("node-%d", s.world.Rand.IntN(30)))
 	case n < 8:
 		s.removeNode()
 	case n < 30:
-		s.putPod(fmt.Sprintf("pod-%d", s.world.rand.IntN(150)))
+		s.putPod(fmt.Sprintf("pod-%d", s.world.Rand.IntN(150)))
 	case n < 45:
 		s.changePod()
 	case n < 55:
@@ -110,7 +111,7 @@ func (s *eventStorm) step() {
 		s.completeBind()
 	case n < 95:
 		s.API.WithoutEvents(func() {
-			for range s.world.rand.IntN(20) {
+			for range s.world.Rand.IntN(20) {
 				s.changeUnwatched()
 			}
 		})
@@ -124,9 +125,9 @@ func (s *eventStorm) step() {
 
 // changeUnwatched makes one of the changes that happen while no watch reports them.
 func (s *eventStorm) changeUnwatched() {
-	switch s.world.rand.IntN(7) {
+	switch s.world.Rand.IntN(7) {
 	case 0:
-		s.putNode(fmt.Sprintf("node-%d", s.world.rand.IntN(30)))
+		s.putNode(fmt.Sprintf("node-%d", s.world.Rand.IntN(30)))
 	case 1:
 		s.removeNode()
 	case 2:
@@ -138,7 +139,7 @@ func (s *eventStorm) changeUnwatched() {
 			s.putPod(pod.Name)
 		}
 	case 4:
-		s.putPod(fmt.Sprintf("pod-%d", s.world.rand.IntN(150)))
+		s.putPod(fmt.Sprintf("pod-%d", s.world.Rand.IntN(150)))
 	case 5:
 		s.completeBind()
 	default:
@@ -151,7 +152,7 @@ func (s *eventStorm) setDisorder(on bool) {
 	defer s.API.Mu.Unlock()
 	s.API.Disorder = nil
 	if on {
-		s.API.Disorder = rand.New(rand.NewPCG(s.world.rand.Uint64(), 0))
+		s.API.Disorder = rand.New(rand.NewPCG(s.world.Rand.Uint64(), 0))
 	}
 }
 
@@ -172,21 +173,21 @@ func (s *eventStorm) endDisorder() {
 func (s *eventStorm) putNode(name string) {
 	s.lastNumber++
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(fmt.Sprintf("%s.%d", name, s.lastNumber)), Labels: map[string]string{}}}
-	s.world.randomizeNode(node)
+	s.world.RandomizeNode(node)
 	s.API.Put(node)
 }
 
 func (s *eventStorm) removeNode() {
 	if nodes := s.API.Nodes(); len(nodes) > 3 {
-		s.API.Remove(pick(s.world, nodes))
+		s.API.Remove(generate.Pick(s.world.Rand, nodes))
 	}
 }
 
 // putPod creates a pod, unless one with the name exists. Some pods are created with a node.
 func (s *eventStorm) putPod(name string) {
 	s.lastNumber++
-	s.world.lastNumber = s.lastNumber
-	pod := s.world.randomPodSpec()
+	s.world.LastNumber = s.lastNumber - 1
+	pod := s.world.Pod()
 	pod.Name, pod.Namespace, pod.UID = name, "default", types.UID(fmt.Sprintf("%s.%d", name, s.lastNumber))
 	if s.API.Pod("default/"+name) != nil {
 		return
@@ -198,7 +199,7 @@ func (s *eventStorm) putPod(name string) {
 	}
 	if s.chance(20) {
 		pod.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{
-			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprintf("claim-%d", s.world.rand.IntN(5))},
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprintf("claim-%d", s.world.Rand.IntN(5))},
 		}}}
 	}
 	if s.chance(40) {
@@ -208,12 +209,12 @@ func (s *eventStorm) putPod(name string) {
 }
 
 // randomNodeName returns the name of a node that may not exist.
-func (s *eventStorm) randomNodeName() string { return fmt.Sprintf("node-%d", s.world.rand.IntN(30)) }
+func (s *eventStorm) randomNodeName() string { return fmt.Sprintf("node-%d", s.world.Rand.IntN(30)) }
 
 // randomPod returns a pod, or nil if there is none.
 func (s *eventStorm) randomPod() *v1.Pod {
 	if pods := s.API.Pods(); len(pods) > 0 {
-		return pick(s.world, pods)
+		return generate.Pick(s.world.Rand, pods)
 	}
 	return nil
 }
@@ -231,9 +232,9 @@ func (s *eventStorm) changePod() {
 		return
 	}
 	changed := pod.DeepCopy()
-	switch s.world.rand.IntN(4) {
+	switch s.world.Rand.IntN(4) {
 	case 0:
-		changed.Labels["app"] = pick(s.world, apps)
+		changed.Labels["app"] = generate.Pick(s.world.Rand, generate.Apps)
 	case 1:
 		now := metav1.Now()
 		changed.DeletionTimestamp = &now
@@ -241,7 +242,7 @@ func (s *eventStorm) changePod() {
 		changed.Status.Phase = v1.PodRunning
 	default:
 		// Resize the pod in place.
-		changed.Spec.Containers[0].Resources.Requests = schedtest.Resources(pick(s.world, []string{"50m", "300m"}), "256Mi")
+		changed.Spec.Containers[0].Resources.Requests = schedtest.Resources(generate.Pick(s.world.Rand, []string{"50m", "300m"}), "256Mi")
 	}
 	s.API.Put(changed)
 }
@@ -255,13 +256,13 @@ func (s *eventStorm) assume() {
 		return
 	}
 	slices.SortFunc(pods, func(a, b *v1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	pod := pick(s.world, pods)
+	pod := generate.Pick(s.world.Rand, pods)
 	if pod.Spec.NodeName != "" || s.assumed[pod.UID] != nil || pod.DeletionTimestamp != nil || len(nodes) == 0 {
 		return
 	}
 	s.Refresh()
 	assumed := pod.DeepCopy()
-	assumed.Spec.NodeName = pick(s.world, nodes).Name
+	assumed.Spec.NodeName = generate.Pick(s.world.Rand, nodes).Name
 	if s.Sched.Cache.AssumePod(klog.Logger{}, assumed) == nil {
 		s.assumed[pod.UID] = assumed
 	}
@@ -273,7 +274,7 @@ func (s *eventStorm) completeBind() {
 	if len(s.assumed) == 0 {
 		return
 	}
-	pod := s.assumed[pick(s.world, slices.Sorted(maps.Keys(s.assumed)))]
+	pod := s.assumed[generate.Pick(s.world.Rand, slices.Sorted(maps.Keys(s.assumed)))]
 	delete(s.assumed, pod.UID)
 	var err error
 	if s.chance(30) {
@@ -299,18 +300,17 @@ func (s *eventStorm) compareDecisions() {
 	if w.reference == nil {
 		w.reference = newReference(s.T, s.Ctx)
 	}
-	w.nodes, w.pods = map[string]*v1.Node{}, map[types.UID]*v1.Pod{}
+	w.Nodes, w.Pods = map[string]*v1.Node{}, map[types.UID]*v1.Pod{}
 	for _, node := range s.API.Nodes() {
-		w.nodes[node.Name] = node
+		w.Nodes[node.Name] = node
 	}
 	for _, pod := range s.API.Pods() {
 		if pod.Spec.NodeName != "" {
-			w.pods[pod.UID] = pod
+			w.Pods[pod.UID] = pod
 		}
 	}
 	for range 10 {
-		w.lastNumber++
-		pod := w.randomPodSpec()
+		pod := w.Pod()
 		pod.Namespace = "default"
 		w.scheduleAndCompare(pod)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest/generate"
 )
 
 // TestShrunkNodeTakesNoPods reduces a node's allocatable CPU below the requests of its pods: no pod
@@ -173,7 +174,7 @@ func TestInvariantsUnderFaults(t *testing.T) {
 	f.API.OnBind = b.bind
 	f.Run()
 	for i := range pods {
-		f.API.Put(schedtest.PlainPod(fmt.Sprintf("pod-%d", i), pick(&world{rand: random}, []string{"100m", "250m", "500m"})))
+		f.API.Put(schedtest.PlainPod(fmt.Sprintf("pod-%d", i), generate.Pick(random, []string{"100m", "250m", "500m"})))
 		if i%10 == 0 {
 			f.API.Remove(schedtest.PlainPod(fmt.Sprintf("pod-%d", random.IntN(i+1)), "1"))
 		}

@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest/generate"
 )
 
 // mutator changes an object in one place after another, by reflection, so that it also reaches fields that a
@@ -252,7 +254,7 @@ func newKeys(t reflect.Type) []string {
 var texts = []string{
 	"", "x", "a", "b", "ssd", "web", "db", "2", "10", "yes", "team-a", "default", "node-1", "node-2", "disk", "rack", "cores", "app", "version",
 	v1.LabelTopologyZone, v1.LabelHostname, "gpu", "spot", "nginx", "redis:7", "127.0.0.1", "0.0.0.0", v1.PodReasonInfeasible, v1.PodReasonDeferred,
-	userNamespacesFeature, "metadata.name", "in-a", "once",
+	generate.UserNamespacesFeature, "metadata.name", "in-a", "once",
 }
 
 // words are the values to try for types of strings that have a fixed set of values.

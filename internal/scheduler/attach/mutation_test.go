@@ -23,6 +23,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest/generate"
 )
 
 // The tests in this file change every field of Pod and Node, one at a time, and compare the decisions after
@@ -34,8 +35,8 @@ import (
 // change decisions.
 func mutationWorld(t *testing.T, shards int) *world {
 	w := newWorld(t, 1, shards)
-	for _, node := range slices.Collect(maps.Values(w.nodes)) {
-		delete(w.nodes, node.Name)
+	for _, node := range slices.Collect(maps.Values(w.Nodes)) {
+		delete(w.Nodes, node.Name)
 		w.must(w.cacheOf(node.Name).RemoveNode(klog.Logger{}, trimmed(w, node)))
 	}
 	for i, zone := range []string{"a", "b", "a", "c", "b"} {
@@ -49,13 +50,13 @@ func mutationWorld(t *testing.T, shards int) *world {
 
 // putNode adds a node to the world.
 func (w *world) putNode(node *v1.Node) {
-	w.nodes[node.Name] = node
+	w.Nodes[node.Name] = node
 	w.cacheOf(node.Name).AddNode(klog.Logger{}, trimmed(w, node))
 }
 
 // putBound adds a pod on a node to the world.
 func (w *world) putBound(pod *v1.Pod) {
-	w.pods[pod.UID] = pod
+	w.Pods[pod.UID] = pod
 	w.must(w.cacheOf(pod.Spec.NodeName).AddPod(klog.Logger{}, trimmed(w, pod)))
 }
 
@@ -74,9 +75,9 @@ func mutationNode(number int, zone string) *v1.Node {
 	}
 	node.Status.Images = []v1.ContainerImage{{Names: []string{"nginx:latest", "x"}, SizeBytes: 300 << 20}}
 	node.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}
-	node.Status.DeclaredFeatures = []string{restartFeature}
+	node.Status.DeclaredFeatures = []string{generate.RestartFeature}
 	if number != 3 {
-		node.Status.DeclaredFeatures = append(node.Status.DeclaredFeatures, userNamespacesFeature)
+		node.Status.DeclaredFeatures = append(node.Status.DeclaredFeatures, generate.UserNamespacesFeature)
 	}
 	if number < 3 {
 		node.Status.Images = append(node.Status.Images, v1.ContainerImage{Names: []string{"redis:7"}, SizeBytes: 600 << 20})
@@ -254,7 +255,7 @@ func (m *mutations) compare(path string, pods ...*v1.Pod) {
 // decide returns the decision of the reference about a pod, and whether to compare it: if it differs from that
 // about the pod with a name before the change, and sometimes otherwise.
 func (m *mutations) decide(pod *v1.Pod, name string) (want reference.Decision, err error, matters bool) {
-	want, err = m.reference.Decide(m.ctx, slices.Collect(maps.Values(m.pods)), slices.Collect(maps.Values(m.nodes)), pod)
+	want, err = m.reference.Decide(m.ctx, slices.Collect(maps.Values(m.Pods)), slices.Collect(maps.Values(m.Nodes)), pod)
 	if err != nil || !sameDecision(m.before[name], want) {
 		m.changed++
 		return want, err, true
@@ -330,17 +331,17 @@ func TestEveryFieldOfPendingPod(t *testing.T) {
 func TestEveryFieldOfNode(t *testing.T) {
 	t.Parallel()
 	m := newMutations(t, 0, probes()...)
-	base := m.nodes["node-1"]
+	base := m.Nodes["node-1"]
 	eachMutation(base, (*v1.Node).DeepCopy, func(path string, changed *v1.Node) {
 		if changed.Name != base.Name || m.failures >= maxFailures || strings.HasSuffix(path, ".SizeBytes") {
 			// If nodes report different sizes of an image, kube-scheduler's cache uses the first one it
 			// got. The snapshot of the reference uses that of each node.
 			return
 		}
-		m.nodes[base.Name] = changed
+		m.Nodes[base.Name] = changed
 		m.sched.Cache.UpdateNode(klog.Logger{}, trimmed(m.world, base), trimmed(m.world, changed))
 		m.compare("node"+path, probes()...)
-		m.nodes[base.Name] = base
+		m.Nodes[base.Name] = base
 		m.sched.Cache.UpdateNode(klog.Logger{}, trimmed(m.world, changed), trimmed(m.world, base))
 	})
 	m.report(500)
@@ -350,15 +351,15 @@ func TestEveryFieldOfNode(t *testing.T) {
 func TestEveryFieldOfBoundPod(t *testing.T) {
 	t.Parallel()
 	m := newMutations(t, 0, probes()...)
-	base := m.pods["bound-0"]
+	base := m.Pods["bound-0"]
 	eachMutation(base, (*v1.Pod).DeepCopy, func(path string, changed *v1.Pod) {
 		if changed.Name != base.Name || changed.Namespace != base.Namespace || changed.UID != base.UID || m.failures >= maxFailures || !mayUpdate(t, base, changed) {
 			return
 		}
-		m.pods[base.UID] = changed
+		m.Pods[base.UID] = changed
 		m.must(m.sched.Cache.UpdatePod(klog.Logger{}, trimmed(m.world, base), trimmed(m.world, changed)))
 		m.compare("bound pod"+path, probes()...)
-		m.pods[base.UID] = base
+		m.Pods[base.UID] = base
 		m.must(m.sched.Cache.UpdatePod(klog.Logger{}, trimmed(m.world, changed), trimmed(m.world, base)))
 	})
 	m.report(25)

@@ -6,17 +6,17 @@ import (
 	"fmt"
 	"hash/crc32"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -35,6 +35,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/leader"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest/generate"
 )
 
 // newReference returns a reference whose informers have no objects: it sees only nodes and pods.
@@ -76,9 +77,9 @@ func TestOracle(t *testing.T) {
 
 // world is a random cluster that changes step by step, and the schedulers under test.
 type world struct {
+	*generate.Cluster
 	t      *testing.T
 	seed   uint64
-	rand   *rand.Rand
 	ctx    context.Context
 	sched  *kubescheduler.Scheduler
 	ranker *rank.Ranker
@@ -97,11 +98,7 @@ type world struct {
 	trimmer *cache.Trimmer
 	// deviceClass is the DeviceClass for GPUs; nil if there is none.
 	deviceClass *resourcev1.DeviceClass
-	nodes       map[string]*v1.Node
-	pods        map[types.UID]*v1.Pod
 	nominated   []*v1.Pod
-	// lastNumber is the number in the name of the newest object.
-	lastNumber int
 	// decisions counts scheduling attempts, and ranked those by the index. fallbacks counts the
 	// others by reason.
 	decisions int
@@ -120,8 +117,7 @@ func newWorld(t *testing.T, seed uint64, shards int) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), ctx: ctx,
-		nodes: map[string]*v1.Node{}, pods: map[types.UID]*v1.Pod{}, fallbacks: map[string]int{},
+		Cluster: generate.NewCluster(seed), t: t, seed: seed, ctx: ctx, fallbacks: map[string]int{},
 		trimmer: cache.NewTrimmer(), informers: make([]informers.SharedInformerFactory, 2+shards),
 	}
 	for i := range w.informers {
@@ -182,57 +178,44 @@ func (w *world) cacheOf(node string) schedcache.Cache {
 	return w.shards[crc32.ChecksumIEEE([]byte(node))%uint32(len(w.shards))].sched.Cache
 }
 
-var (
-	zones      = []string{"a", "b", "c"}
-	apps       = []string{"web", "db", "cache", "job"}
-	namespaces = []string{"default", "team-a", "team-b"}
-)
-
-// chance returns true with a probability in percent.
-func (w *world) chance(percent int) bool { return w.rand.IntN(100) < percent }
-
-// pick returns a random element.
-func pick[T any](w *world, from []T) T { return from[w.rand.IntN(len(from))] }
-
 // populate creates namespaces, volumes, budgets, ReplicaSets, a Service and the first nodes.
 func (w *world) populate() {
-	for _, name := range namespaces {
+	for _, name := range generate.Namespaces {
 		w.putNamespace(name, name != "default")
 	}
 	for _, factory := range w.informers {
-		w.addVolumes(factory)
-		w.addBudgets(factory)
-	}
-	for _, app := range apps {
-		set := &appsv1.ReplicaSet{
-			ObjectMeta: metav1.ObjectMeta{Name: app, Namespace: "default"},
-			Spec:       appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
-		}
-		for _, factory := range w.informers {
-			w.must(factory.Apps().V1().ReplicaSets().Informer().GetIndexer().Add(set))
+		for _, object := range generate.Objects() {
+			w.must(indexerOf(factory, object).Add(object))
 		}
 	}
-	service := &v1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "team-a"},
-		Spec:       v1.ServiceSpec{Selector: map[string]string{"app": "web"}},
-	}
-	for _, factory := range w.informers {
-		w.must(factory.Core().V1().Services().Informer().GetIndexer().Add(service))
-	}
-	for range 3 + w.rand.IntN(25) {
+	for range 3 + w.Rand.IntN(25) {
 		w.addNode()
 	}
 }
 
-// putNamespace creates or replaces a namespace. Affinity terms select namespaces that are teams.
-func (w *world) putNamespace(name string, team bool) {
-	labels := map[string]string{v1.LabelMetadataName: name}
-	if team {
-		labels["team"] = "yes"
+// indexerOf returns the indexer of the informer for an object of [generate.Objects].
+func indexerOf(factory informers.SharedInformerFactory, object runtime.Object) toolscache.Indexer {
+	switch object.(type) {
+	case *storagev1.StorageClass:
+		return factory.Storage().V1().StorageClasses().Informer().GetIndexer()
+	case *v1.PersistentVolume:
+		return factory.Core().V1().PersistentVolumes().Informer().GetIndexer()
+	case *v1.PersistentVolumeClaim:
+		return factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer()
+	case *policyv1.PodDisruptionBudget:
+		return factory.Policy().V1().PodDisruptionBudgets().Informer().GetIndexer()
+	case *appsv1.ReplicaSet:
+		return factory.Apps().V1().ReplicaSets().Informer().GetIndexer()
+	case *v1.Service:
+		return factory.Core().V1().Services().Informer().GetIndexer()
 	}
-	namespace := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	panic(fmt.Sprintf("no informer for %T", object))
+}
+
+// putNamespace creates or replaces a namespace.
+func (w *world) putNamespace(name string, team bool) {
 	for _, factory := range w.informers {
-		w.must(factory.Core().V1().Namespaces().Informer().GetIndexer().Add(namespace))
+		w.must(factory.Core().V1().Namespaces().Informer().GetIndexer().Add(generate.Namespace(name, team)))
 	}
 	w.namespacesChanged()
 }
@@ -250,10 +233,10 @@ func (w *world) namespacesChanged() {
 
 // changeNamespace changes the labels of a namespace, or deletes it. Pods stay, as while a namespace terminates.
 func (w *world) changeNamespace() {
-	name := pick(w, namespaces)
-	if w.chance(70) {
+	name := generate.Pick(w.Rand, generate.Namespaces)
+	if w.Chance(70) {
 		w.record("change namespace %s", name)
-		w.putNamespace(name, w.chance(50))
+		w.putNamespace(name, w.Chance(50))
 		return
 	}
 	w.record("remove namespace %s", name)
@@ -311,7 +294,7 @@ func (w *world) must(err error) {
 // run makes random changes and decisions.
 func (w *world) run(decisions int) {
 	for w.decisions < decisions && !w.t.Failed() {
-		switch n := w.rand.IntN(100); {
+		switch n := w.Rand.IntN(100); {
 		case n < 3:
 			w.addNode()
 		case n < 5:
@@ -340,145 +323,50 @@ func (w *world) record(format string, args ...any) {
 }
 
 func (w *world) addNode() {
-	w.lastNumber++
-	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", w.lastNumber), Labels: map[string]string{}}}
-	w.randomizeNode(node)
-	w.nodes[node.Name] = node
+	node := w.Node()
+	w.Nodes[node.Name] = node
 	w.record("add %s", node.Name)
 	w.cacheOf(node.Name).AddNode(klog.Logger{}, trimmed(w, node))
 }
 
-// randomizeNode gives a node random labels, taints, resources and images.
-func (w *world) randomizeNode(node *v1.Node) {
-	if !w.chance(5) {
-		node.Labels[v1.LabelHostname] = node.Name
-	}
-	if !w.chance(15) {
-		node.Labels[v1.LabelTopologyZone] = pick(w, zones)
-	}
-	if w.chance(50) {
-		node.Labels["disk"] = pick(w, []string{"ssd", "hdd"})
-	}
-	if w.chance(40) {
-		node.Labels["rack"] = fmt.Sprint(w.rand.IntN(5))
-	}
-	if w.chance(60) {
-		node.Labels["cores"] = pick(w, []string{"2", "8", "16", "many"})
-	}
-	node.Spec.Unschedulable = w.chance(4)
-	node.Spec.Taints = nil
-	for _, effect := range []v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectPreferNoSchedule} {
-		if w.chance(15) {
-			node.Spec.Taints = append(node.Spec.Taints, v1.Taint{Key: pick(w, []string{"gpu", "spot", "old"}), Value: "yes", Effect: effect})
-		}
-	}
-	node.Status.Allocatable = schedtest.Resources(pick(w, []string{"4", "8", "3500m"}), pick(w, []string{"8Gi", "16Gi"}))
-	node.Status.Allocatable[v1.ResourcePods] = schedtest.Quantity(pick(w, []string{"8", "20", "110"}))
-	if w.chance(70) {
-		node.Status.Allocatable[v1.ResourceEphemeralStorage] = schedtest.Quantity(pick(w, []string{"1Gi", "10Gi"}))
-	}
-	if w.chance(30) {
-		node.Status.Allocatable[v1.ResourceHugePagesPrefix+"2Mi"] = schedtest.Quantity("64Mi")
-	}
-	node.Status.DeclaredFeatures = nil
-	for _, feature := range []string{userNamespacesFeature, restartFeature} {
-		if w.chance(60) {
-			node.Status.DeclaredFeatures = append(node.Status.DeclaredFeatures, feature)
-		}
-	}
-	if w.chance(20) {
-		node.Status.Allocatable["example.com/gpu"] = schedtest.Quantity("2")
-	}
-	node.Status.Images = nil
-	for _, image := range []string{"nginx:latest", "redis:7", "huge:1"} {
-		if w.chance(30) {
-			names := []string{image}
-			if w.chance(10) {
-				// Upstream counts a name that a node lists twice once.
-				names = append(names, image)
-			}
-			node.Status.Images = append(node.Status.Images, v1.ContainerImage{Names: names, SizeBytes: imageBytes[image]})
-		}
-	}
-}
-
-var imageBytes = map[string]int64{"nginx:latest": 200 << 20, "redis:7": 40 << 20, "huge:1": 900 << 20}
-
-func (w *world) randomNode() *v1.Node {
-	names := make([]string, 0, len(w.nodes))
-	for name := range w.nodes {
-		names = append(names, name)
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	slices.Sort(names)
-	return w.nodes[pick(w, names)]
-}
-
 func (w *world) removeNode() {
-	node := w.randomNode()
-	if node == nil || len(w.nodes) < 3 {
+	node := w.RandomNode()
+	if node == nil || len(w.Nodes) < 3 {
 		return
 	}
 	w.record("remove %s", node.Name)
-	delete(w.nodes, node.Name)
+	delete(w.Nodes, node.Name)
 	w.must(w.cacheOf(node.Name).RemoveNode(klog.Logger{}, trimmed(w, node)))
 }
 
 func (w *world) changeNode() {
-	node := w.randomNode()
+	node := w.RandomNode()
 	if node == nil {
 		return
 	}
-	changed := node.DeepCopy()
-	if w.chance(50) {
-		changed.Labels = map[string]string{}
-		w.randomizeNode(changed)
-	} else {
-		// A heartbeat changes nothing that the scheduler uses.
-		changed.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, LastHeartbeatTime: metav1.Now()}}
-	}
+	changed := w.ChangedNode(node)
 	w.record("change %s", node.Name)
-	w.nodes[node.Name] = changed
+	w.Nodes[node.Name] = changed
 	w.cacheOf(node.Name).UpdateNode(klog.Logger{}, trimmed(w, node), trimmed(w, changed))
 }
 
-func (w *world) randomPod() *v1.Pod {
-	uids := make([]string, 0, len(w.pods))
-	for uid := range w.pods {
-		uids = append(uids, string(uid))
-	}
-	if len(uids) == 0 {
-		return nil
-	}
-	slices.Sort(uids)
-	return w.pods[types.UID(pick(w, uids))]
-}
-
 func (w *world) removePod() {
-	if pod := w.randomPod(); pod != nil {
+	if pod := w.RandomPod(); pod != nil {
 		w.record("remove %s", pod.Name)
-		delete(w.pods, pod.UID)
+		delete(w.Pods, pod.UID)
 		w.must(w.cacheOf(pod.Spec.NodeName).RemovePod(klog.Logger{}, trimmed(w, pod)))
 	}
 }
 
 // changePod starts the termination of a pod or changes its labels.
 func (w *world) changePod() {
-	pod := w.randomPod()
+	pod := w.RandomPod()
 	if pod == nil {
 		return
 	}
-	changed := pod.DeepCopy()
-	if w.chance(50) {
-		now := metav1.Now()
-		changed.DeletionTimestamp = &now
-	} else {
-		changed.Labels["app"] = pick(w, apps)
-	}
+	changed := w.ChangedPod(pod)
 	w.record("change %s", pod.Name)
-	w.pods[pod.UID] = changed
+	w.Pods[pod.UID] = changed
 	w.must(w.cacheOf(pod.Spec.NodeName).UpdatePod(klog.Logger{}, trimmed(w, pod), trimmed(w, changed)))
 }
 
@@ -488,12 +376,11 @@ func (w *world) nominate() {
 	if len(w.nominated) > 8 {
 		w.removeNomination(w.nominated[0])
 	}
-	node := w.randomNode()
+	node := w.RandomNode()
 	if node == nil {
 		return
 	}
-	w.lastNumber++
-	pod := w.randomPodSpec()
+	pod := w.Pod()
 	if rank.NamesNodes(&pod.Spec) {
 		// Such a pod can only be nominated to a node that it names.
 		return
@@ -524,11 +411,10 @@ func (w *world) removeNomination(pod *v1.Pod) {
 
 // nextPod returns a new pod, or sometimes a nominated pod.
 func (w *world) nextPod() *v1.Pod {
-	if len(w.nominated) > 0 && w.chance(5) {
-		return pick(w, w.nominated)
+	if len(w.nominated) > 0 && w.Chance(5) {
+		return generate.Pick(w.Rand, w.nominated)
 	}
-	w.lastNumber++
-	return w.randomPodSpec()
+	return w.Pod()
 }
 
 // schedulers returns the scheduler and those of the shards.
@@ -547,14 +433,14 @@ func (w *world) schedule() {
 	copies := 1
 	if w.search != nil {
 		w.search.EndBatch()
-		if pod.Status.NominatedNodeName == "" && w.chance(30) {
-			copies += w.rand.IntN(10)
+		if pod.Status.NominatedNodeName == "" && w.Chance(30) {
+			copies += w.Rand.IntN(10)
 		}
 	}
 	for i := range copies {
 		next := pod
 		if i > 0 {
-			next = w.copyOf(pod)
+			next = w.Copy(pod)
 		}
 		result, err := w.scheduleAndCompare(next)
 		if err != nil {
@@ -565,17 +451,6 @@ func (w *world) schedule() {
 		}
 		w.bind(next, result.SuggestedHost)
 	}
-}
-
-// copyOf returns a pending pod that equals another one except for its name, UID and start time.
-func (w *world) copyOf(pod *v1.Pod) *v1.Pod {
-	w.lastNumber++
-	next := pod.DeepCopy()
-	next.Name = fmt.Sprintf("pod-%d", w.lastNumber)
-	next.UID = types.UID(next.Name)
-	next.Spec.NodeName = ""
-	next.Status.StartTime = &metav1.Time{Time: time.Unix(int64(w.rand.IntN(1<<30)), 0)}
-	return next
 }
 
 // scheduleAndCompare makes one decision and compares it with that of the reference.
@@ -645,7 +520,7 @@ func (w *world) compareErrors(pod *v1.Pod, err error, want *framework.FitError) 
 		w.fail(pod, "SchedulePod() = error %q, want %q", err, want)
 		return
 	}
-	for name := range w.nodes {
+	for name := range w.Nodes {
 		if w.search != nil {
 			// The leader does not get the names of nodes that do not fit.
 			break
@@ -681,7 +556,7 @@ func (w *world) bind(pod *v1.Pod, node string) {
 	}
 	pod.Spec.NodeName = node
 	w.record("bind %s to %s", pod.Name, node)
-	w.pods[pod.UID] = pod
+	w.Pods[pod.UID] = pod
 	w.must(w.cacheOf(node).AssumePod(klog.Logger{}, trimmed(w, pod)))
 	w.must(w.cacheOf(node).AddPod(klog.Logger{}, trimmed(w, pod)))
 	if w.search != nil {
@@ -702,7 +577,7 @@ func (w *world) fail(pod *v1.Pod, format string, args ...any) {
 
 // referenceDecision returns the decision of the reference about a pod.
 func (w *world) referenceDecision(pod *v1.Pod) reference.Decision {
-	nodes, pods := slices.Collect(maps.Values(w.nodes)), slices.Collect(maps.Values(w.pods))
+	nodes, pods := slices.Collect(maps.Values(w.Nodes)), slices.Collect(maps.Values(w.Pods))
 	decision, err := w.reference.Decide(w.ctx, pods, nodes, pod)
 	w.must(err)
 	return decision

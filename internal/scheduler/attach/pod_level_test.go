@@ -20,8 +20,8 @@ func TestScoreIgnoresPodLevelResources(t *testing.T) {
 	for _, shards := range []int{0, 2} {
 		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
 			w := newWorld(t, 1, shards)
-			for _, node := range slices.Collect(maps.Values(w.nodes)) {
-				delete(w.nodes, node.Name)
+			for _, node := range slices.Collect(maps.Values(w.Nodes)) {
+				delete(w.Nodes, node.Name)
 				w.must(w.cacheOf(node.Name).RemoveNode(klog.Logger{}, trimmed(w, node)))
 			}
 			for name, size := range map[string][2]string{"small": {"10", "10Gi"}, "large": {"40", "40Gi"}} {

@@ -25,7 +25,7 @@ type worldShard struct {
 // shardOwners implements leader.Owners by the shards of a world.
 type shardOwners struct{ *world }
 
-func (o shardOwners) Nodes() int { return len(o.nodes) }
+func (o shardOwners) Nodes() int { return len(o.world.Nodes) }
 
 func (shardOwners) KeepNode(*v1.Node) {}
 
@@ -49,11 +49,11 @@ func (w shardOwners) Query(ctx context.Context, query *wire.Query, _ bool) (*wir
 		}
 		w.transmit(sent, answer)
 		answers = append(answers, answer)
-		if len(answers) > 1 && w.chance(30) {
-			answers = []*wire.Answer{wire.Fold(answers, 1+w.rand.IntN(5))}
+		if len(answers) > 1 && w.Chance(30) {
+			answers = []*wire.Answer{wire.Fold(answers, 1+w.Rand.IntN(5))}
 		}
 	}
-	return wire.Fold(answers, 1+w.rand.IntN(5)), nil
+	return wire.Fold(answers, 1+w.Rand.IntN(5)), nil
 }
 
 // transmit encodes a message and decodes it into another.
@@ -83,7 +83,7 @@ func TestShardedOracle(t *testing.T) {
 // comparePreemption compares the leader's choice among the candidates of the shards with the
 // candidates that upstream's plugin finds on all nodes.
 func (w *world) comparePreemption(pod *v1.Pod) {
-	nodes, pods := slices.Collect(maps.Values(w.nodes)), slices.Collect(maps.Values(w.pods))
+	nodes, pods := slices.Collect(maps.Values(w.Nodes)), slices.Collect(maps.Values(w.Pods))
 	candidates, err := w.reference.Preempt(w.ctx, w.preemptionArgs, pods, nodes, pod)
 	w.must(err)
 	best, answer, err := w.preemptor.BestCandidate(w.ctx, trimmed(w, pod))

@@ -30,6 +30,8 @@ type API struct {
 	version int
 	// Resources are the collections "nodes" and "pods".
 	Resources map[string]*collection
+	// Others are the objects of other resources that each new client has.
+	Others []runtime.Object
 	// Binds counts the executed binds of each pod, including those that were answered with an
 	// error.
 	Binds map[types.UID]int
@@ -94,7 +96,7 @@ func (s *stream) send(event watch.Event) {
 
 // Client returns a client. Client-go's fake serves all resources except nodes and pods.
 func (a *API) Client() *fake.Clientset {
-	client := fake.NewClientset()
+	client := fake.NewClientset(a.Others...)
 	for resource := range a.Resources {
 		client.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, a.list(resource), nil
