@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -86,6 +87,8 @@ type testReplica struct {
 	*Replica
 	in   *intake.Intake
 	stop func()
+	// informers are those of the replica's scheduler.
+	informers informers.SharedInformerFactory
 	// exits receives the error with which the replica would end its process. resigned is closed
 	// when the replica resigns as leader.
 	exits    chan error
@@ -114,6 +117,12 @@ func startReplicasWith(t *testing.T, change func(*Options), relays []bool, nodes
 	for _, node := range nodes {
 		server.Put(node)
 	}
+	return startReplicasOn(t, server, change, relays)
+}
+
+// startReplicasOn is [startReplicasWith] for an API server that has objects.
+func startReplicasOn(t *testing.T, server *schedtest.API, change func(*Options), relays []bool) *group {
+	t.Helper()
 	g := &group{Fixture: &schedtest.Fixture{T: t, Ctx: t.Context(), API: server}, clock: testingclock.NewFakeClock(time.Now()), election: &election{}}
 	var members membership.Addresses
 	var listeners []net.Listener
@@ -152,7 +161,7 @@ func (g *group) startReplica(members membership.Addresses, self membership.Membe
 	change(&options)
 	replica, err := Attach(ctx, sched, []config.KubeSchedulerProfile{*profile}, client, client, feeds, options, term)
 	g.Must(err)
-	r := &testReplica{Replica: replica, in: intake.Attach(sched, []config.KubeSchedulerProfile{*profile}, factory, client), exits: make(chan error, 1), resigned: resigned}
+	r := &testReplica{Replica: replica, in: intake.Attach(sched, []config.KubeSchedulerProfile{*profile}, factory, client), exits: make(chan error, 1), resigned: resigned, informers: factory}
 	replica.exit = func(err error, _ string) {
 		select {
 		case r.exits <- err:

@@ -184,12 +184,12 @@ func describe(info *framework.NodeInfo) string {
 		images[name] = fmt.Sprintf("%d on %d", image.Size, image.NumNodes)
 	}
 	return fmt.Sprintf("version %s requested %+v nonzero requested %+v allocatable %+v ports %v images %v claims %v features %v pods %v affinity %v anti-affinity %v",
-		info.Node().ResourceVersion, withoutZeroResources(info.Requested), withoutZeroResources(info.NonZeroRequested), *info.Allocatable, info.UsedPorts, images,
+		info.Node().ResourceVersion, WithoutZeroResources(info.Requested), WithoutZeroResources(info.NonZeroRequested), *info.Allocatable, info.UsedPorts, images,
 		info.PVCRefCounts, info.DeclaredFeatures, pods, withAffinity, withAntiAffinity)
 }
 
-// withoutZeroResources drops extended resources whose amount is zero.
-func withoutZeroResources(r *framework.Resource) framework.Resource {
+// WithoutZeroResources returns a copy without the extended resources whose amount is zero.
+func WithoutZeroResources(r *framework.Resource) framework.Resource {
 	c := *r
 	c.ScalarResources = maps.Clone(r.ScalarResources)
 	maps.DeleteFunc(c.ScalarResources, func(_ v1.ResourceName, amount int64) bool { return amount == 0 })

@@ -1,0 +1,169 @@
+package replica
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+)
+
+// followPreemption compares the preemption for a pod that fits on no node with upstream's candidates, and lets the
+// victims end or deletes the pod. It returns false.
+func (w *oracleWorld) followPreemption(pod *v1.Pod, candidates []preemption.Candidate) bool {
+	node := w.API.Pod(schedtest.KeyOf(pod)).Status.NominatedNodeName
+	chosen := w.compareCandidate(pod, node, candidates)
+	if chosen == nil {
+		w.removePending(pod)
+		return false
+	}
+	w.tally.preempted++
+	w.awaitEvictions(pod, chosen)
+	nominated := pod.DeepCopy()
+	nominated.Status.NominatedNodeName = node
+	w.mu.Lock()
+	w.pending[pod.UID] = nominated
+	w.mu.Unlock()
+	w.setNominated(append(withoutPod(w.nominated, pod.UID), nominated))
+	if w.Chance(30) {
+		w.removePending(nominated)
+		w.tally.withdrawn++
+		return false
+	}
+	w.endVictims(nominated, chosen)
+	return false
+}
+
+// compareCandidate returns the candidate on the node to which a pod was nominated. It returns nil if there is none.
+func (w *oracleWorld) compareCandidate(pod *v1.Pod, node string, candidates []preemption.Candidate) (chosen preemption.Candidate) {
+	ranks := map[string][5]int64{}
+	for _, candidate := range candidates {
+		ranks[candidate.Name()] = reference.CandidateRank(candidate)
+		if candidate.Name() == node {
+			chosen = candidate
+		}
+	}
+	if chosen == nil {
+		// Upstream ends the nomination of a pod that may preempt other pods but cannot.
+		if node != "" && node != pod.Status.NominatedNodeName || len(candidates) > 0 {
+			w.fail(pod, "the pod is nominated to %q, want one of %v", node, ranks)
+		}
+		return nil
+	}
+	got := ranks[node]
+	for _, other := range ranks {
+		if slices.Compare(other[:], got[:]) < 0 {
+			w.fail(pod, "the pod is nominated to %s, want the best of %v", node, ranks)
+			return chosen
+		}
+	}
+	return chosen
+}
+
+// awaitEvictions waits until exactly the victims of a candidate were evicted, except those that terminated before.
+func (w *oracleWorld) awaitEvictions(pod *v1.Pod, chosen preemption.Candidate) {
+	var want []string
+	for _, victim := range chosen.Victims().Pods {
+		if victim.DeletionTimestamp == nil {
+			want = append(want, victim.Name)
+		}
+	}
+	slices.Sort(want)
+	w.Eventually(fmt.Sprintf("seed %d: pods %v are evicted for pod %s", w.seed, want, pod.Name), func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if got := slices.Sorted(slices.Values(w.evicted)); !slices.Equal(got, want) {
+			return fmt.Errorf("the evicted pods are %v; the latest changes: %v", got, w.history[max(0, len(w.history)-20):])
+		}
+		return nil
+	})
+}
+
+// endVictims removes the victims of a preemption. The preempting pod must then be bound to the right node.
+func (w *oracleWorld) endVictims(pod *v1.Pod, chosen preemption.Candidate) {
+	victims := chosen.Victims().Pods
+	w.mu.Lock()
+	for _, victim := range victims {
+		delete(w.Pods, victim.UID)
+		w.record("%s ends", victim.Name)
+	}
+	base := maps.Clone(w.Pods)
+	w.mu.Unlock()
+	for _, victim := range victims {
+		w.API.Remove(victim)
+	}
+	node := ""
+	w.Eventually(fmt.Sprintf("seed %d: pod %s is bound after its victims have ended", w.seed, pod.Name), func() error {
+		if node = w.API.Pod(schedtest.KeyOf(pod)).Spec.NodeName; node == "" {
+			return fmt.Errorf("it is pending")
+		}
+		return nil
+	})
+	if allowed := w.fitsAfter(pod, base, victims); !slices.Contains(allowed, node) {
+		w.fail(pod, "after its victims have ended, the pod is on %s, want one of the nodes %v", node, allowed)
+	}
+	w.settle(pod)
+}
+
+// fitsAfter returns the best nodes for a pod after some or all of its victims have ended: their ends arrive one after
+// the other.
+func (w *oracleWorld) fitsAfter(pod *v1.Pod, others map[types.UID]*v1.Pod, victims []*v1.Pod) (nodes []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for remaining := range 1 << min(len(victims), 6) {
+		pods := slices.Collect(maps.Values(others))
+		for i, victim := range victims {
+			if remaining>>i&1 == 1 {
+				pods = append(pods, victim)
+			}
+		}
+		want, err := w.reference.Decide(w.Ctx, pods, slices.Collect(maps.Values(w.Nodes)), pod)
+		w.Must(err)
+		nodes = append(nodes, want.Best.UnsortedList()...)
+	}
+	return nodes
+}
+
+// checkEnd checks that nothing is left over and nothing counts twice: the owners of nodes have exactly the bound pods,
+// and neither reservations nor nominations.
+func (w *oracleWorld) checkEnd() {
+	for len(w.nominated) > 0 {
+		w.removePending(w.nominated[0])
+	}
+	// The leader sends the withdrawals before the next query.
+	last := schedtest.PlainPod("last", "1m")
+	w.mu.Lock()
+	w.pending[last.UID] = last
+	w.mu.Unlock()
+	put(w, last)
+	w.follow(last)
+	w.awaitReservations(0, 0)
+	w.Eventually(fmt.Sprintf("seed %d: the owners have exactly the bound pods", w.seed), func() error {
+		for name := range w.Nodes {
+			if err := w.checkNode(name, describeUsage); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for _, r := range w.replicas {
+		if c := r.holder.Counts(); c.Nominations != 0 || c.Expired != 0 {
+			w.T.Errorf("seed %d: %s has %d nominations, and %d reservations have expired; want none", w.seed, r.options.Self.Name, c.Nominations, c.Expired)
+		}
+		select {
+		case err := <-r.exits:
+			w.T.Errorf("seed %d: %s exits: %v", w.seed, r.options.Self.Name, err)
+		default:
+		}
+	}
+	for _, pod := range w.API.Pods() {
+		if n := w.API.Binds[pod.UID]; n > 1 {
+			w.T.Errorf("seed %d: pod %s was bound %d times", w.seed, pod.Name, n)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package replica
+
+import (
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest/generate"
+)
+
+var (
+	oracleWorlds    = flag.Int("oracle.worlds", 6, "number of random clusters whose nodes several replicas share")
+	oracleDecisions = flag.Int("oracle.decisions", 12, "number of decisions in each of these clusters")
+)
+
+// oracleReplicas are the numbers of replicas of consecutive worlds.
+var oracleReplicas = []int{3, 1, 8, 2, 5, 4}
+
+// TestOracle makes random changes in clusters whose nodes several replicas share, and compares each decision of the
+// leader with the reference, which runs kube-scheduler's plugins on all nodes. Changes arrive through watches, and
+// queries, reservations and nominations through the connections between the replicas.
+func TestOracle(t *testing.T) {
+	seed := schedtest.Seed()
+	t.Logf("to repeat this test: -oracle.seed %d -oracle.worlds %d -oracle.decisions %d", seed, *oracleWorlds, *oracleDecisions)
+	total := &tally{}
+	t.Run("worlds", func(t *testing.T) {
+		for i := range *oracleWorlds {
+			replicas := oracleReplicas[i%len(oracleReplicas)]
+			t.Run(fmt.Sprintf("%d-%d", i, replicas), func(t *testing.T) {
+				t.Parallel()
+				w := newOracleWorld(t, seed+uint64(i), replicas)
+				w.run(*oracleDecisions)
+				total.add(w.tally)
+			})
+		}
+	})
+	t.Logf("seed %d: %+v", seed, total.counts)
+	if n := total.counts.decisions; n >= 1000 {
+		total.checkVariety(t)
+	}
+}
+
+// counts are numbers of decisions: on a node, on no node, and with evictions. retried attempts ended with an error
+// that is not a decision, for example because not all replicas have answered.
+type counts struct{ decisions, placed, refused, preempted, withdrawn, nominated, retried int }
+
+// tally sums the counts of several worlds.
+type tally struct {
+	mu     sync.Mutex
+	counts counts
+}
+
+func (t *tally) add(c counts) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := &t.counts
+	s.decisions, s.placed, s.refused, s.preempted = s.decisions+c.decisions, s.placed+c.placed, s.refused+c.refused, s.preempted+c.preempted
+	s.withdrawn, s.nominated, s.retried = s.withdrawn+c.withdrawn, s.nominated+c.nominated, s.retried+c.retried
+}
+
+// checkVariety fails the test if the worlds do not test every kind of decision, or if many attempts fail.
+func (t *tally) checkVariety(test *testing.T) {
+	c, least := t.counts, t.counts.decisions/50
+	if c.placed < least || c.refused < least || c.preempted < least || c.withdrawn < least/4 || c.nominated < least {
+		test.Errorf("the worlds are not varied: %+v; want at least %d of each kind", c, least)
+	}
+	if c.retried > c.decisions/50 {
+		test.Errorf("%d attempts of %d decisions failed and were retried", c.retried, c.decisions)
+	}
+}
+
+// oracleWorld is a random cluster that changes step by step, the replicas that share its nodes, and the reference.
+type oracleWorld struct {
+	*group
+	*generate.Cluster
+	seed  uint64
+	tally counts
+	// events are the last versions of nodes and pods in events that the leader got, by UID; "" after a deletion.
+	events sync.Map
+
+	// mu guards the fields below, and the nodes and pods of the cluster. Attempts to schedule a pod read and change
+	// them in another goroutine than the test. No attempt is made while the test changes the cluster.
+	mu             sync.Mutex
+	reference      *reference.Reference
+	preemptionArgs *config.DefaultPreemptionArgs
+	// pending are the pods that wait for a decision. attempts are the last attempts to schedule them.
+	pending  map[types.UID]*v1.Pod
+	attempts map[types.UID]*attempt
+	// nominated are the pending pods that are nominated to a node.
+	nominated []*v1.Pod
+	// evicted are the names of the pods that the leader has evicted for the current pod.
+	evicted []string
+	history []string
+}
+
+func newOracleWorld(t *testing.T, seed uint64, replicas int) *oracleWorld {
+	w := &oracleWorld{Cluster: generate.NewCluster(seed), seed: seed, pending: map[types.UID]*v1.Pod{}, attempts: map[types.UID]*attempt{}}
+	w.OnlyBoundClaims = true
+	server := schedtest.NewAPI()
+	server.Others = generate.Objects()
+	for _, name := range generate.Namespaces {
+		server.Others = append(server.Others, generate.Namespace(name, name != "default"))
+	}
+	relays := make([]bool, replicas)
+	for i := range relays {
+		// The last replicas may be relays, which own no nodes. The leader owns some.
+		relays[i] = i > 1 && w.Chance(25)
+	}
+	fanout := 1 + w.Rand.IntN(4)
+	w.group = startReplicasOn(t, server, func(o *member.Options) { o.Fanout = fanout }, relays)
+	w.newReference()
+	w.observeLeader(w.replicas[0])
+	server.OnDelete = w.terminate
+	w.populate()
+	w.lead(0)
+	w.awaitCaughtUp()
+	return w
+}
+
+// newReference creates the reference. Its informers have the same objects as those of the replicas.
+func (w *oracleWorld) newReference() {
+	profile := *schedtest.DefaultProfile(w.T)
+	for _, plugin := range profile.PluginConfig {
+		if args, ok := plugin.Args.(*config.DefaultPreemptionArgs); ok {
+			w.preemptionArgs = args
+		}
+	}
+	factory := informers.NewSharedInformerFactory(fake.NewClientset(w.API.Others...), 0)
+	var err error
+	w.reference, err = reference.New(w.Ctx, profile, factory)
+	w.Must(err)
+	factory.Start(w.Ctx.Done())
+	factory.WaitForCacheSync(w.Ctx.Done())
+}
+
+// observeLeader records the attempts of the leader to schedule pods, and the events that it gets.
+func (w *oracleWorld) observeLeader(leader *testReplica) {
+	schedule := leader.sched.SchedulePod
+	leader.sched.SchedulePod = w.observe(schedule)
+	handler := toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { w.recordEvent(object, false) },
+		UpdateFunc: func(_, object any) { w.recordEvent(object, false) },
+		DeleteFunc: func(object any) { w.recordEvent(object, true) },
+	}
+	_, err := leader.informers.Core().V1().Nodes().Informer().AddEventHandler(handler)
+	w.Must(err)
+	_, err = leader.informers.Core().V1().Pods().Informer().AddEventHandler(handler)
+	w.Must(err)
+}
+
+// run makes random changes and decisions, and checks at the end that nothing is left over.
+func (w *oracleWorld) run(decisions int) {
+	for w.tally.decisions < decisions && !w.T.Failed() {
+		w.change()
+		w.decide()
+	}
+	if !w.T.Failed() {
+		w.checkEnd()
+	}
+}
+
+// record remembers a change, for the message of a failure.
+func (w *oracleWorld) record(format string, args ...any) {
+	w.history = append(w.history, fmt.Sprintf(format, args...))
+}
+
+// fail reports a wrong decision with the pod and the latest changes.
+func (w *oracleWorld) fail(pod *v1.Pod, format string, args ...any) {
+	w.T.Helper()
+	w.T.Errorf("seed %d, %d replicas, decision %d: "+format, append([]any{w.seed, len(w.replicas), w.tally.decisions}, args...)...)
+	w.T.Logf("pod %s/%s labels %v\naffinity %v\nspread %v\nselector %v tolerations %v\ncontainers %v", pod.Namespace, pod.Name, pod.Labels,
+		pod.Spec.Affinity, pod.Spec.TopologySpreadConstraints, pod.Spec.NodeSelector, pod.Spec.Tolerations, pod.Spec.Containers)
+	w.T.Logf("the latest changes: %s", strings.Join(w.history[max(0, len(w.history)-20):], ", "))
+}
+
+// withoutPod returns a list without the pod that has a UID.
+func withoutPod(pods []*v1.Pod, uid types.UID) []*v1.Pod {
+	return slices.DeleteFunc(slices.Clone(pods), func(pod *v1.Pod) bool { return pod.UID == uid })
+}
