@@ -67,10 +67,11 @@ faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## I
 fuzz: tools ## Fuzz the code that reads untrusted bytes; duration per fuzz target: FUZZTIME=60s
 	@build/fuzz.sh $(FUZZTIME)
 
-# The second test is slow, because it waits until real processes agree on what there is.
+# The last test is slow, because it waits until real processes agree on what there is.
 oracle: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok) ## Compare decisions of dist-scheduler with those of kube-scheduler's plugins: 60,000 in memory (CLUSTERS=200), 2,400 in real clusters (WORLDS=20)
 	@status=0; \
 	go test -count=1 -timeout 2h -v -run 'Oracle' ./internal/scheduler/attach -oracle.clusters $(CLUSTERS) || status=1; \
+	go test -race -count=1 -timeout 2h -v -run 'TestOracle$$' ./internal/scheduler/replica -oracle.worlds $(CLUSTERS) -oracle.decisions 100 || status=1; \
 	ORACLE_WORLDS=$(WORLDS) ORACLE_DECISIONS=60 go test -count=1 -timeout 4h -v ./test/oracle || status=1; \
 	exit $$status
 

@@ -214,6 +214,7 @@ func (w *oracleWorld) awaitQueued(uid types.UID, check func(*v1.Pod) bool) {
 	w.T.Helper()
 	w.Eventually(fmt.Sprintf("the queue has the last version of pod %s", uid), func() error {
 		pods, _ := w.Sched.SchedulingQueue.PendingPods()
+		pods = append(pods, w.Sched.SchedulingQueue.InFlightPods()...)
 		var queued *v1.Pod
 		if i := slices.IndexFunc(pods, func(pod *v1.Pod) bool { return pod.UID == uid }); i >= 0 {
 			queued = pods[i]

@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
@@ -24,6 +25,7 @@ func (w *oracleWorld) followPreemption(pod *v1.Pod, candidates []preemption.Cand
 	}
 	w.tally.preempted++
 	w.awaitEvictions(pod, chosen)
+	w.endLowerNominations(pod, node)
 	nominated := pod.DeepCopy()
 	nominated.Status.NominatedNodeName = node
 	w.mu.Lock()
@@ -82,6 +84,17 @@ func (w *oracleWorld) awaitEvictions(pod *v1.Pod, chosen preemption.Candidate) {
 		}
 		return nil
 	})
+}
+
+// endLowerNominations deletes the pods of lower priority that are nominated to the node of a preemption,
+// because the preemption ends their nomination at some later time.
+func (w *oracleWorld) endLowerNominations(preemptor *v1.Pod, node string) {
+	for _, pod := range w.nominated {
+		if pod.Status.NominatedNodeName != node || corev1helpers.PodPriority(pod) >= corev1helpers.PodPriority(preemptor) {
+			continue
+		}
+		w.removePending(pod)
+	}
 }
 
 // endVictims removes the victims of a preemption. The preempting pod must then be bound to the right node.
