@@ -8,6 +8,10 @@
 //! - *Responses:* a connection that holds more than its part of the [`Budget`] starts no
 //!   calls and produces no messages until its client has read some. A connection that holds
 //!   almost nothing may always go on, with one response at a time.
+//! - *Memory:* a response that is encoded while it is sent is larger than its memory, and may
+//!   exceed what a connection may hold. So its memory counts as well, already while a slow
+//!   read gathers it. No slow read starts while all of this budget is used, and a connection
+//!   whose client does not read is closed.
 //! - *Slow reads:* each holds a slot, and they take turns: see [`crate::slow_reads`]. Those of
 //!   a connection begin one after the other.
 
@@ -18,19 +22,23 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::budget::{Account, Budget};
+use crate::budget::{Account, Budget, Share};
 use crate::slow_reads::{ConnectionSlots, SlowRead, SlowReads};
 use crate::status::Status;
 
 /// Bytes that a connection may hold without counting against the budget. So calls with small
 /// responses never wait for other connections, and do not touch the counter that all
 /// connections share.
-const UNCOUNTED_BYTES: usize = 64 << 10;
+pub(crate) const UNCOUNTED_BYTES: usize = 64 << 10;
 /// A connection that holds more than this many bytes waits for its client, even if the
 /// budget has more.
 const CONNECTION_BYTES: usize = 64 << 20;
-/// The bytes for which a slow read counts while it runs: its result is not known yet.
-const SLOW_READ_BYTES: usize = 4 << 20;
+/// The bytes for which a slow read counts at least while it runs: its result is not known yet.
+pub(crate) const SLOW_READ_BYTES: usize = 4 << 20;
+/// A connection whose slow reads wait with requests of more bytes than this starts no calls.
+const WAITING_BYTES: usize = 32 << 20;
+/// A connection that holds more than this many bytes is closed if its client does not read.
+const STALL_BYTES: usize = 4 << 20;
 /// How often a connection checks whether other connections have returned a part of the
 /// budget.
 pub(crate) const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -41,15 +49,34 @@ pub struct Capacity {
     /// Bytes of responses that the clients have not read, of requests that wait, and of slow
     /// reads that are running.
     responses: Arc<Budget>,
+    /// Memory of the responses that the clients have not read, and of those that slow reads
+    /// gather.
+    memory: Arc<Budget>,
+    /// Memory of what calls keep as long as they last, such as the keys of watches.
+    kept: Arc<Budget>,
     slow_reads: Arc<SlowReads>,
 }
 
+/// What the client of a connection has not read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unread {
+    /// Size in bytes, or `memory` if that is more.
+    pub(crate) bytes: usize,
+    /// Its memory in bytes. It is less than the size if a response is encoded while it is
+    /// sent.
+    pub(crate) memory: usize,
+}
+
 impl Capacity {
-    /// Allows `response_bytes` of unread responses, and `slow_reads` slow reads at the same
-    /// time.
+    /// Allows `response_bytes` of unread responses, half as many bytes that calls keep, and
+    /// `slow_reads` slow reads at the same time.
     pub fn new(response_bytes: usize, slow_reads: usize) -> Arc<Self> {
-        let (responses, slow_reads) = (Budget::new(response_bytes), SlowReads::new(slow_reads));
-        Arc::new(Capacity { responses, slow_reads })
+        Arc::new(Capacity {
+            responses: Budget::new(response_bytes),
+            memory: Budget::new(response_bytes),
+            kept: Budget::new(response_bytes / 2),
+            slow_reads: SlowReads::new(slow_reads),
+        })
     }
 }
 
@@ -60,6 +87,11 @@ pub struct Admission(Arc<State>);
 #[derive(Debug)]
 struct State {
     responses: Account,
+    /// Memory of unread responses, without the first [`UNCOUNTED_BYTES`].
+    memory: Account,
+    /// Memory of the results of slow reads that are running.
+    gathered: Arc<Account>,
+    kept: Arc<Account>,
     slow_reads: ConnectionSlots,
     /// Held by the slow read that waits for its first turn, so that the others of the connection
     /// wait behind it.
@@ -78,6 +110,9 @@ impl Admission {
     pub(crate) fn new(capacity: &Capacity) -> Self {
         Admission(Arc::new(State {
             responses: Account::new(capacity.responses.clone()),
+            memory: Account::new(capacity.memory.clone()),
+            gathered: Arc::new(Account::new(capacity.memory.clone())),
+            kept: Arc::new(Account::new(capacity.kept.clone())),
             slow_reads: ConnectionSlots::new(&capacity.slow_reads),
             first_in_line: Semaphore::new(1),
             held: AtomicUsize::new(0),
@@ -90,12 +125,23 @@ impl Admission {
     /// Sets the number of bytes of unread responses, and of calls that have not started.
     /// Returns whether the connection may start another call or produce another message.
     #[inline]
-    pub(crate) fn admits(&self, held: usize, deferred: usize) -> bool {
-        let bytes = held + deferred + self.0.running_bytes() + self.0.waiting_bytes();
+    pub(crate) fn admits(&self, unread: Unread, deferred: usize) -> bool {
+        let bytes = unread.bytes + deferred + self.0.running_bytes() + self.0.waiting_bytes();
         match bytes <= UNCOUNTED_BYTES && self.0.responses.used() == 0 {
             true => true,
-            false => self.0.update(held, bytes),
+            false => self.0.update(unread, bytes),
         }
+    }
+
+    /// Whether a connection that holds `bytes` bytes for its client is closed if the client
+    /// makes no progress: it holds much, or no memory is left for others.
+    pub(crate) fn must_progress(&self, bytes: usize) -> bool {
+        bytes > STALL_BYTES || self.0.memory.free() == 0
+    }
+
+    /// Reserves memory for what a call keeps until it ends. It is empty at first.
+    pub fn reserve(&self) -> Reservation {
+        Reservation(Share::new(self.0.kept.clone()))
     }
 
     /// Runs `read`, which may take long, on a blocking thread. Waits until the connection
@@ -127,6 +173,18 @@ impl Admission {
     }
 }
 
+/// Memory that a call keeps until it ends, or drops the reservation.
+#[derive(Debug)]
+pub struct Reservation(Share);
+
+impl Reservation {
+    /// Changes the size of the reservation. Returns false, and changes nothing, if the
+    /// connection would then keep more than it leaves free.
+    pub fn resize(&mut self, bytes: usize) -> bool {
+        self.0.resize(bytes).is_ok()
+    }
+}
+
 impl State {
     fn running_bytes(&self) -> usize {
         self.running.load(Ordering::Relaxed) * SLOW_READ_BYTES
@@ -138,17 +196,19 @@ impl State {
 
     /// See [`Admission::admits`]. `bytes` is the sum of all that counts against the budget.
     #[cold]
-    fn update(&self, held: usize, bytes: usize) -> bool {
+    fn update(&self, unread: Unread, bytes: usize) -> bool {
+        let memory = unread.memory.saturating_sub(UNCOUNTED_BYTES);
+        self.memory.set(memory);
         // The bytes of a response that is produced piece by piece are not all in memory. So
-        // a single huge response must not use up the budget.
-        let counted = bytes.saturating_sub(UNCOUNTED_BYTES).min(CONNECTION_BYTES);
+        // a single huge response counts with the memory that it holds.
+        let counted = bytes.saturating_sub(UNCOUNTED_BYTES).min(CONNECTION_BYTES).max(memory);
         self.responses.set(counted);
-        let held = if counted > 0 { held } else { 0 };
+        let held = if counted > 0 { unread.bytes } else { 0 };
         if held < self.held.swap(held, Ordering::Relaxed) {
             self.decreased.notify_one();
         }
         // Other calls do not wait for what a slow read may return.
-        self.has_room(0)
+        self.has_room(0) && self.waiting_bytes() <= WAITING_BYTES
     }
 
     /// Whether the connection may hold more in addition to `expected` bytes. What only waits
@@ -166,15 +226,21 @@ impl State {
     ) -> Result<(SlowRead, Counted), Status> {
         let closed = |_| Status::unavailable("etcdserver: server stopped");
         let first_in_line = self.first_in_line.acquire().await.map_err(closed)?;
-        loop {
+        let read = loop {
             let decreased = self.decreased.notified();
             // Each of the running reads may return much.
             if self.has_room(self.running_bytes()) {
-                break;
+                let gathered = Share::new(self.gathered.clone());
+                let read = self.slow_reads.begin(cancelled.clone(), gathered).await;
+                let read = read.map_err(closed)?;
+                // The result of a slow read may be large, even that of a connection that holds
+                // nothing. Other reads may have used the memory during the wait for the slot.
+                if self.memory.free() > 0 {
+                    break read;
+                }
             }
             let _ = tokio::time::timeout(RECHECK_INTERVAL, decreased).await;
-        }
-        let read = self.slow_reads.begin(cancelled).await.map_err(closed)?;
+        };
         let running = Counted::add(admission, |state| &state.running, 1);
         drop(first_in_line);
         Ok((read, running))

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 
 use crate::budget::{Account, Share};
 use crate::status::{Code, Status};
 
 /// Size in bytes of the prefix of each message: the compressed flag and the length.
 pub(crate) const PREFIX_BYTES: usize = 5;
-/// Maximum number of bytes that are allocated for a message before its bytes arrive.
-const MAX_PREALLOCATED_BYTES: usize = 64 << 10;
+/// The memory of a message without its bytes: its entry in a queue and its allocation.
+const MESSAGE_OVERHEAD_BYTES: usize = 64;
 
 /// A complete message that the handler has not read.
 #[derive(Debug)]
@@ -39,10 +39,31 @@ pub(crate) struct Assembler {
 
 struct PartialMessage {
     /// The bytes that have arrived.
-    bytes: BytesMut,
+    bytes: Vec<u8>,
     /// Length of the complete message in bytes.
     len: usize,
     share: Share,
+}
+
+impl PartialMessage {
+    fn new(len: usize, account: &Arc<Account>) -> Result<Self, Status> {
+        let mut share = Share::new(account.clone());
+        share.grow(MESSAGE_OVERHEAD_BYTES)?;
+        Ok(PartialMessage { bytes: Vec::new(), len, share })
+    }
+
+    /// Appends bytes, at most as many as are missing. Memory is allocated as bytes arrive: a
+    /// client can announce a long message and send nothing of it.
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Status> {
+        let (needed, capacity) = (self.bytes.len() + bytes.len(), self.bytes.capacity());
+        if needed > capacity {
+            let capacity_wanted = needed.max(2 * capacity).min(self.len);
+            self.share.grow(capacity_wanted - capacity)?;
+            self.bytes.reserve_exact(capacity_wanted - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
 }
 
 impl Assembler {
@@ -60,14 +81,13 @@ impl Assembler {
         while !data.is_empty() {
             if let Some(partial) = &mut self.partial {
                 let taken = data.len().min(partial.len - partial.bytes.len());
-                partial.share.grow(taken)?;
-                partial.bytes.extend_from_slice(&data[..taken]);
+                partial.append(&data[..taken])?;
                 data.advance(taken);
                 if partial.bytes.len() == partial.len
                     && let Some(partial) = self.partial.take()
                 {
                     let share = queued.then_some(partial.share);
-                    deliver(UnreadMessage { bytes: partial.bytes.freeze(), _share: share });
+                    deliver(UnreadMessage { bytes: partial.bytes.into(), _share: share });
                 }
                 continue;
             }
@@ -108,7 +128,9 @@ impl Assembler {
         if data.len() >= len {
             let mut share = None;
             if queued {
-                share.insert(Share::new(limits.account.clone())).grow(PREFIX_BYTES + len)?;
+                share
+                    .insert(Share::new(limits.account.clone()))
+                    .grow(MESSAGE_OVERHEAD_BYTES + len)?;
             }
             let bytes = match data.len() == len {
                 true => std::mem::take(&mut data),
@@ -122,9 +144,7 @@ impl Assembler {
             deliver(UnreadMessage { bytes, _share: share });
             return Ok(data);
         }
-        let share = Share::new(limits.account.clone());
-        let bytes = BytesMut::with_capacity(len.min(MAX_PREALLOCATED_BYTES));
-        self.partial = Some(PartialMessage { bytes, len, share });
+        self.partial = Some(PartialMessage::new(len, &limits.account)?);
         Ok(data)
     }
 
@@ -197,5 +217,26 @@ mod tests {
         assert!(refusal(&[1, 0, 0, 0, 0], &limits(100)).starts_with("Internal: grpc: compressed"));
         let many = refusal(&wire(&[0; 2000])[..1500], &limits(5000));
         assert!(many.starts_with("ResourceExhausted: grpc: too many unread"), "{many}");
+    }
+
+    /// Empty messages have a length of 5 bytes on the stream, and occupy much more memory.
+    #[test]
+    fn empty_messages_that_wait_count() {
+        let (limits, mut waiting) = (limits(100), Vec::new());
+        let messages = Bytes::from(vec![0; 100 * PREFIX_BYTES]);
+        let pushed =
+            Assembler::default().push(messages, &limits, true, |message| waiting.push(message));
+        assert!(pushed.is_err(), "{} messages wait with a budget of 1,000 bytes", waiting.len());
+        assert!(limits.account.used() >= waiting.len() * size_of::<UnreadMessage>());
+    }
+
+    /// A client announces a long message and sends the first byte of it.
+    #[test]
+    fn memory_is_allocated_as_bytes_arrive() {
+        let (limits, mut assembler) = (limits(1 << 20), Assembler::default());
+        let start = wire(&[7; 1 << 20])[..PREFIX_BYTES + 1].to_vec();
+        assembler.push(start.into(), &limits, true, |_| ()).unwrap();
+        let reserved = assembler.partial.as_ref().unwrap().bytes.capacity();
+        assert!(reserved <= limits.account.used(), "{reserved} bytes are reserved");
     }
 }

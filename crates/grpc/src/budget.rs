@@ -112,6 +112,17 @@ impl Share {
         self.bytes += bytes;
         Ok(())
     }
+
+    /// Takes or returns as many bytes that the share has `bytes` bytes. Fails if the
+    /// connection may not use as many.
+    pub(crate) fn resize(&mut self, bytes: usize) -> Result<(), Status> {
+        if let Some(more) = bytes.checked_sub(self.bytes) {
+            return self.grow(more);
+        }
+        self.account.subtract(self.bytes - bytes);
+        self.bytes = bytes;
+        Ok(())
+    }
 }
 
 impl Drop for Share {

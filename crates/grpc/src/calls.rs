@@ -91,7 +91,12 @@ impl<S: Service> Calls<S> {
 
     /// Whether the connection may hold more responses.
     fn admits(&self, connection: &GrpcConnection) -> bool {
-        self.admission.admits(connection.queued_bytes(), self.deferred.bytes())
+        self.admission.admits(connection.unread(), self.deferred.bytes())
+    }
+
+    /// Whether the connection holds so much that it is closed if its client does not read.
+    pub(crate) fn must_progress(&self, connection: &GrpcConnection) -> bool {
+        self.admission.must_progress(connection.unread().bytes + self.deferred.bytes())
     }
 
     /// Lets a call wait, or refuses it if too many wait already.
@@ -496,8 +501,10 @@ mod tests {
             min_interval: std::time::Duration::ZERO,
         };
         let (budget, capacity) = (Budget::new(10_000), Capacity::new(1 << 20, 2));
+        let stall_timeout = std::time::Duration::from_secs(1000);
+        let (max_streams, message_bytes) = (5, 1000);
         let config =
-            ServerConfig { max_streams: 5, message_bytes: 1000, budget, capacity, keepalive };
+            ServerConfig { max_streams, message_bytes, budget, capacity, stall_timeout, keepalive };
         let mut connection = GrpcConnection::new(&config, Instant::now());
         let mut calls = Calls::new(Arc::new(Routes::new(Arc::new(NoService))), &config.capacity);
         let page =

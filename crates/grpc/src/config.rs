@@ -1,6 +1,7 @@
 //! Configuration of a server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http2::Keepalive;
 
@@ -18,6 +19,8 @@ pub struct ServerConfig {
     pub budget: Arc<Budget>,
     /// Limit on the responses and the slow reads of all connections.
     pub capacity: Arc<Capacity>,
+    /// How long a client may leave many responses unread before its connection is closed.
+    pub stall_timeout: Duration,
     /// When to ping silent clients, and how often clients may ping.
     pub keepalive: Keepalive,
 }

@@ -7,12 +7,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http2::{
-    CommonField, ConnectMethod, ConnectionError, Data, Event, Fields, Headers, ResponseHead,
-    StreamMap,
+    CommonField, ConnectMethod, ConnectionError, Data, ErrorCode, Event, Fields, Headers,
+    ResponseHead, StreamMap,
 };
 
+use crate::admission::Unread;
 use crate::assembler::{Assembler, MessageLimits, UnreadMessage};
-use crate::budget::Account;
+use crate::budget::{Account, Share};
 use crate::config::ServerConfig;
 use crate::payload::Payload;
 use crate::request::{GrpcRequest, MethodId, Methods, RequestKind};
@@ -22,6 +23,9 @@ use crate::status::Status;
 static HEAD: [CommonField; 1] = [CommonField { name: "content-type", value: "application/grpc" }];
 /// Trailers of a successful call.
 static OK: [CommonField; 1] = [CommonField { name: "grpc-status", value: "0" }];
+
+/// The memory of an incomplete request that is not gRPC, without its path.
+const PAGE_BYTES: usize = 256;
 
 /// What has happened to a call or a page.
 #[derive(Debug)]
@@ -71,6 +75,8 @@ enum PartialRequest {
     Page {
         verb: http::Method,
         path: String,
+        /// Counts the path against the budget.
+        _share: Share,
     },
 }
 
@@ -181,7 +187,13 @@ impl GrpcConnection {
             RequestKind::Unsupported(status) => return self.respond_error(stream, &status),
             // As grpc-go does.
             RequestKind::Malformed(status) => return self.send_error(stream, 400, &status),
-            RequestKind::Page { verb, path } => PartialRequest::Page { verb, path },
+            RequestKind::Page { verb, path } => {
+                let mut share = Share::new(self.limits.account.clone());
+                if !end_stream && let Err(status) = share.grow(PAGE_BYTES + path.len()) {
+                    return self.send_error(stream, 503, &status);
+                }
+                PartialRequest::Page { verb, path, _share: share }
+            }
             RequestKind::Call(method, timeout) => {
                 let deadline = timeout.map(|timeout| self.now + timeout);
                 if method.client_streaming {
@@ -226,7 +238,7 @@ impl GrpcConnection {
     /// Handles the end of a request.
     fn complete_request(&mut self, stream: u32, request: PartialRequest) {
         let event = match request {
-            PartialRequest::Page { verb, path } => CallEvent::Page { stream, verb, path },
+            PartialRequest::Page { verb, path, .. } => CallEvent::Page { stream, verb, path },
             PartialRequest::Call { assembler, .. } if !assembler.is_between_messages() => {
                 let status = Status::internal("grpc: the request ends within a message");
                 return self.reject(stream, status);
@@ -326,8 +338,20 @@ impl GrpcConnection {
         self.http2.send_capacity(stream)
     }
 
-    pub(crate) fn queued_bytes(&self) -> usize {
-        self.http2.queued_bytes()
+    /// Returns what the client has not read.
+    pub(crate) fn unread(&self) -> Unread {
+        let memory = self.http2.held_bytes();
+        Unread { bytes: self.http2.queued_bytes().max(memory), memory }
+    }
+
+    /// See [`http2::Connection::head_bytes`].
+    pub(crate) fn head_bytes(&self) -> usize {
+        self.http2.head_bytes()
+    }
+
+    /// Closes the connection, because of an error of the client.
+    pub(crate) fn go_away(&mut self, text: &str) {
+        self.http2.go_away(ErrorCode::EnhanceYourCalm, text);
     }
 
     /// See [`http2::Connection::take_writable`].

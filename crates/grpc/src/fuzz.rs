@@ -35,7 +35,8 @@ fn config() -> ServerConfig {
         min_interval: Duration::ZERO,
     };
     let (budget, capacity) = (Budget::new(10_000), Capacity::new(1 << 20, 2));
-    ServerConfig { max_streams: 5, message_bytes: 1000, budget, capacity, keepalive }
+    let stall_timeout = Duration::from_secs(1000);
+    ServerConfig { max_streams: 5, message_bytes: 1000, budget, capacity, stall_timeout, keepalive }
 }
 
 /// Encodes the header fields of a POST request: `:method` and `:scheme` as indexes of
@@ -262,7 +263,7 @@ fn messages_are_released_once() {
 }
 
 /// Regression test: empty messages did not count against the budget. With half of the budget
-/// of 10,000 bytes, the server accepts 1,000 unread messages of 5 bytes (the prefix). If
+/// of 10,000 bytes, the server accepts 78 unread messages, each of which counts as 64 bytes. If
 /// empty messages did not count, the stream's window of 1 MiB would allow 209,000.
 #[test]
 fn unread_empty_messages_count_against_the_budget() {
@@ -276,7 +277,7 @@ fn unread_empty_messages_count_against_the_budget() {
             match event {
                 CallEvent::Message { message, .. } => unread.push(message),
                 CallEvent::Rejected { .. } => {
-                    return assert_eq!(unread.len(), 1000, "number of unread messages");
+                    return assert_eq!(unread.len(), 78, "number of unread messages");
                 }
                 other => panic!("unexpected event: {other:?}"),
             }

@@ -56,12 +56,13 @@ mod request;
 mod routes;
 mod serve;
 mod slow_reads;
+mod stall;
 mod status;
 mod streaming;
 mod turn;
 mod unary;
 
-pub use admission::{Admission, Capacity};
+pub use admission::{Admission, Capacity, Reservation};
 pub use budget::Budget;
 pub use config::ServerConfig;
 pub use http2::Keepalive;

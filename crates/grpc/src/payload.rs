@@ -36,13 +36,17 @@ impl Payload {
     }
 
     /// Creates a payload from the pieces of an encoded message, which have `len` bytes in
-    /// total. A piece is produced just before it is sent, so that a large response
+    /// total. `held_bytes` is the approximate memory of `pieces` until it is dropped. A piece is produced just before it is sent, so that a large response
     /// neither occupies much memory nor takes long to free.
-    pub fn in_pieces(len: usize, pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Self {
+    pub fn in_pieces(
+        len: usize,
+        held_bytes: usize,
+        pieces: impl Iterator<Item = Bytes> + Send + 'static,
+    ) -> Self {
         let mut head = BytesMut::with_capacity(PREFIX_BYTES);
         head.put_u8(0);
         head.put_u32(len as u32);
-        let rest = Some(Data::Lazy { len, chunks: Box::new(pieces) });
+        let rest = Some(Data::Lazy { len, held_bytes, chunks: Box::new(pieces) });
         Payload { head: head.freeze(), shared: Bytes::new(), rest }
     }
 

@@ -5,6 +5,15 @@ use std::time::Duration;
 
 use crate::status::Status;
 
+/// Error messages quote at most this many bytes of a header field. A field can be a single
+/// index of HPACK, so longer quotes would let a client produce much output for a few bytes.
+const MAX_QUOTED_BYTES: usize = 256;
+
+/// Returns the part of a header field that an error message may contain.
+fn quotable(field: &str) -> &str {
+    &field[..field.floor_char_boundary(MAX_QUOTED_BYTES)]
+}
+
 /// A registered method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MethodId {
@@ -42,11 +51,14 @@ impl Methods {
     fn unknown_method(&self, path: &str) -> Status {
         let Some((service, method)) = path.strip_prefix('/').and_then(|p| p.rsplit_once('/'))
         else {
+            let path = quotable(path);
             return Status::unimplemented(format!("malformed method name: {path:?}"));
         };
         let of_service =
             |path: &&str| path[1..].rsplit_once('/').is_some_and(|(s, _)| s == service);
-        match self.paths.iter().any(of_service) {
+        let is_known = self.paths.iter().any(of_service);
+        let (service, method) = (quotable(service), quotable(method));
+        match is_known {
             true => Status::unimplemented(format!("unknown method {method} for service {service}")),
             false => Status::unimplemented(format!("unknown service {service}")),
         }
@@ -98,6 +110,7 @@ impl http2::RequestBuilder for GrpcRequest {
             }
             b"content-type" => self.is_grpc = value.starts_with(b"application/grpc"),
             b"grpc-encoding" if value != b"identity" => {
+                let value = &value[..value.len().min(MAX_QUOTED_BYTES)];
                 self.encoding = Some(String::from_utf8_lossy(value).into_owned());
             }
             b"grpc-timeout" => match parse_timeout(value) {
@@ -115,6 +128,7 @@ impl http2::RequestBuilder for GrpcRequest {
             return RequestKind::Page { verb: self.verb, path };
         }
         if let Some(encoding) = self.encoding {
+            let encoding = quotable(&encoding);
             let text =
                 format!("grpc: Decompressor is not installed for grpc-encoding \"{encoding}\"");
             return RequestKind::Unsupported(Status::unimplemented(text));

@@ -126,7 +126,7 @@ impl<S: Service> Routes<S> {
     /// Registers a method with a stream of request messages and a stream of response
     /// messages. Panics if the path is already registered.
     pub fn bidirectional<Req, Rep, Str>(
-        mut self,
+        self,
         path: &'static str,
         handler: impl Fn(Arc<S>, Requests<Req>) -> Str + Send + Sync + 'static,
     ) -> Self
@@ -135,10 +135,26 @@ impl<S: Service> Routes<S> {
         Rep: Reply,
         Str: Stream<Item = Result<Rep, Status>> + Send + 'static,
     {
+        self.admitted_bidirectional(path, move |service, requests, _| handler(service, requests))
+    }
+
+    /// Registers a method as [`Routes::bidirectional`] does. Its handler keeps much memory as
+    /// long as the call lasts: it calls [`Admission::reserve`]. Panics if the path is already
+    /// registered.
+    pub fn admitted_bidirectional<Req, Rep, Str>(
+        mut self,
+        path: &'static str,
+        handler: impl Fn(Arc<S>, Requests<Req>, Admission) -> Str + Send + Sync + 'static,
+    ) -> Self
+    where
+        Req: Message + Default + 'static,
+        Rep: Reply,
+        Str: Stream<Item = Result<Rep, Status>> + Send + 'static,
+    {
         self.methods.add(path, true);
-        self.handlers.push(Handler::Bidirectional(Box::new(move |service, inbox, _| {
+        self.handlers.push(Handler::Bidirectional(Box::new(move |service, inbox, admission| {
             let requests = Requests { inbox, message: PhantomData };
-            payloads(handler(service.clone(), requests))
+            payloads(handler(service.clone(), requests, admission.clone()))
         })));
         self
     }

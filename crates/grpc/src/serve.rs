@@ -15,16 +15,18 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use crate::admission::UNCOUNTED_BYTES;
 use crate::calls::Calls;
 use crate::config::ServerConfig;
 use crate::connection::GrpcConnection;
 use crate::routes::{Routes, Service};
+use crate::stall::StallTimer;
 use crate::turn::Turn;
 
 /// Size of the buffer for one read from the socket.
 const READ_BUFFER_BYTES: usize = 64 << 10;
-/// Reading from a client pauses while more than this many framed bytes wait to be written
-/// to the client.
+/// Reading from a client pauses while more than this many bytes wait only to be written to the
+/// client: the output, and the heads of responses.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
 /// Maximum number of pieces in one vectored write.
 const MAX_WRITE_PIECES: usize = 64;
@@ -52,10 +54,21 @@ pub async fn serve<S: Service>(
     let closing = connection.receive(head, &routes.methods, now).is_err();
     let timer = Box::pin(tokio::time::sleep_until(or_far_future(connection.alarm(), now).into()));
     let calls = Calls::new(routes.clone(), &config.capacity);
-    let stopped = Some(stop.cancelled_owned());
-    let stopped = stopped.map(Box::pin);
-    let events_left = false;
-    Driver { io, connection, calls, routes, timer, stopped, closing, events_left }.await
+    let stopped = Some(Box::pin(stop.cancelled_owned()));
+    let (stall, written, events_left) = (StallTimer::new(config.stall_timeout), 0, false);
+    let driver = Driver {
+        io,
+        connection,
+        calls,
+        routes,
+        timer,
+        stopped,
+        stall,
+        written,
+        closing,
+        events_left,
+    };
+    driver.await
 }
 
 /// Returns the time of the alarm; a time in a year if there is none.
@@ -73,6 +86,9 @@ struct Driver<I, S: Service> {
     timer: Pin<Box<tokio::time::Sleep>>,
     /// Resolves when the server stops; `None` after that has been handled.
     stopped: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    stall: StallTimer,
+    /// Number of bytes written to the client.
+    written: u64,
     /// Whether the connection closes as soon as the output is written. Nothing is read
     /// then.
     closing: bool,
@@ -108,6 +124,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Future for Driver<I, S> {
                 break;
             }
         }
+        driver.check_stall(cx);
         match turn.left_work() {
             // A task that only wakes itself runs again before the worker thread looks at the
             // sockets, up to 61 times. Yielding lets the thread look first.
@@ -141,9 +158,27 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         }
     }
 
+    /// Closes the connection if it holds much for a client that does not read.
+    fn check_stall(&mut self, cx: &mut Context<'_>) {
+        let holds_unread = !self.closing && self.connection.unread().bytes > UNCOUNTED_BYTES;
+        if self.stall.poll_stalled(holds_unread, self.written, cx)
+            && self.calls.must_progress(&self.connection)
+        {
+            let bytes = self.connection.unread().bytes;
+            tracing::warn!(
+                bytes,
+                "closing the connection of a client that does not read responses"
+            );
+            self.connection.go_away("the client does not read its responses");
+            self.start_closing();
+            cx.waker().wake_by_ref();
+        }
+    }
+
     /// Reads once from the socket.
     fn read(&mut self, cx: &mut Context<'_>) -> io::Result<ReadResult> {
-        if self.closing || self.connection.output().len() > MAX_UNWRITTEN_BYTES {
+        let unwritten = self.connection.output().len() + self.connection.head_bytes();
+        if self.closing || unwritten > MAX_UNWRITTEN_BYTES {
             return Ok(ReadResult::Nothing);
         }
         let mut buffer = [std::mem::MaybeUninit::uninit(); READ_BUFFER_BYTES];
@@ -229,6 +264,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
                     let written = written?;
                     output.advance(written);
                     self.routes.service.bytes_sent(written);
+                    self.written += written as u64;
                     wrote += written;
                 }
             }
@@ -243,6 +279,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         if self.closing && self.connection.output().is_empty() && flushed.is_ready() {
             return Poll::Ready(Ok(()));
         }
+        self.check_stall(cx);
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if self.closing || !self.connection.on_alarm(now) {

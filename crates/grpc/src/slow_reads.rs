@@ -14,6 +14,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::admission::SLOW_READ_BYTES;
+use crate::budget::Share;
+
 /// How long a slow read may run while others wait.
 const TURN: Duration = Duration::from_millis(100);
 /// Maximum number of reads that wait for another turn. A read that would have to wait beyond
@@ -69,15 +72,17 @@ impl ConnectionSlots {
         }
     }
 
-    /// Waits for the first turn of a read.
+    /// Waits for the first turn of a read. `gathered` counts the memory of its result.
     pub(crate) async fn begin(
         &self,
         cancelled: CancellationToken,
+        gathered: Share,
     ) -> Result<SlowRead, AcquireError> {
         let begun = self.begun.clone().acquire_owned().await?;
         let slot = RefCell::new(Some(self.acquire().await?));
         let (slots, since, refused) = (self.clone(), Cell::new(Instant::now()), Cell::new(false));
-        Ok(SlowRead { slots, _begun: begun, slot, since, cancelled, refused })
+        let gathered = RefCell::new(gathered);
+        Ok(SlowRead { slots, _begun: begun, slot, since, gathered, cancelled, refused })
     }
 
     async fn acquire(&self) -> Result<Slot, AcquireError> {
@@ -112,6 +117,8 @@ pub struct SlowRead {
     slot: RefCell<Option<Slot>>,
     /// The start of the current turn.
     since: Cell<Instant>,
+    /// The memory of the result so far, without the first [`SLOW_READ_BYTES`].
+    gathered: RefCell<Share>,
     cancelled: CancellationToken,
     refused: Cell<bool>,
 }
@@ -132,7 +139,18 @@ impl SlowRead {
         self.refused.get() || self.cancelled.is_cancelled()
     }
 
-    /// Whether the read had to end because too many reads wait.
+    /// Does the same for a read whose result occupies `held_bytes` bytes of memory so far. If
+    /// this is more than the connection may hold, the read should end too.
+    pub fn give_way_holding(&self, held_bytes: usize) -> bool {
+        let counted = held_bytes.saturating_sub(SLOW_READ_BYTES);
+        if counted > 0 && self.gathered.borrow_mut().resize(counted).is_err() {
+            self.refused.set(true);
+        }
+        self.give_way()
+    }
+
+    /// Whether the read had to end because too many reads wait, or because there is no memory
+    /// for its result.
     pub(crate) fn was_refused(&self) -> bool {
         self.refused.get()
     }

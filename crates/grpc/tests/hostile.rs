@@ -86,7 +86,54 @@ impl Counting {
 
     /// Returns a message that is larger than gRPC allows.
     async fn oversize(self: Arc<Self>, _: String) -> Result<Encoded, Status> {
-        Ok(Encoded(Payload::in_pieces(1 << 31, std::iter::empty())))
+        Ok(Encoded(Payload::in_pieces(1 << 31, 0, std::iter::empty())))
+    }
+
+    /// Returns a message of 16 MiB that is encoded while it is sent, and occupies as much memory.
+    async fn lazy(
+        self: Arc<Self>,
+        _: String,
+        admission: grpc::Admission,
+    ) -> Result<Encoded, Status> {
+        let read = move |_: &grpc::SlowRead| {
+            self.produced.fetch_add(1, Ordering::Relaxed);
+            let pieces = std::iter::repeat_n(Bytes::from(vec![0; MIB]), 16);
+            Encoded(Payload::in_pieces(16 * MIB, 16 * MIB, pieces))
+        };
+        admission.run_slow(0, read).await
+    }
+
+    /// Returns the largest number of MiB that a read may gather, up to 1,000.
+    async fn gather(
+        self: Arc<Self>,
+        _: String,
+        admission: grpc::Admission,
+    ) -> Result<String, Status> {
+        let read = move |slow: &grpc::SlowRead| {
+            let mut gathered = 0;
+            while gathered < 1000 && !slow.give_way_holding(gathered * MIB) {
+                gathered += 1;
+                self.produced.store(gathered, Ordering::Relaxed);
+            }
+            String::new()
+        };
+        admission.run_slow(0, read).await
+    }
+
+    /// Keeps 1 MiB for each message, as long as the call lasts. Returns how much that is.
+    fn keep(
+        self: Arc<Self>,
+        requests: Requests<String>,
+        admission: grpc::Admission,
+    ) -> impl Stream<Item = Result<String, Status>> {
+        let (mut kept, mut memory) = (0, admission.reserve());
+        requests.map(move |_| {
+            if memory.resize((kept + 1) * MIB) {
+                kept += 1;
+                self.produced.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(kept.to_string())
+        })
     }
 
     /// Works for 1 ms each time it is polled, and has no message.
@@ -117,6 +164,7 @@ fn config() -> ServerConfig {
         message_bytes: MIB,
         budget: Budget::new(4 * MIB),
         capacity: Capacity::new(200 * MIB, 2),
+        stall_timeout: 1000 * second,
         keepalive: Keepalive { interval: 1000 * second, timeout: second, min_interval: second },
     }
 }
@@ -147,9 +195,17 @@ impl Server {
             .unary("/a/Oversize", Counting::oversize)
             .slow_unary("/a/Slow", slow)
             .slow_unary("/a/Endless", endless)
+            .slow_unary("/a/Lazy", Counting::lazy)
+            .slow_unary("/a/Gather", Counting::gather)
+            .admitted_bidirectional("/a/Keep", Counting::keep)
             .bidirectional("/a/Work", Counting::work)
             .bidirectional("/a/Chat", Counting::chat);
         Server { routes: Arc::new(routes), service, config: config() }
+    }
+
+    fn with_stall_timeout(stall_timeout: Duration) -> Self {
+        let server = Server::new();
+        Server { config: ServerConfig { stall_timeout, ..server.config }, ..server }
     }
 
     async fn connect(&self) -> Client {
@@ -188,7 +244,8 @@ impl Client {
         let stream = self.next_stream;
         self.next_stream += 2;
         let head = frame(kind::HEADERS, flag::END_HEADERS, stream, &head(path, more));
-        let end = if ["/a/Chat", "/a/Work"].contains(&path) { 0 } else { flag::END_STREAM };
+        let end =
+            if ["/a/Chat", "/a/Work", "/a/Keep"].contains(&path) { 0 } else { flag::END_STREAM };
         (stream, [head, frame(kind::DATA, end, stream, &[0; 5])].concat())
     }
 
@@ -706,4 +763,169 @@ async fn many_short_calls_leave_the_thread_to_other_connections() {
     assert!(took < Duration::from_millis(500), "five calls took {took:?}");
     let (last, _) = calls.last().unwrap();
     busy.end_of(*last).await;
+}
+
+/// A path of 4,000 bytes as an entry of the dynamic table of HPACK, and the block of a
+/// request with this path that has three bytes for it.
+fn indexed_path(verb: u8, content_type: &str) -> (Vec<u8>, Vec<u8>) {
+    let path = [b"/", &[b'x'; 3999][..]].concat();
+    // Literals with incremental indexing, the first with the indexed name `:path`. An integer
+    // that is not below 127 continues with groups of seven bits.
+    let mut first = vec![verb, 0x86, 0x44, 127, 0xa1, 0x1e];
+    first.extend(path);
+    let mut rest = vec![0, 12];
+    rest.extend(b"content-type");
+    rest.push(content_type.len() as u8);
+    rest.extend(content_type.bytes());
+    first.extend(&rest);
+    (first, [&[verb, 0x86, 0xbe][..], &rest].concat())
+}
+
+/// A client makes calls of an unknown method and does not read the errors. Their heads occupy
+/// memory, so the server stops reading.
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_that_are_not_read_are_bounded() {
+    const CALLS: u32 = 100_000;
+    let client = connect().await;
+    let (mut reader, mut writer) = tokio::io::split(client.io);
+    let (first, rest) = indexed_path(0x83, "application/grpc");
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = sent.clone();
+    tokio::spawn(async move {
+        for n in 0..CALLS {
+            let block = if n == 0 { &first } else { &rest };
+            let flags = flag::END_HEADERS | flag::END_STREAM;
+            writer.write_all(&frame(kind::HEADERS, flags, 2 * n + 1, block)).await.unwrap();
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let unread = settled(&sent).await;
+    assert!(unread < 20_000, "{unread} errors wait in memory");
+    // They all arrive when the client reads.
+    let mut ended = 0;
+    while ended < CALLS {
+        let mut header = [0; HEADER_BYTES];
+        reader.read_exact(&mut header).await.unwrap();
+        let header = FrameHeader::peek(&header).unwrap();
+        reader.read_exact(&mut vec![0; header.len]).await.unwrap();
+        if header.kind == kind::HEADERS {
+            assert!(header.len < 4000, "an error of {} bytes", header.len);
+            ended += 1;
+        }
+    }
+}
+
+/// A client makes requests with long paths, and completes none.
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_of_incomplete_pages_are_bounded() {
+    let mut client = connect().await;
+    let (first, rest) = indexed_path(0x82, "text/plain");
+    for n in 0..2000 {
+        let block = if n == 0 { &first } else { &rest };
+        client.send(&frame(kind::HEADERS, flag::END_HEADERS, 2 * n + 1, block)).await;
+    }
+    let end = client.end_of(3999).await;
+    assert!(end.contains("too many unread messages"), "{end:?}");
+}
+
+/// Empty messages of a stream whose handler does not run, because the client does not read,
+/// occupy more memory than they have bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn empty_messages_that_wait_are_bounded() {
+    let mut client = connect().await;
+    let calls: Vec<u8> = (0..100).flat_map(|_| client.call("/a/Chat", &[]).1).collect();
+    client.send(&calls).await;
+    settled(&client.service.produced).await;
+    let stream = client.start("/a/Work", &[]).await;
+    // 320,000 messages in 1.6 MB, on as many streams as their windows require.
+    let other = client.start("/a/Work", &[]).await;
+    for part in 0..100 {
+        let stream = if part % 2 == 0 { stream } else { other };
+        client.send(&frame(kind::DATA, 0, stream, &[0; 16_000])).await;
+    }
+    let end = client.end_of(other).await;
+    assert!(end.contains("too many unread messages"), "{end:?}");
+}
+
+/// Each connection may hold one large response. Its memory counts, even if it is more than a
+/// connection may hold otherwise, and no further slow read starts when none is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_of_large_responses_is_bounded() {
+    let server = Server::with_stall_timeout(Duration::from_secs(2));
+    let mut clients = Vec::new();
+    for _ in 0..40 {
+        let mut client = server.connect().await;
+        client.start("/a/Lazy", &[]).await;
+        clients.push(client);
+    }
+    let produced = settled(&server.service.produced).await;
+    assert!((10..=16).contains(&produced), "{produced} responses of 16 MiB in 200 MiB");
+    // The clients do not read. The others get their turn when they are disconnected.
+    eventually("all reads have run", || server.service.produced.load(Ordering::Relaxed) == 40)
+        .await;
+}
+
+/// The result of a slow read counts while it is gathered.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_reads_without_memory_for_their_result_fail() {
+    let mut client = connect().await;
+    let stream = client.start("/a/Gather", &[]).await;
+    let end = client.end_of(stream).await;
+    assert!(end.contains("etcdserver: too many requests"), "{end:?}");
+    let gathered = client.service.produced.load(Ordering::Relaxed);
+    assert!((90..=120).contains(&gathered), "{gathered} MiB of 200 MiB");
+    assert!(!client.say().await.contains("too many"));
+}
+
+/// A client that leaves much unread is disconnected. One that reads slowly is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_do_not_read_are_disconnected() {
+    let server = Server::with_stall_timeout(Duration::from_millis(500));
+    let (mut idle, mut reading) = (server.connect().await, server.connect().await);
+    for client in [&mut idle, &mut reading] {
+        let calls: Vec<u8> = (0..10).flat_map(|_| client.call("/a/Large", &[]).1).collect();
+        client.send(&calls).await;
+    }
+    let window = 500_u32 << 20;
+    let settings = frame(kind::SETTINGS, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
+    reading.send(&settings).await;
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(2) {
+        let window = 16_384_u32.to_be_bytes();
+        reading.send(&frame(kind::WINDOW_UPDATE, 0, 0, &window)).await;
+        reading.read_kind(kind::DATA).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut unread = Vec::new();
+    let closed = idle.io.read_to_end(&mut unread);
+    tokio::time::timeout(Duration::from_secs(5), closed).await.expect("still connected").unwrap();
+    let text = String::from_utf8_lossy(&unread);
+    assert!(text.contains("the client does not read its responses"), "no GOAWAY");
+    reading.send(&frame(kind::PING, 0, 0, &[7; 8])).await;
+    while reading.read().await.0.kind != kind::PING {}
+}
+
+/// What calls keep is limited, and free for others when they end.
+#[tokio::test(flavor = "multi_thread")]
+async fn kept_memory_is_bounded() {
+    let server = Server::new();
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        let mut client = server.connect().await;
+        let stream = client.start("/a/Keep", &[]).await;
+        client.send(&frame(kind::DATA, 0, stream, &[0; 5 * 200])).await;
+        clients.push(client);
+    }
+    let produced = || server.service.produced.load(Ordering::Relaxed);
+    eventually("the memory is used", || produced() >= 90).await;
+    let kept = settled(&server.service.produced).await;
+    assert!((90..=100).contains(&kept), "{kept} MiB of 100 MiB are kept");
+    drop(clients);
+    let mut client = server.connect().await;
+    eventually("the memory is free", || Arc::strong_count(&server.service) < 10).await;
+    let stream = client.start("/a/Keep", &[]).await;
+    client.send(&frame(kind::DATA, 0, stream, &[0; 5 * 200])).await;
+    eventually("the memory is used again", || produced() >= kept + 45).await;
+    let again = settled(&server.service.produced).await - kept;
+    assert!((45..=50).contains(&again), "{again} MiB of 100 MiB are kept");
 }

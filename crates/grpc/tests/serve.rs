@@ -78,6 +78,7 @@ fn config() -> ServerConfig {
         message_bytes: 1 << 20,
         budget: Budget::new(4 << 20),
         capacity: Capacity::new(100 << 20, 2),
+        stall_timeout: 1000 * second,
         keepalive: Keepalive { interval: 100 * second, timeout: second, min_interval: second },
     }
 }

@@ -25,7 +25,7 @@ use crate::output::Output;
 use crate::request::RequestBuilder;
 use crate::response::{Data, Headers, ResponseHead};
 use crate::sender::{DRAIN_PING, LIVENESS_PING, Sender};
-use crate::stream::{End, STREAM_QUEUE_BYTES, Stream, StreamMap};
+use crate::stream::{STREAM_QUEUE_BYTES, Stream, StreamMap};
 
 use self::waste::Waste;
 
@@ -239,7 +239,7 @@ impl<B: RequestBuilder> Connection<B> {
     /// each stream, before it sends data and trailers.
     pub fn send_head(&mut self, id: u32, head: ResponseHead) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        stream.outgoing.head = Some(head);
+        self.sender.queue_head(&mut stream.outgoing, head);
         self.sender.schedule(id, &mut stream.outgoing);
     }
 
@@ -256,8 +256,8 @@ impl<B: RequestBuilder> Connection<B> {
     /// the rest of the request is ignored.
     pub fn finish(&mut self, id: u32, trailers: Option<Headers>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        if stream.outgoing.end.is_none() {
-            stream.outgoing.end = Some(trailers.map_or(End::Body, End::Trailers));
+        if stream.outgoing.end().is_none() {
+            self.sender.queue_end(&mut stream.outgoing, trailers);
             self.sender.schedule(id, &mut stream.outgoing);
         }
     }
@@ -273,12 +273,12 @@ impl<B: RequestBuilder> Connection<B> {
     ) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let outgoing = &mut stream.outgoing;
-        if outgoing.end.is_some() {
+        if outgoing.end().is_some() {
             return;
         }
-        outgoing.head = Some(head);
+        self.sender.queue_head(outgoing, head);
         body.into_iter().for_each(|data| self.sender.queue_data(outgoing, data));
-        outgoing.end = Some(trailers.map_or(End::Body, End::Trailers));
+        self.sender.queue_end(outgoing, trailers);
         self.sender.schedule(id, outgoing);
     }
 
@@ -310,6 +310,19 @@ impl<B: RequestBuilder> Connection<B> {
     /// because the client has not read enough.
     pub fn queued_bytes(&self) -> usize {
         self.sender.queued_bytes()
+    }
+
+    /// Approximate memory in bytes of all heads, bodies and trailers that have not been framed
+    /// yet.
+    pub fn held_bytes(&self) -> usize {
+        self.sender.held_bytes()
+    }
+
+    /// The part of [`Connection::held_bytes`] that heads have. They wait until the output has
+    /// been written, not until the client enlarges a window. So a caller may stop reading
+    /// while this is much, or else a client makes it grow without limit.
+    pub fn head_bytes(&self) -> usize {
+        self.sender.head_bytes()
     }
 
     /// Appends frames of responses to the output, as far as the windows and the limit on

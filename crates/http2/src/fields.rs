@@ -37,6 +37,12 @@ impl Fields {
         })
     }
 
+    /// Approximate memory in bytes, including that of the allocations.
+    pub(crate) fn held_bytes(&self) -> usize {
+        const OVERHEAD_BYTES: usize = 64;
+        OVERHEAD_BYTES + self.bytes.capacity() + self.lengths.capacity() * size_of::<(u32, u32)>()
+    }
+
     /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.lengths.is_empty()

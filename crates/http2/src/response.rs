@@ -25,6 +25,16 @@ pub enum Headers {
     Fields(Fields),
 }
 
+impl Headers {
+    /// Memory in bytes, without what responses share.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            Headers::Common(_) => 0,
+            Headers::Fields(fields) => fields.held_bytes(),
+        }
+    }
+}
+
 /// The status and the header fields of a response.
 #[derive(Debug)]
 pub struct ResponseHead {
@@ -43,6 +53,8 @@ pub enum Data {
     Lazy {
         /// The exact number of bytes that the iterator yields in total.
         len: usize,
+        /// Approximate memory in bytes that the iterator holds until it is dropped.
+        held_bytes: usize,
         /// The bytes in order.
         chunks: Box<dyn Iterator<Item = Bytes> + Send>,
     },
@@ -54,6 +66,14 @@ impl Data {
         match self {
             Data::Bytes(bytes) => bytes.len(),
             Data::Lazy { len, .. } => *len,
+        }
+    }
+
+    /// Memory in bytes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            Data::Bytes(bytes) => bytes.len(),
+            Data::Lazy { held_bytes, .. } => *held_bytes,
         }
     }
 

@@ -61,6 +61,10 @@ pub(crate) struct Sender {
     writable: Vec<u32>,
     /// Body bytes of all streams that have not been framed.
     queued_bytes: usize,
+    /// Memory in bytes of all that has not been framed: heads, bodies and trailers.
+    held_bytes: usize,
+    /// The part of `held_bytes` that heads have.
+    head_bytes: usize,
     /// Whether HEADERS or DATA has been framed since the last
     /// [`take_responded`](Self::take_responded).
     responded: bool,
@@ -97,6 +101,8 @@ impl Sender {
             unacknowledged_pings: 0,
             writable: Vec::new(),
             queued_bytes: 0,
+            held_bytes: 0,
+            head_bytes: 0,
             responded: false,
             block_buffer: Vec::new(),
         }
@@ -115,6 +121,17 @@ impl Sender {
         self.queued_bytes
     }
 
+    /// Memory in bytes of all that has not been framed.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// Memory in bytes of the heads that have not been framed. They do not wait for a window,
+    /// only for room in the output.
+    pub(crate) fn head_bytes(&self) -> usize {
+        self.head_bytes
+    }
+
     /// Removes and returns the streams whose queue was full and is not any more.
     pub(crate) fn take_writable(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.writable)
@@ -128,7 +145,24 @@ impl Sender {
     /// Appends data to a stream's body. The caller must schedule the stream after it.
     pub(crate) fn queue_data(&mut self, outgoing: &mut Outgoing, data: Data) {
         self.queued_bytes += data.len();
+        self.held_bytes += data.held_bytes();
         outgoing.push(data);
+    }
+
+    /// Sets a stream's head. The caller must schedule the stream after it.
+    pub(crate) fn queue_head(&mut self, outgoing: &mut Outgoing, head: ResponseHead) {
+        let before = outgoing.head_bytes();
+        outgoing.set_head(head);
+        let added = outgoing.head_bytes();
+        self.held_bytes = self.held_bytes + added - before;
+        self.head_bytes = self.head_bytes + added - before;
+    }
+
+    /// Completes a stream's response. The caller must schedule the stream after it.
+    pub(crate) fn queue_end(&mut self, outgoing: &mut Outgoing, trailers: Option<Headers>) {
+        let before = outgoing.held_bytes();
+        outgoing.set_end(trailers.map_or(End::Body, End::Trailers));
+        self.held_bytes = self.held_bytes + outgoing.held_bytes() - before;
     }
 
     /// Puts a stream into a queue if it has something to send.
@@ -136,7 +170,7 @@ impl Sender {
         if outgoing.is_idle() || std::mem::replace(&mut outgoing.scheduled, true) {
             return;
         }
-        match outgoing.head.is_some() && outgoing.queued_bytes() <= MAX_PAYLOAD_BYTES {
+        match outgoing.has_head() && outgoing.queued_bytes() <= MAX_PAYLOAD_BYTES {
             true => self.urgent.push_back(id),
             false => self.waiting.push_back(id),
         }
@@ -145,6 +179,8 @@ impl Sender {
     /// Discards the unsent data of a removed stream.
     pub(crate) fn discard_unsent(&mut self, stream: &Stream) {
         self.queued_bytes -= stream.outgoing.queued_bytes();
+        self.held_bytes -= stream.outgoing.held_bytes();
+        self.head_bytes -= stream.outgoing.head_bytes();
     }
 
     /// Frames responses until the output is full, no stream can send, or a response is
@@ -156,7 +192,11 @@ impl Sender {
             let Some(stream) = streams.get_mut(&id) else { continue };
             let outgoing = &mut stream.outgoing;
             let reserved = if urgent { 0 } else { self.reserved };
-            match self.take_turn(id, outgoing, reserved) {
+            let held_before = outgoing.held_bytes();
+            let turn = self.take_turn(id, outgoing, reserved);
+            let held = if matches!(turn, Turn::Complete) { 0 } else { outgoing.held_bytes() };
+            self.held_bytes = self.held_bytes + held - held_before;
+            match turn {
                 Turn::Complete => return Some(id),
                 Turn::More => self.waiting.push_back(id),
                 Turn::Blocked => self.block(id),
@@ -224,8 +264,9 @@ impl Sender {
     /// Frames the head, one frame of data, and the trailers, as far as they are
     /// available. Leaves `reserved` bytes of the connection's window unused.
     fn take_turn(&mut self, id: u32, outgoing: &mut Outgoing, reserved: i64) -> Turn {
-        if let Some(head) = outgoing.head.take() {
-            let end = outgoing.queued_bytes() == 0 && matches!(outgoing.end, Some(End::Body));
+        self.head_bytes -= outgoing.head_bytes();
+        if let Some(head) = outgoing.take_head() {
+            let end = outgoing.queued_bytes() == 0 && matches!(outgoing.end(), Some(End::Body));
             self.frame_head(id, &head, end);
             if end {
                 return Turn::Complete;
@@ -236,7 +277,7 @@ impl Sender {
         {
             return turn;
         }
-        match &outgoing.end {
+        match outgoing.end() {
             None => return Turn::Idle,
             // All data was framed before the end of the body was known.
             Some(End::Body) => self.put_frame(
@@ -263,7 +304,7 @@ impl Sender {
         if queued >= STREAM_QUEUE_BYTES && queued - len < STREAM_QUEUE_BYTES {
             self.writable.push(id);
         }
-        let last = len == queued && matches!(outgoing.end, Some(End::Body));
+        let last = len == queued && matches!(outgoing.end(), Some(End::Body));
         let flags = if last { flag::END_STREAM } else { 0 };
         self.put_frame(FrameHeader { len, kind: kind::DATA, flags, stream: id }, &[]);
         outgoing.take_body(len, |chunk| self.output.put_shared(chunk));

@@ -38,12 +38,14 @@ pub(crate) struct Outgoing {
     /// SETTINGS_INITIAL_WINDOW_SIZE below what has been sent.
     pub(crate) window: i64,
     /// The head, if it is not framed yet.
-    pub(crate) head: Option<ResponseHead>,
+    head: Option<ResponseHead>,
     /// Data that is not framed yet.
     queue: VecDeque<Data>,
     queued_bytes: usize,
+    /// Memory of the data in the queue in bytes.
+    held_data_bytes: usize,
     /// How the response ends, if the caller has finished it.
-    pub(crate) end: Option<End>,
+    end: Option<End>,
     /// Whether a queue of the sender contains the stream.
     pub(crate) scheduled: bool,
 }
@@ -70,6 +72,7 @@ impl Stream {
                 head: None,
                 queue: VecDeque::new(),
                 queued_bytes: 0,
+                held_data_bytes: 0,
                 end: None,
                 scheduled: false,
             },
@@ -78,9 +81,44 @@ impl Stream {
 }
 
 impl Outgoing {
+    pub(crate) fn set_head(&mut self, head: ResponseHead) {
+        self.head = Some(head);
+    }
+
+    pub(crate) fn take_head(&mut self) -> Option<ResponseHead> {
+        self.head.take()
+    }
+
+    pub(crate) fn has_head(&self) -> bool {
+        self.head.is_some()
+    }
+
+    pub(crate) fn set_end(&mut self, end: End) {
+        self.end = Some(end);
+    }
+
+    pub(crate) fn end(&self) -> Option<&End> {
+        self.end.as_ref()
+    }
+
+    /// Memory of the head in bytes.
+    pub(crate) fn head_bytes(&self) -> usize {
+        self.head.as_ref().map_or(0, |head| head.headers.held_bytes())
+    }
+
+    /// Memory in bytes of all that has not been framed.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let trailers = match &self.end {
+            Some(End::Trailers(trailers)) => trailers.held_bytes(),
+            Some(End::Body) | None => 0,
+        };
+        self.head_bytes() + self.held_data_bytes + trailers
+    }
+
     pub(crate) fn push(&mut self, data: Data) {
         if !data.is_empty() {
             self.queued_bytes += data.len();
+            self.held_data_bytes += data.held_bytes();
             self.queue.push_back(data);
         }
     }
@@ -103,14 +141,22 @@ impl Outgoing {
                 Some(Data::Bytes(mut first)) => {
                     let taken = first.split_to(len.min(first.len()));
                     len -= taken.len();
+                    self.held_data_bytes -= taken.len();
                     sink(taken);
                     if !first.is_empty() {
                         self.queue.push_front(Data::Bytes(first));
                     }
                 }
-                Some(Data::Lazy { len, mut chunks }) => {
-                    let Some(chunk) = chunks.next() else { continue };
-                    self.queue.push_front(Data::Lazy { len, chunks });
+                Some(Data::Lazy { len: left, held_bytes, mut chunks }) => {
+                    let chunk = chunks.next().unwrap_or_default();
+                    // The last chunk releases the iterator.
+                    match left.checked_sub(chunk.len()) {
+                        Some(len @ 1..) if !chunk.is_empty() => {
+                            self.queue.push_front(Data::Lazy { len, held_bytes, chunks });
+                        }
+                        _ => self.held_data_bytes -= held_bytes,
+                    }
+                    self.held_data_bytes += chunk.len();
                     self.queue.push_front(Data::Bytes(chunk));
                 }
                 None => unreachable!("at least `len` bytes are queued"),

@@ -32,6 +32,8 @@ const MESSAGE_BUDGET_BYTES: usize = 512 << 20;
 /// Limit on the memory for responses that clients have not read, for calls that wait and for
 /// slow reads, of all connections, in bytes.
 const RESPONSE_BUDGET_BYTES: usize = 512 << 20;
+/// How long a client may leave many responses unread before its connection is closed.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Minimum number of slow reads that run at the same time.
 const MIN_SLOW_READS: usize = 4;
 
@@ -301,6 +303,7 @@ impl Config {
             message_bytes: self.message_bytes(),
             budget: grpc::Budget::new(MESSAGE_BUDGET_BYTES),
             capacity: grpc::Capacity::new(RESPONSE_BUDGET_BYTES, slow_reads()),
+            stall_timeout: STALL_TIMEOUT,
             keepalive: grpc::Keepalive {
                 interval: self.grpc_keepalive_interval,
                 timeout: self.grpc_keepalive_timeout,

@@ -45,15 +45,12 @@ impl Store {
         self.collection.done >= revision
     }
 
-    /// Releases the unused capacity of the history and of the lease table. A table with
-    /// more than `max_entries` entries is left as it is, because moving its entries would
-    /// block other users of the store for too long.
+    /// Releases the unused capacity of the history. A history with more than `max_entries`
+    /// entries is left as it is, because moving its entries would block other users of the
+    /// store for too long.
     pub fn shrink_tables(&mut self, max_entries: usize) {
         if self.history.len() <= max_entries {
             self.history.shrink();
-        }
-        if self.leases.len() <= max_entries {
-            self.leases.shrink();
         }
     }
 }

@@ -4,7 +4,8 @@
 //! has been running in total, over all its processes, in milliseconds. When a lease
 //! expires, the pipeline submits a command that revokes it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use etcdpb::{Key, Record};
 
@@ -25,10 +26,18 @@ pub struct Lease {
     pub keys: BTreeSet<Key>,
 }
 
-/// All existing leases.
+impl Lease {
+    /// Returns the attached keys after `after`, or all of them, in order.
+    pub fn keys_after(&self, after: Option<&Key>) -> impl Iterator<Item = &Key> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.keys.range::<Key, _>((start, Bound::Unbounded))
+    }
+}
+
+/// All existing leases, ordered by ID, so that a reader can visit them in steps.
 #[derive(Default)]
 pub(crate) struct Leases {
-    by_id: HashMap<i64, Lease>,
+    by_id: BTreeMap<i64, Lease>,
 }
 
 impl Leases {
@@ -40,13 +49,14 @@ impl Leases {
         self.by_id.len()
     }
 
-    /// Releases unused capacity.
-    pub(crate) fn shrink(&mut self) {
-        self.by_id.shrink_to_fit();
-    }
-
     pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, &Lease)> {
         self.by_id.iter().map(|(id, lease)| (*id, lease))
+    }
+
+    /// Returns the leases with higher IDs than `after`, or all leases, ordered by ID.
+    pub(crate) fn after(&self, after: Option<i64>) -> impl Iterator<Item = (i64, &Lease)> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.by_id.range((start, Bound::Unbounded)).map(|(id, lease)| (*id, lease))
     }
 
     /// Fails if this lease cannot be granted.

@@ -120,9 +120,10 @@ impl RangeCursor {
         self.revision
     }
 
-    /// Returns the number of records gathered so far.
-    pub(crate) fn gathered_records(&self) -> usize {
-        self.gathered.len()
+    /// Returns the approximate memory in bytes that the response needs so far, without keys
+    /// and values, which the store has as well.
+    pub fn memory_bytes(&self) -> usize {
+        self.gathered.len() * size_of::<KeyValue>()
     }
 
     /// Returns the number of keys visited so far.

@@ -1,11 +1,13 @@
 //! Spans of keys. Requests specify them with `key` and `range_end`.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
-/// A span of keys: one key, the keys in `[start, end)`, or all keys from `start` on.
+/// A span of keys: one key, the keys in `[start, end)`, or all keys from `start` on. Clones
+/// share the keys.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
-    start: Vec<u8>,
+    start: Arc<[u8]>,
     end: End,
 }
 
@@ -14,7 +16,7 @@ enum End {
     /// The span is the single key `start`.
     Point,
     /// The span ends before this key.
-    Before(Vec<u8>),
+    Before(Arc<[u8]>),
     /// The span contains all keys from `start` on.
     Infinity,
 }
@@ -27,14 +29,15 @@ impl Span {
         let end = match range_end {
             [] => End::Point,
             [0] => End::Infinity,
-            other => End::Before(other.to_vec()),
+            other => End::Before(other.into()),
         };
-        Span { start: key.to_vec(), end }
+        Span { start: key.into(), end }
     }
 
     /// Creates the span from `start` to the exclusive `end`; without `end`, to the last key.
     pub(crate) fn between(start: Vec<u8>, end: Option<Vec<u8>>) -> Self {
-        Span { start, end: end.map_or(End::Infinity, End::Before) }
+        let end = end.map_or(End::Infinity, |end| End::Before(end.into()));
+        Span { start: start.into(), end }
     }
 
     /// Returns the key if the span is a single key.
@@ -52,9 +55,32 @@ impl Span {
     pub fn end(&self) -> Option<Vec<u8>> {
         match &self.end {
             End::Point => Some([&self.start[..], &[0]].concat()),
-            End::Before(end) => Some(end.clone()),
+            End::Before(end) => Some(end.to_vec()),
             End::Infinity => None,
         }
+    }
+
+    /// Returns the inclusive start, which all clones of the span share.
+    pub fn shared_start(&self) -> Arc<[u8]> {
+        self.start.clone()
+    }
+
+    /// Returns the exclusive end of a span that is not a single key, which all its clones
+    /// share; `None` if the span has no end.
+    pub fn shared_range_end(&self) -> Option<Arc<[u8]>> {
+        match &self.end {
+            End::Before(end) => Some(end.clone()),
+            End::Point | End::Infinity => None,
+        }
+    }
+
+    /// Returns the size of the keys that the span consists of, in bytes.
+    pub fn key_bytes(&self) -> usize {
+        let end = match &self.end {
+            End::Before(end) => end.len(),
+            End::Point | End::Infinity => 0,
+        };
+        self.start.len() + end
     }
 
     /// Whether the span cannot contain a key.
@@ -65,7 +91,7 @@ impl Span {
     /// Whether `key` is in the span.
     pub fn contains(&self, key: &[u8]) -> bool {
         match &self.end {
-            End::Point => key == self.start,
+            End::Point => key == &self.start[..],
             End::Before(end) => key >= &self.start[..] && key < &end[..],
             End::Infinity => key >= &self.start[..],
         }

@@ -12,6 +12,10 @@ use crate::span::Span;
 /// numbers, its index entry and its history entry.
 const RECORD_OVERHEAD_BYTES: i64 = 144;
 
+/// Approximate memory of a lease in bytes: its entries in the store and in the lessor. The
+/// keys attached to it are counted with their records.
+pub(crate) const LEASE_BYTES: i64 = 200;
+
 /// All keys with their history, leases and alarms.
 pub struct Store {
     pub(crate) index: Index,
@@ -47,9 +51,11 @@ pub(crate) struct CollectionProgress {
 pub struct Stats {
     /// Number of existing keys.
     pub live_keys: i64,
-    /// Size in bytes of all records that are not yet collected, including their overhead.
+    /// Size in bytes of all records that are not yet collected, including their overhead,
+    /// and of all leases.
     pub total_bytes: i64,
-    /// The part of `total_bytes` that the newest records of existing keys have.
+    /// The part of `total_bytes` that the newest records of existing keys and the leases
+    /// have.
     pub live_bytes: i64,
     /// Number of events in the history.
     pub events: i64,
@@ -94,7 +100,10 @@ impl Store {
     /// Returns the current sizes.
     pub fn stats(&self) -> Stats {
         let (events, leases) = (self.history.len() as i64, self.leases.len() as i64);
-        Stats { events, leases, ..self.stats }
+        let Stats { live_keys, total_bytes, live_bytes, .. } = self.stats;
+        let lease_bytes = leases * LEASE_BYTES;
+        let (total_bytes, live_bytes) = (total_bytes + lease_bytes, live_bytes + lease_bytes);
+        Stats { live_keys, total_bytes, live_bytes, events, leases }
     }
 
     /// Returns the lease with this ID.
@@ -102,9 +111,14 @@ impl Store {
         self.leases.get(id)
     }
 
-    /// Returns all leases, in no particular order.
+    /// Returns all leases, ordered by ID.
     pub fn leases(&self) -> impl Iterator<Item = (i64, &Lease)> {
         self.leases.iter()
+    }
+
+    /// Returns the leases with higher IDs than `after`, or all leases, ordered by ID.
+    pub fn leases_after(&self, after: Option<i64>) -> impl Iterator<Item = (i64, &Lease)> {
+        self.leases.after(after)
     }
 
     /// Returns the store time in milliseconds that the last [`Store::tick`] set.

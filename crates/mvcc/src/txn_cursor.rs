@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use etcdpb::rpc::response_op::Response;
 use etcdpb::rpc::{RangeResponse, TxnResponse};
-use etcdpb::{Key, Record};
+use etcdpb::{Key, KeyValue, Record};
 use prost::Message;
 
 use crate::error::Error;
@@ -87,6 +87,8 @@ pub struct TxnCursor {
     gathered: bool,
     /// Complete ranges with their positions; the last of the transaction is the first here.
     complete: Vec<(usize, RangeResponse)>,
+    /// Number of pairs in `complete`.
+    complete_pairs: usize,
     /// The size in bytes that the other ranges of the response may still have.
     bytes_left: usize,
 }
@@ -99,6 +101,7 @@ impl TxnCursor {
             before: HashMap::new(),
             gathered: false,
             complete: Vec::new(),
+            complete_pairs: 0,
             bytes_left: MAX_RESPONSE_BYTES,
         }
     }
@@ -112,11 +115,12 @@ impl TxnCursor {
         self.open.ranges.iter().map(|range| range.cursor.revision()).fold(before_changes, i64::min)
     }
 
-    /// Returns the approximate memory of the open ranges in bytes, without keys and values.
+    /// Returns the approximate memory of the ranges in bytes, without keys and values.
     pub fn memory_bytes(&self) -> usize {
         let OpenRanges { ranges, changes, .. } = &self.open;
-        let gathered = ranges.iter().map(|range| range.cursor.gathered_records()).sum::<usize>();
-        size_of_val(&ranges[..]) + size_of_val(&changes[..]) + gathered * size_of::<Record>()
+        let gathered = ranges.iter().map(|range| range.cursor.memory_bytes()).sum::<usize>();
+        let complete = self.complete_pairs * size_of::<KeyValue>();
+        size_of_val(&ranges[..]) + size_of_val(&changes[..]) + gathered + complete
     }
 
     /// Visits at most `max_keys` keys of one range. Returns whether this range is complete.
@@ -148,6 +152,7 @@ impl TxnCursor {
             let response = cursor.finish();
             let left = self.bytes_left.checked_sub(response.encoded_len());
             self.bytes_left = left.ok_or(Error::ResponseTooLarge)?;
+            self.complete_pairs += response.kvs.len();
             self.complete.push((position, response));
         }
         let Some(next) = self.open.ranges.last() else { return Ok(true) };

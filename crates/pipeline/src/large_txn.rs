@@ -2,7 +2,7 @@
 //! its compares. It runs in steps, and writers run between the steps.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use etcdpb::rpc::request_op::Request;
@@ -25,6 +25,7 @@ const EXECUTED_LIFETIME: Duration = Duration::from_secs(60);
 pub struct LargeTxn {
     shared: Arc<SharedStore>,
     rest: Rest,
+    held_bytes: Arc<AtomicUsize>,
 }
 
 /// What is left to be done.
@@ -39,7 +40,7 @@ enum Rest {
 
 impl LargeTxn {
     pub(crate) fn read_only(shared: &Arc<SharedStore>, request: TxnRequest) -> Self {
-        LargeTxn { shared: shared.clone(), rest: Rest::All(request) }
+        LargeTxn { shared: shared.clone(), rest: Rest::All(request), held_bytes: Arc::default() }
     }
 
     /// Creates the rest of a transaction that was executed. The caller must prevent the
@@ -47,7 +48,8 @@ impl LargeTxn {
     pub(crate) fn executed(shared: &Arc<SharedStore>, ranges: Box<TxnCursor>) -> Self {
         let expiry = Instant::now() + EXECUTED_LIFETIME;
         let pin = Pin::new(&shared.pins, ranges.oldest_needed_revision(), Some(expiry));
-        LargeTxn { shared: shared.clone(), rest: Rest::Ranges(ranges, pin) }
+        let rest = Rest::Ranges(ranges, pin);
+        LargeTxn { shared: shared.clone(), rest, held_bytes: Arc::default() }
     }
 
     /// Returns the approximate memory in bytes that the transaction needs until it is
@@ -59,6 +61,12 @@ impl LargeTxn {
         }
     }
 
+    /// Returns the counter of the memory in bytes that the ranges occupy, without keys and
+    /// values. [`LargeTxn::finish_unless`] updates it before it calls `cancelled`.
+    pub fn held_bytes(&self) -> Arc<AtomicUsize> {
+        self.held_bytes.clone()
+    }
+
     /// Reads the rest of the transaction in steps. Writers can run between the steps.
     /// `cancelled` is called between the steps.
     ///
@@ -67,12 +75,12 @@ impl LargeTxn {
     /// in the future, if the history for a transaction that was executed is no longer kept,
     /// if the response is too large, if `cancelled` returns true, or if the store is stopping.
     pub fn finish_unless(self, cancelled: &dyn Fn() -> bool) -> Result<TxnResponse, Error> {
-        let LargeTxn { shared, rest } = self;
+        let LargeTxn { shared, rest, held_bytes } = self;
         match rest {
-            Rest::All(request) => read_all(&shared, &request, cancelled),
+            Rest::All(request) => read_all(&shared, &request, &held_bytes, cancelled),
             Rest::Ranges(ranges, pin) => {
                 let _kept = keep(&shared, pin)?;
-                read_ranges(&shared, *ranges, cancelled)
+                read_ranges(&shared, *ranges, &held_bytes, cancelled)
             }
         }
     }
@@ -131,6 +139,7 @@ fn operations(request: &TxnRequest) -> usize {
 fn read_all(
     shared: &Arc<SharedStore>,
     request: &TxnRequest,
+    held_bytes: &AtomicUsize,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<TxnResponse, Error> {
     let store = shared.store.read();
@@ -141,12 +150,13 @@ fn read_all(
     while !branches.step(&shared.store.read(), STEP_ENTRIES) {
         pause(shared, cancelled)?;
     }
-    read_ranges(shared, TxnCursor::read(request, point, branches)?, cancelled)
+    read_ranges(shared, TxnCursor::read(request, point, branches)?, held_bytes, cancelled)
 }
 
 fn read_ranges(
     shared: &SharedStore,
     mut cursor: TxnCursor,
+    held_bytes: &AtomicUsize,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<TxnResponse, Error> {
     let mut ranges_since_pause = 0;
@@ -159,6 +169,7 @@ fn read_ranges(
         // A transaction may have thousands of small ranges.
         if !range_complete || ranges_since_pause == STEP_ENTRIES {
             ranges_since_pause = 0;
+            held_bytes.store(cursor.memory_bytes(), Ordering::Relaxed);
             pause(shared, cancelled)?;
         }
     }

@@ -1,7 +1,8 @@
 //! The deadlines of leases. Methods that need the current time take it as a parameter.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 /// The heap is rebuilt when it has more than this many checks, in addition to two checks
@@ -11,7 +12,8 @@ const MAX_EXTRA_CHECKS: usize = 1024;
 /// The deadlines of all leases.
 #[derive(Default)]
 pub(crate) struct Lessor {
-    leases: HashMap<i64, Deadline>,
+    /// The leases by ID, ordered, so that a reader can visit them in steps.
+    leases: BTreeMap<i64, Deadline>,
     /// When to check whether a lease has expired. Each lease with a deadline has at least
     /// one check, not later than the deadline. A renewal moves only the deadline. When
     /// the check is due, it is moved to the deadline.
@@ -25,7 +27,20 @@ struct Deadline {
     expires_at: Option<Instant>,
 }
 
+/// When a lease expires. Leases are ordered by this time. Those that never expire come
+/// last, and leases with the same deadline are ordered by ID.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LeaseDeadline {
+    never_expires: bool,
+    expires_at: Option<Instant>,
+    pub(crate) id: i64,
+}
+
 impl Lessor {
+    pub(crate) fn len(&self) -> usize {
+        self.leases.len()
+    }
+
     /// Starts the TTL of a new lease.
     pub(crate) fn grant(&mut self, id: i64, ttl_seconds: i64, now: Instant) {
         let ttl = Duration::from_secs(ttl_seconds.max(0) as u64);
@@ -98,13 +113,26 @@ impl Lessor {
         self.checks.peek().map(|Reverse((at, _))| *at)
     }
 
+    /// Returns the deadlines of the leases with higher IDs than `after`, or of all leases,
+    /// ordered by ID.
+    pub(crate) fn deadlines_after(
+        &self,
+        after: Option<i64>,
+    ) -> impl Iterator<Item = LeaseDeadline> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.leases.range((start, Bound::Unbounded)).map(|(id, lease)| LeaseDeadline {
+            never_expires: lease.expires_at.is_none(),
+            expires_at: lease.expires_at,
+            id: *id,
+        })
+    }
+
     /// Returns the IDs of all leases, ordered by deadline. Leases that never expire come
     /// last.
     pub(crate) fn by_deadline(&self) -> Vec<i64> {
-        let mut leases: Vec<_> =
-            self.leases.iter().map(|(id, l)| (l.expires_at.is_none(), l.expires_at, *id)).collect();
+        let mut leases: Vec<_> = self.deadlines_after(None).collect();
         leases.sort_unstable();
-        leases.into_iter().map(|(_, _, id)| id).collect()
+        leases.into_iter().map(|lease| lease.id).collect()
     }
 }
 

@@ -69,6 +69,7 @@ mod flusher;
 mod history;
 mod journal;
 mod large_txn;
+mod lease_read;
 mod lessor;
 mod maintenance;
 mod modes;

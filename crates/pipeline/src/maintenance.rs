@@ -80,16 +80,6 @@ impl Pipeline {
         Ok(HistoryHash { hash, compact_revision, revision, current })
     }
 
-    /// Returns the leases with their TTLs in seconds, ordered by ID.
-    pub fn lease_ttls(&self) -> Vec<(i64, i64)> {
-        let store = self.shared().store.read();
-        let mut leases: Vec<_> =
-            store.leases().map(|(id, lease)| (id, lease.ttl_seconds)).collect();
-        drop(store);
-        leases.sort_unstable();
-        leases
-    }
-
     /// Whether all history that a compaction at `revision` made unreadable has been
     /// freed.
     pub fn is_collected(&self, revision: i64) -> Result<bool, Error> {
@@ -100,8 +90,8 @@ impl Pipeline {
         Ok(shared.store.read().is_collected(revision))
     }
 
-    /// Releases the unused capacity of the history and of the lease table. A table with
-    /// more than `MAX_MOVED_ENTRIES` entries is left as it is.
+    /// Releases the unused capacity of the history. A history with more than
+    /// `MAX_MOVED_ENTRIES` entries is left as it is.
     pub fn shrink_tables(&self) {
         self.shared().store.write().shrink_tables(MAX_MOVED_ENTRIES);
     }

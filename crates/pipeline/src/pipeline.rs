@@ -139,20 +139,6 @@ impl Pipeline {
         }
     }
 
-    /// Returns the IDs of all leases; the lease that expires first comes first.
-    pub fn leases(&self) -> Vec<i64> {
-        self.shared.lessor.lock().by_deadline()
-    }
-
-    /// Returns the remaining TTL and the granted TTL of a lease, both in seconds, and its
-    /// attached keys; `None` if the lease does not exist.
-    pub fn lease_time_to_live(&self, id: i64) -> Option<(i64, i64, Vec<etcdpb::Key>)> {
-        let (remaining, ttl) = self.shared.lessor.lock().remaining(id, Instant::now())?;
-        let store = self.shared.store.read();
-        let keys = store.lease(id).map(|lease| lease.keys.iter().cloned().collect());
-        Some((remaining.as_secs().min(ttl as u64) as i64, ttl, keys.unwrap_or_default()))
-    }
-
     /// Creates a stream of watchers. `wake` is called when [`Pipeline::next_delivery`]
     /// may return a delivery for the stream; it must not block.
     pub fn watch_stream(&self, wake: impl Fn() + Send + Sync + 'static) -> WatchStream {

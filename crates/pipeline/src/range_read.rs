@@ -4,7 +4,7 @@
 //! acknowledged.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader};
@@ -38,6 +38,7 @@ pub enum RangeRead {
 pub struct LargeRange {
     shared: Arc<SharedStore>,
     cursor: RangeCursor,
+    held_bytes: Arc<AtomicUsize>,
     /// Keeps the history of this revision.
     _pin: Pin,
 }
@@ -55,7 +56,8 @@ impl Pipeline {
             return Ok(RangeRead::Done(cursor.finish()));
         }
         let pin = Pin::new(&shared.pins, cursor.revision(), None);
-        Ok(RangeRead::Large(LargeRange { shared: shared.clone(), cursor, _pin: pin }))
+        let (shared, held_bytes) = (shared.clone(), Arc::default());
+        Ok(RangeRead::Large(LargeRange { shared, cursor, held_bytes, _pin: pin }))
     }
 
     /// Reads a range in pages. All pages have the same revision. The keys are in key
@@ -97,10 +99,17 @@ impl RangeRead {
 }
 
 impl LargeRange {
+    /// Returns the counter of the memory in bytes that the response occupies, without keys and
+    /// values. [`LargeRange::finish_unless`] updates it before it calls `cancelled`.
+    pub fn held_bytes(&self) -> Arc<AtomicUsize> {
+        self.held_bytes.clone()
+    }
+
     /// Reads the rest of the range in steps. Writers can run between the steps. Fails when
     /// `cancelled` returns true; it is called between the steps.
     pub fn finish_unless(mut self, cancelled: &dyn Fn() -> bool) -> Result<RangeResponse, Error> {
         while !self.cursor.step(&self.shared.store.read(), STEP_ENTRIES) {
+            self.held_bytes.store(self.cursor.memory_bytes(), Ordering::Relaxed);
             pace::pause(cancelled)?;
         }
         Ok(self.cursor.finish())

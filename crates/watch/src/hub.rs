@@ -26,7 +26,7 @@ pub(crate) struct Subscriptions {
     /// Groups by span, to add and remove subscribers.
     by_span: HashMap<Span, usize>,
     /// Groups whose span is a single key, by this key. Finds the subscribers of an event.
-    single_keys: HashMap<Vec<u8>, usize>,
+    single_keys: HashMap<Arc<[u8]>, usize>,
     /// Groups with other spans. Finds the subscribers of an event.
     ranges: SpanTree,
     /// Groups with events in the current publication. It is empty between publications,
@@ -131,7 +131,7 @@ impl Subscriptions {
         let id = self.groups.insert(group);
         self.by_span.insert(span.clone(), id);
         match span.as_point() {
-            Some(key) => drop(self.single_keys.insert(key.to_vec(), id)),
+            Some(_) => drop(self.single_keys.insert(span.shared_start(), id)),
             None => self.ranges.insert(span, id),
         }
         id

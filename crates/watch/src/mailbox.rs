@@ -30,6 +30,8 @@ pub(crate) struct Mailbox {
 pub(crate) struct MailboxState {
     /// The watchers by watch ID.
     pub(crate) watchers: HashMap<i64, Watcher>,
+    /// Size of the keys and range ends of the watchers in bytes.
+    pub(crate) key_bytes: usize,
     next_id: i64,
     pub(crate) queue: VecDeque<QueueEntry>,
     /// Number of events in the queue.

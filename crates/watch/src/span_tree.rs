@@ -4,6 +4,7 @@
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use mvcc::Span;
 
@@ -20,13 +21,13 @@ type Link = Option<Box<Node>>;
 /// The end of a span. `Infinity` is greater than every key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
-    Before(Vec<u8>),
+    Before(Arc<[u8]>),
     Infinity,
 }
 
 /// A span in the tree.
 struct Node {
-    start: Vec<u8>,
+    start: Arc<[u8]>,
     end: End,
     id: usize,
     /// At least the priorities of the children.
@@ -41,7 +42,7 @@ impl SpanTree {
     /// Adds `span`, which must not be in the tree.
     pub(crate) fn insert(&mut self, span: &Span, id: usize) {
         let (start, end) = bounds(span);
-        let priority = self.priorities.hash_one((&start, span.end()));
+        let priority = self.priorities.hash_one(span);
         let max_end = end.clone();
         let node = Node { start, end, id, priority, max_end, left: None, right: None };
         self.root = Some(insert(self.root.take(), Box::new(node)));
@@ -59,9 +60,9 @@ impl SpanTree {
     }
 }
 
-/// Returns start and end of `span` as the tree orders them.
-fn bounds(span: &Span) -> (Vec<u8>, End) {
-    (span.start().to_vec(), span.end().map_or(End::Infinity, End::Before))
+/// Returns start and end of `span` as the tree orders them. They share the keys of the span.
+fn bounds(span: &Span) -> (Arc<[u8]>, End) {
+    (span.shared_start(), span.shared_range_end().map_or(End::Infinity, End::Before))
 }
 
 /// Inserts `node` into a tree. Returns the new root.

@@ -57,6 +57,7 @@ impl WatchStream {
         state.unsynced.extend(unsynced_from.map(|from| (from, watch_id)));
         let subscriber = Subscriber { mailbox: self.mailbox.clone(), watch_id };
         let slot = subscriptions.subscribe(&watch.span, subscriber);
+        state.key_bytes += watch.span.key_bytes();
         let watcher =
             Watcher { watch: Arc::new(watch), slot, unsynced_from, received_events: false };
         state.watchers.insert(watch_id, watcher);
@@ -73,6 +74,11 @@ impl WatchStream {
     /// Returns the number of queued entries.
     pub fn queue_len(&self) -> usize {
         self.mailbox.lock().queue.len()
+    }
+
+    /// Returns the size of the keys and range ends of all watches in bytes.
+    pub fn key_bytes(&self) -> usize {
+        self.mailbox.lock().key_bytes
     }
 
     /// Cancels a watch. If it does not exist, nothing is delivered.
@@ -217,6 +223,7 @@ impl WatchStream {
             state.unsynced.remove(&(from, watch_id));
         }
         subscriptions.unsubscribe(&watcher.watch.span, watcher.slot);
+        state.key_bytes -= watcher.watch.span.key_bytes();
         true
     }
 }

@@ -1,6 +1,7 @@
 //! KV service: reading and writing keys.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use etcdpb::rpc::{
@@ -36,8 +37,13 @@ impl Api {
         }
         let bytes = request.encoded_len();
         let read = move |slow: &SlowRead| {
-            let range = self.pipeline.range(&request)?;
-            let response = range.finish_unless(&|| slow.give_way())?;
+            let response = match self.pipeline.range(&request)? {
+                RangeRead::Done(response) => response,
+                RangeRead::Large(range) => {
+                    let held = range.held_bytes();
+                    range.finish_unless(&|| slow.give_way_holding(held.load(Ordering::Relaxed)))?
+                }
+            };
             Ok(self.complete_range(response))
         };
         admission.run_slow(bytes, read).await?.map_err(status::from_pipeline)
@@ -130,7 +136,9 @@ impl Api {
             TxnRead::Large(txn) => {
                 let waiting_bytes = bytes + txn.waiting_bytes();
                 let read = move |slow: &SlowRead| {
-                    let response = txn.finish_unless(&|| slow.give_way())?;
+                    let held = txn.held_bytes();
+                    let stops = || slow.give_way_holding(held.load(Ordering::Relaxed));
+                    let response = txn.finish_unless(&stops)?;
                     Ok(self.complete_txn(response))
                 };
                 admission.run_slow(waiting_bytes, read).await?.map_err(status::from_pipeline)

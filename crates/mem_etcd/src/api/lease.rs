@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use etcdpb::Key;
 use etcdpb::rpc::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
     LeaseLeasesRequest, LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus,
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
 use futures_util::{Stream, StreamExt};
-use grpc::{Requests, Status};
+use grpc::{Admission, Encoded, Requests, SlowRead, Status};
 use mvcc::Command;
 
-use super::service::Api;
+use super::service::{Api, SMALL_REQUEST_BYTES};
 use super::status;
 
 impl Api {
@@ -54,7 +55,8 @@ impl Api {
     pub(super) async fn lease_time_to_live(
         self: Arc<Self>,
         request: LeaseTimeToLiveRequest,
-    ) -> Result<LeaseTimeToLiveResponse, Status> {
+        admission: Admission,
+    ) -> Result<Encoded, Status> {
         let LeaseTimeToLiveRequest { id, keys } = request;
         let mut response = LeaseTimeToLiveResponse {
             header: self.header_now(),
@@ -62,21 +64,45 @@ impl Api {
             ttl: -1,
             ..Default::default()
         };
-        if let Some((ttl, granted, attached)) = self.pipeline.lease_time_to_live(id) {
-            (response.ttl, response.granted_ttl) = (ttl, granted);
-            if keys {
-                let copy = |key: &etcdpb::Key| key.as_bytes().to_vec().into();
-                response.keys = attached.iter().map(copy).collect();
-            }
+        let Some((ttl, granted)) = self.pipeline.lease_time_to_live(id) else {
+            return Ok(Encoded::new(&response));
+        };
+        (response.ttl, response.granted_ttl) = (ttl, granted);
+        if !keys {
+            return Ok(Encoded::new(&response));
         }
-        Ok(response)
+        if let Some(few) = self.pipeline.few_lease_keys(id) {
+            return Ok(encode_keys(response, few));
+        }
+        let read = move |slow: &SlowRead| {
+            let keys = self.pipeline.lease_keys_unless(id, &|| slow.give_way())?;
+            Ok(encode_keys(response, keys))
+        };
+        admission.run_slow(SMALL_REQUEST_BYTES, read).await?.map_err(status::from_pipeline)
     }
 
     pub(super) async fn lease_leases(
         self: Arc<Self>,
         _: LeaseLeasesRequest,
-    ) -> Result<LeaseLeasesResponse, Status> {
-        let leases = self.pipeline.leases().into_iter().map(|id| LeaseStatus { id }).collect();
-        Ok(LeaseLeasesResponse { header: self.header_now(), leases })
+        admission: Admission,
+    ) -> Result<Encoded, Status> {
+        if let Some(few) = self.pipeline.few_leases() {
+            return Ok(self.encode_leases(few));
+        }
+        let read = move |slow: &SlowRead| {
+            let leases = self.pipeline.leases_unless(&|| slow.give_way())?;
+            Ok(self.encode_leases(leases))
+        };
+        admission.run_slow(SMALL_REQUEST_BYTES, read).await?.map_err(status::from_pipeline)
     }
+
+    fn encode_leases(&self, leases: Vec<i64>) -> Encoded {
+        let leases = leases.into_iter().map(|id| LeaseStatus { id }).collect();
+        Encoded::new(&LeaseLeasesResponse { header: self.header_now(), leases })
+    }
+}
+
+fn encode_keys(mut response: LeaseTimeToLiveResponse, keys: Vec<Key>) -> Encoded {
+    response.keys = keys.iter().map(|key| key.as_bytes().to_vec().into()).collect();
+    Encoded::new(&response)
 }

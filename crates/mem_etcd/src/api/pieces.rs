@@ -43,7 +43,9 @@ pub(super) fn encode<M: ManyPairs>(response: M) -> Encoded {
     }
     let mut parts = Parts::default();
     response.split(&mut parts);
-    Encoded(Payload::in_pieces(parts.len, Pieces { parts: parts.parts.into_iter(), pairs: None }))
+    let Parts { parts, len, held_bytes } = parts;
+    let pieces = Pieces { parts: parts.into_iter(), pairs: None };
+    Encoded(Payload::in_pieces(len, held_bytes, pieces))
 }
 
 /// A response that can have many pairs.
@@ -62,6 +64,8 @@ pub(super) struct Parts {
     parts: Vec<Part>,
     /// Total size in bytes.
     len: usize,
+    /// Approximate memory of the parts in bytes.
+    held_bytes: usize,
 }
 
 enum Part {
@@ -74,12 +78,21 @@ impl Parts {
     fn push_message(&mut self, message: &impl Message) {
         let bytes = message.encode_to_vec();
         self.len += bytes.len();
+        self.held_bytes += size_of::<Part>() + bytes.len();
         self.parts.push(Part::Bytes(bytes.into()));
     }
 
+    /// Appends pairs that the store has as well.
     fn push_pairs(&mut self, field: u32, pairs: Vec<KeyValue>) {
         self.len += prost::encoding::message::encoded_len_repeated(field, &pairs);
+        self.held_bytes += size_of::<Part>() + size_of_val(&pairs[..]);
         self.parts.push(Part::Pairs(field, pairs));
+    }
+
+    /// Appends pairs that the store may free while the response has them.
+    fn push_deleted_pairs(&mut self, field: u32, pairs: Vec<KeyValue>) {
+        self.held_bytes += prost::encoding::message::encoded_len_repeated(field, &pairs);
+        self.push_pairs(field, pairs);
     }
 
     /// Appends a field that is itself a message.
@@ -88,6 +101,7 @@ impl Parts {
         encode_key(field, WireType::LengthDelimited, &mut head);
         encode_varint(message.len as u64, &mut head);
         self.len += head.len() + message.len;
+        self.held_bytes += size_of::<Part>() + head.len() + message.held_bytes;
         self.parts.push(Part::Bytes(head.freeze()));
         self.parts.extend(message.parts);
     }
@@ -110,7 +124,7 @@ impl ManyPairs for DeleteRangeResponse {
     }
 
     fn split(mut self, parts: &mut Parts) {
-        parts.push_pairs(field::PREV_KVS, std::mem::take(&mut self.prev_kvs));
+        parts.push_deleted_pairs(field::PREV_KVS, std::mem::take(&mut self.prev_kvs));
         parts.push_message(&self);
     }
 }

@@ -16,7 +16,7 @@ use etcdpb::rpc::watch_request::RequestUnion;
 use etcdpb::rpc::{WatchCreateRequest, WatchRequest, WatchResponse};
 use futures_util::task::AtomicWaker;
 use futures_util::{Stream, StreamExt};
-use grpc::{Encoded, Payload, Status};
+use grpc::{Admission, Encoded, Payload, Reservation, Status};
 use mvcc::Span;
 use prost::Message;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -26,6 +26,8 @@ use super::service::Api;
 
 /// While more responses than this are unread, no more requests of the client are read.
 const MAX_UNREAD_RESPONSES: usize = 1024;
+/// Why a watch is rejected if there is no memory for its keys.
+const TOO_MANY_KEYS: &str = "etcdserver: too many requests";
 /// Number of the field `events` in `WatchResponse`.
 const EVENTS_FIELD: u32 = 11;
 
@@ -33,6 +35,7 @@ impl Api {
     pub(super) fn watch(
         self: Arc<Self>,
         requests: grpc::Requests<WatchRequest>,
+        admission: Admission,
     ) -> impl Stream<Item = Result<Encoded, Status>> {
         let waker = Arc::new(AtomicWaker::new());
         let stream = {
@@ -48,6 +51,7 @@ impl Api {
             failure: None,
             stream,
             waker,
+            key_memory: admission.reserve(),
             progress_ticks,
             fragments: VecDeque::new(),
         }
@@ -65,6 +69,8 @@ struct WatchCall {
     failure: Option<Status>,
     stream: Arc<watch::WatchStream>,
     waker: Arc<AtomicWaker>,
+    /// Counts the keys of the watches.
+    key_memory: Reservation,
     /// Ticks when idle watchers must get progress notifications.
     progress_ticks: Interval,
     /// The parts of a split delivery that have not been returned yet.
@@ -122,18 +128,26 @@ impl WatchCall {
         received
     }
 
-    fn handle_request(&self, request: WatchRequest) {
+    fn handle_request(&mut self, request: WatchRequest) {
         match request.request_union {
             Some(RequestUnion::CreateRequest(create)) if create.start_revision < 0 => {
                 self.stream.reject("etcdserver: mvcc: required revision has been compacted");
             }
-            Some(RequestUnion::CreateRequest(create)) => {
-                self.stream.create(watch_from_request(&create))
-            }
+            Some(RequestUnion::CreateRequest(create)) => self.create(watch_from_request(&create)),
             Some(RequestUnion::CancelRequest(cancel)) => self.stream.cancel(cancel.watch_id),
             Some(RequestUnion::ProgressRequest(_)) => self.stream.request_progress(),
             // As in etcd, an unknown request is ignored.
             None => {}
+        }
+    }
+
+    /// Creates a watch, unless there is no memory for its keys.
+    fn create(&mut self, watch: watch::Watch) {
+        // Watches may have been cancelled since the last request.
+        let key_bytes = self.stream.key_bytes() + watch.span.key_bytes();
+        match self.key_memory.resize(key_bytes) {
+            true => self.stream.create(watch),
+            false => self.stream.reject(TOO_MANY_KEYS),
         }
     }
 
