@@ -320,9 +320,12 @@ fn damage(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// A store that was stopped after its third snapshot, its content and its revision.
+/// A store that was stopped after its third snapshot, its content and its revision. The newest
+/// snapshot covers the first segment of the log.
 fn store_with_two_snapshots(root: &Path) -> (TestStore, Vec<(String, i64)>, i64) {
-    let store = TestStore::new(root, "a", WalMode::Buffered);
+    let mut store = TestStore::new(root, "a", WalMode::Buffered);
+    // More than two segments lie between two snapshots.
+    store.options.snapshot_log_bytes = 2_500_000;
     let pipeline = store.open().unwrap();
     for round in 0..3 {
         store.write_until_snapshot(&pipeline, &format!("{round}-"));
