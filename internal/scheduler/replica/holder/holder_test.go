@@ -219,6 +219,27 @@ func TestEarlierReservationWaitsForTheBind(t *testing.T) {
 	}
 }
 
+// TestSecondChangeOfLeaderKeepsReservation changes the leader twice, the second time later than lateBindLife after
+// the first. The reservation waits for the late bind of the second leader, but only once: further assignments of
+// the third leader, and later leaders that do not request it, do not extend it.
+func TestSecondChangeOfLeaderKeepsReservation(t *testing.T) {
+	h, now := newTestHolder(t), time.Now()
+	h.reserve(t, podOnNode("pod", "3"), true, false)
+	h.ShortenOld(2, now)
+	r := NewReservation(podOnNode("pod", "3"), wire.TermKeys{})
+	if refused := h.Reserve(t.Context(), "second", 2, true, &r); refused != "" {
+		t.Fatal(refused)
+	}
+	third := now.Add(lateBindLife + time.Minute)
+	h.ShortenOld(3, third)
+	h.Expire("pod", third.Add(earlierLeaderReservationLife+time.Second), PodPending)
+	h.checkCounts(t, 0, 1)
+	h.ShortenOld(3, third.Add(time.Minute))
+	h.ShortenOld(4, third.Add(time.Minute))
+	h.Expire("pod", third.Add(lateBindLife+time.Second), PodPending)
+	h.checkCounts(t, 0, 0)
+}
+
 // TestAnswerWithoutOwnReservation checks that the answer to a query for a pod with a reservation of an earlier
 // leader does not count this reservation, and that other queries and reservations do.
 func TestAnswerWithoutOwnReservation(t *testing.T) {

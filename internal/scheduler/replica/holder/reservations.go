@@ -24,8 +24,9 @@ type reservation struct {
 	term  int64
 	until time.Time
 	// keptUntil is the time until which the reservation does not expire while the pod is pending; zero if
-	// no earlier leader requested it.
+	// no earlier leader requested it. keptFor is the term of the leader whose late bind it waits for.
 	keptUntil time.Time
+	keptFor   int64
 	// bound is true if the pod was known to be bound, but is missing in a later list of pods.
 	bound bool
 }
@@ -288,7 +289,9 @@ func (h *Holder) Expire(uid types.UID, now time.Time, state PodState) {
 	h.unreserve(uid)
 }
 
-// ShortenOld makes the reservations of earlier terms overdue after at most earlierLeaderReservationLife.
+// ShortenOld makes the reservations of earlier terms overdue after at most earlierLeaderReservationLife. Each
+// leader that requested a reservation may have a late bind, so lateBindLife starts again if the last one has
+// changed.
 func (h *Holder) ShortenOld(term int64, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -299,8 +302,8 @@ func (h *Holder) ShortenOld(term int64, now time.Time) {
 		if end := now.Add(earlierLeaderReservationLife); end.Before(r.until) {
 			r.until = end
 		}
-		if r.keptUntil.IsZero() {
-			r.keptUntil = now.Add(lateBindLife)
+		if r.keptUntil.IsZero() || r.keptFor != r.term {
+			r.keptUntil, r.keptFor = now.Add(lateBindLife), r.term
 		}
 	}
 }
