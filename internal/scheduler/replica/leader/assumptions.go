@@ -129,7 +129,7 @@ func (a *Assumptions) UpdatePod(klog.Logger, *v1.Pod, *v1.Pod) error { return ni
 
 // RemovePod releases the reservation of a pod that was deleted before it was known to be bound.
 func (a *Assumptions) RemovePod(logger klog.Logger, pod *v1.Pod) error {
-	a.leader.settleEarlier(pod.UID)
+	a.leader.ReleaseEarlier(pod.UID)
 	return a.RemoveAssumedPod(logger, pod)
 }
 

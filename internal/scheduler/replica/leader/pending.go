@@ -116,10 +116,11 @@ func (l *Leader) isLatest(pod *v1.Pod) bool {
 // sent again after pendingLookupInterval.
 const pendingLookupTimeout, pendingLookupInterval = 2 * time.Second, time.Second
 
-// resolveMissing handles a pending pod that is missing from a complete list. A pod that is not assumed
-// was deleted. An assumed pod was either bound or deleted, so the leader gets it from the API server.
+// resolveMissing handles a pending pod that is missing from a complete list. If neither this leader nor an earlier
+// one has placed the pod, it was deleted. Otherwise it was either bound or deleted, so the leader gets it from the
+// API server.
 func (l *Leader) resolveMissing(pod *v1.Pod) {
-	if l.assumptions.nodeOf(pod.UID) == "" {
+	if l.assumptions.nodeOf(pod.UID) == "" && l.Earlier(pod.UID) == "" {
 		l.removePending(pod, "")
 		return
 	}
@@ -174,6 +175,9 @@ func (l *Leader) removePending(pod *v1.Pod, node string) {
 		_ = l.podEvents.indexer.Delete(pod)
 	}
 	if node == "" {
+		// A deleted pod cannot be bound late. The scheduler retries other pods because of the notification, so the
+		// reservation is released first.
+		l.ReleaseEarlier(pod.UID)
 		l.podEvents.notify(pod, nil)
 		return
 	}

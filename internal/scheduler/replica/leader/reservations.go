@@ -65,6 +65,16 @@ func (l *Leader) Earlier(uid types.UID) string {
 // would count on two nodes once it is placed on another one, and pods with spread constraints would be placed by
 // wrong counts until the reservation expires.
 func (l *Leader) ReleaseEarlier(uid types.UID) {
+	if l.releaseEarlier(uid) {
+		// No event reports that, but other pods may fit now.
+		l.search.invalidate()
+		go l.retryUnschedulable()
+	}
+}
+
+// releaseEarlier forgets and releases the reservation that a leader of an earlier term requested for a pod. It
+// returns false if there is none.
+func (l *Leader) releaseEarlier(uid types.UID) bool {
 	l.mu.Lock()
 	node, found := l.earlier[uid]
 	delete(l.earlier, uid)
@@ -72,10 +82,11 @@ func (l *Leader) ReleaseEarlier(uid types.UID) {
 	if found {
 		l.member.SendToOwner(node, func(b *wire.Batch) { b.Reservations = append(b.Reservations, wire.Reservation{UID: uid, Node: node}) })
 	}
+	return found
 }
 
 // settleEarlier forgets the reservation that a leader of an earlier term requested for a pod, because the pod is
-// bound or deleted.
+// bound.
 func (l *Leader) settleEarlier(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
