@@ -183,7 +183,7 @@ func TestReservationsExpire(t *testing.T) {
 
 // TestEarlierReservationWaitsForTheBind checks that a reservation of an earlier leader remains while its pod is
 // pending, because the bind of that leader may still arrive, and that it is released once the pod is gone or after
-// lateBindLife. A new leader that completes the placement does not change that.
+// LateBindLife. A new leader that completes the placement does not change that.
 func TestEarlierReservationWaitsForTheBind(t *testing.T) {
 	for name, c := range map[string]struct {
 		state     PodState
@@ -192,11 +192,11 @@ func TestEarlierReservationWaitsForTheBind(t *testing.T) {
 		want      int
 	}{
 		"pending":                            {PodPending, earlierLeaderReservationLife, false, 1},
-		"pending for long":                   {PodPending, lateBindLife, false, 0},
+		"pending for long":                   {PodPending, LateBindLife, false, 0},
 		"gone":                               {PodGone, earlierLeaderReservationLife, false, 0},
-		"bound":                              {PodBound, lateBindLife, false, 1},
-		"pending after the bind failed":      {PodPending, lateBindLife - 2*time.Second, true, 1},
-		"pending for long, the bind failed":  {PodPending, lateBindLife, true, 0},
+		"bound":                              {PodBound, LateBindLife, false, 1},
+		"pending after the bind failed":      {PodPending, LateBindLife - 2*time.Second, true, 1},
+		"pending for long, the bind failed":  {PodPending, LateBindLife, true, 0},
 		"gone after the bind has failed too": {PodGone, reservationLife, true, 0},
 	} {
 		h, now := newTestHolder(t), time.Now()
@@ -219,7 +219,7 @@ func TestEarlierReservationWaitsForTheBind(t *testing.T) {
 	}
 }
 
-// TestSecondChangeOfLeaderKeepsReservation changes the leader twice, the second time later than lateBindLife after
+// TestSecondChangeOfLeaderKeepsReservation changes the leader twice, the second time later than LateBindLife after
 // the first. The reservation waits for the late bind of the second leader, but only once: further assignments of
 // the third leader, and later leaders that do not request it, do not extend it.
 func TestSecondChangeOfLeaderKeepsReservation(t *testing.T) {
@@ -230,13 +230,13 @@ func TestSecondChangeOfLeaderKeepsReservation(t *testing.T) {
 	if refused := h.Reserve(t.Context(), "second", 2, true, &r); refused != "" {
 		t.Fatal(refused)
 	}
-	third := now.Add(lateBindLife + time.Minute)
+	third := now.Add(LateBindLife + time.Minute)
 	h.ShortenOld(3, third)
 	h.Expire("pod", third.Add(earlierLeaderReservationLife+time.Second), PodPending)
 	h.checkCounts(t, 0, 1)
 	h.ShortenOld(3, third.Add(time.Minute))
 	h.ShortenOld(4, third.Add(time.Minute))
-	h.Expire("pod", third.Add(lateBindLife+time.Second), PodPending)
+	h.Expire("pod", third.Add(LateBindLife+time.Second), PodPending)
 	h.checkCounts(t, 0, 0)
 }
 

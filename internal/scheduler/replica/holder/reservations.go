@@ -34,12 +34,13 @@ type reservation struct {
 // A reservation that no leader renews expires after reservationLife. If it was requested in an earlier
 // term, the holder checks at most earlierLeaderReservationLife after it knows the new leader whether the pod was
 // bound elsewhere or deleted. Otherwise the bind of the earlier leader may still arrive, so the reservation
-// remains until lateBindLife has passed. That is longer than the API server processes a request (60 s by default).
+// remains until [LateBindLife] has passed. That is longer than the API server processes a request (60 s by default).
 // A reservation does not expire if the pod is bound to the node.
 const (
 	reservationLife              = 30 * time.Second
 	earlierLeaderReservationLife = 5 * time.Second
-	lateBindLife                 = 2 * time.Minute
+	// LateBindLife is the time after which no bind of an earlier leader arrives any more.
+	LateBindLife = 2 * time.Minute
 )
 
 // Reserve reserves capacity for a pod, or releases it, or changes the nomination of a pod. It returns the
@@ -290,7 +291,7 @@ func (h *Holder) Expire(uid types.UID, now time.Time, state PodState) {
 }
 
 // ShortenOld makes the reservations of earlier terms overdue after at most earlierLeaderReservationLife. Each
-// leader that requested a reservation may have a late bind, so lateBindLife starts again if the last one has
+// leader that requested a reservation may have a late bind, so LateBindLife starts again if the last one has
 // changed.
 func (h *Holder) ShortenOld(term int64, now time.Time) {
 	h.mu.Lock()
@@ -303,7 +304,7 @@ func (h *Holder) ShortenOld(term int64, now time.Time) {
 			r.until = end
 		}
 		if r.keptUntil.IsZero() || r.keptFor != r.term {
-			r.keptUntil, r.keptFor = now.Add(lateBindLife), r.term
+			r.keptUntil, r.keptFor = now.Add(LateBindLife), r.term
 		}
 	}
 }

@@ -172,6 +172,7 @@ func (l *Leader) run(ctx context.Context) {
 		l.assign()
 		l.resignIfIsolated()
 		l.retryUnanswered()
+		l.expireEarlier(time.Now())
 		select {
 		case <-ctx.Done():
 			return

@@ -1,6 +1,8 @@
 package leader
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -86,11 +88,36 @@ func (l *Leader) releaseEarlier(uid types.UID) bool {
 }
 
 // settleEarlier forgets the reservation that a leader of an earlier term requested for a pod, because the pod is
-// bound.
+// bound, or because the reservation is only this leader's own by now.
 func (l *Leader) settleEarlier(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.earlier, uid)
+}
+
+// expireEarlier forgets all reservations of earlier terms when their binds cannot arrive any more: a pod whose bind
+// to that node keeps failing may then be placed on another one. It releases those that this leader does not use.
+func (l *Leader) expireEarlier(now time.Time) {
+	l.mu.Lock()
+	var expired []types.UID
+	if now.Sub(l.termStart) > holder.LateBindLife {
+		expired = slices.Collect(maps.Keys(l.earlier))
+	}
+	l.mu.Unlock()
+	if len(expired) == 0 {
+		return
+	}
+	l.assumptions.mu.Lock()
+	for _, uid := range expired {
+		if assumed := l.assumptions.assumed[uid]; assumed != nil && assumed.pod.Spec.NodeName == l.Earlier(uid) {
+			l.settleEarlier(uid)
+		} else {
+			l.releaseEarlier(uid)
+		}
+	}
+	l.assumptions.mu.Unlock()
+	l.search.invalidate()
+	l.retryUnschedulable()
 }
 
 // sendToOwner sends a reservation to the owner of the pod's node. If no replica owns the node, the
