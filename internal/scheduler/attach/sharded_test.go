@@ -32,6 +32,7 @@ func (shardOwners) KeepNode(*v1.Node) {}
 func (shardOwners) RetryWhenAllAnswer(*v1.Pod) {}
 func (shardOwners) Earlier(types.UID) string   { return "" }
 func (shardOwners) ReleaseEarlier(types.UID)   {}
+func (shardOwners) IsUnsettled(types.UID) bool { return false }
 
 // Query queries all shards. Messages are encoded and decoded as between processes, except those of the first shard,
 // which is in the leader's process. Some answers are merged early, as by a relay.

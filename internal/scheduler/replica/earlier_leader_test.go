@@ -2,6 +2,7 @@ package replica
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,5 +61,28 @@ func TestRoomOfDeletedPodOfEarlierLeaderIsFree(t *testing.T) {
 	close(release)
 	g.API.Put(schedtest.PlainPod("next", "4"))
 	g.awaitBoundSoon("next")
+	g.awaitConsistent()
+}
+
+// TestPreemptionDoesNotDeletePendingPod has an earlier leader reserve the only node for a pod, and stop before the
+// bind. A pod of higher priority must not make the next leader delete the pending pod. It evicts the pod once that
+// pod is bound.
+func TestPreemptionDoesNotDeletePendingPod(t *testing.T) {
+	low := schedtest.PlainPod("low", "4")
+	g := newGroupWithLostLeader(t, low)
+	var bound atomic.Bool
+	g.API.OnBind = func(p *v1.Pod, _ string) (bool, error) {
+		if p.Name == "low" {
+			bound.Store(true)
+		}
+		return true, nil
+	}
+	g.API.Put(low)
+	g.API.Put(urgentPod("urgent", "4"))
+	g.lead(1)
+	g.awaitBoundSoon("urgent")
+	if g.API.Pod("default/low") != nil || !bound.Load() {
+		t.Errorf("pod low: bound %t, exists %t; want it evicted after it was bound", bound.Load(), g.API.Pod("default/low") != nil)
+	}
 	g.awaitConsistent()
 }

@@ -103,7 +103,24 @@ func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.P
 	case best == nil:
 		return framework.NewPostFilterResultWithNominatedNode(""), fwk.NewStatus(fwk.Unschedulable, preemptionFitError(pod, answer).Error())
 	}
+	if unsettled := p.unsettled(best); len(unsettled) > 0 {
+		p.profile.Framework.Activate(klog.FromContext(ctx), unsettled)
+		p.search.owners.RetryWhenAllAnswer(pod)
+		return nil, fwk.NewStatus(fwk.Unschedulable, "waiting for pods on node "+best.Name()+" that an earlier leader has placed and not bound")
+	}
 	return p.evictVictims(ctx, state, pod, best)
+}
+
+// unsettled returns the victims that are pending, because an earlier leader has reserved capacity for them. They are
+// scheduled before the preempting pod is retried. An eviction would delete a pod that was never bound.
+func (p *Preemptor) unsettled(best preemption.Candidate) map[string]*v1.Pod {
+	pods := map[string]*v1.Pod{}
+	for _, victim := range best.Victims().Pods {
+		if p.search.owners.IsUnsettled(victim.UID) {
+			pods[klog.KObj(victim).String()] = victim
+		}
+	}
+	return pods
 }
 
 // errFitsNow means that a pod fits on a node without evictions: the node has changed since the pod was found

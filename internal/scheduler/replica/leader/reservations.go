@@ -63,6 +63,12 @@ func (l *Leader) Earlier(uid types.UID) string {
 	return l.earlier[uid]
 }
 
+// IsUnsettled returns whether a leader of an earlier term has reserved capacity for a pod that this leader has not
+// placed yet.
+func (l *Leader) IsUnsettled(uid types.UID) bool {
+	return l.Earlier(uid) != "" && l.assumptions.nodeOf(uid) == ""
+}
+
 // ReleaseEarlier releases the reservation that a leader of an earlier term requested for a pod. Otherwise the pod
 // would count on two nodes once it is placed on another one, and pods with spread constraints would be placed by
 // wrong counts until the reservation expires.

@@ -55,6 +55,9 @@ type Owners interface {
 	// none has. ReleaseEarlier releases this reservation.
 	Earlier(types.UID) string
 	ReleaseEarlier(types.UID)
+	// IsUnsettled returns whether a leader of an earlier term has reserved capacity for a pod that this leader
+	// has not placed yet.
+	IsUnsettled(types.UID) bool
 	// RetryWhenAllAnswer schedules the retry of a pod that got no node because an owner did not
 	// answer.
 	RetryWhenAllAnswer(*v1.Pod)
