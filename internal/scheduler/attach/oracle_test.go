@@ -34,6 +34,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/leader"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest/generate"
 )
@@ -89,6 +90,9 @@ type world struct {
 	// shards own the nodes; sched then leads. Without shards, sched has the nodes.
 	shards []*worldShard
 	search *leader.Search
+	// sentQuery is the leader's last query, and encodedQuery the message when it was sent.
+	sentQuery    *wire.Query
+	encodedQuery []byte
 	// queries counts the leader's queries, and preemptions those that were compared.
 	queries, preemptions int
 	preemptor            *leader.Preemptor

@@ -1,6 +1,7 @@
 package attach_test
 
 import (
+	"bytes"
 	"context"
 	"maps"
 	"slices"
@@ -37,7 +38,9 @@ func (shardOwners) IsUnsettled(types.UID) bool { return false }
 // Query queries all shards. Messages are encoded and decoded as between processes, except those of the first shard,
 // which is in the leader's process. Some answers are merged early, as by a relay.
 func (w shardOwners) Query(ctx context.Context, query *wire.Query, _ bool) (*wire.Answer, error) {
+	w.checkSentQuery()
 	w.queries++
+	w.sentQuery, w.encodedQuery = query, w.encode(query)
 	var answers []*wire.Answer
 	for i, s := range w.shards {
 		received, answer := &wire.Query{}, &wire.Answer{}
@@ -57,11 +60,23 @@ func (w shardOwners) Query(ctx context.Context, query *wire.Query, _ bool) (*wir
 	return wire.Fold(answers, 1+w.Rand.IntN(5)), nil
 }
 
+// checkSentQuery checks that the previous query is as it was sent: [wire.Gather] can return before it has encoded
+// the query for a slow replica.
+func (w *world) checkSentQuery() {
+	if w.sentQuery != nil && !bytes.Equal(w.encode(w.sentQuery), w.encodedQuery) {
+		w.t.Errorf("seed %d: a query was changed after it was sent: %+v", w.seed, w.sentQuery)
+	}
+}
+
 // transmit encodes a message and decodes it into another.
 func (w *world) transmit(from, to any) {
-	encoded, err := wire.Encode(from)
+	w.must(wire.Decode(w.encode(from), to))
+}
+
+func (w *world) encode(message any) []byte {
+	encoded, err := wire.Encode(message)
 	w.must(err)
-	w.must(wire.Decode(encoded, to))
+	return encoded
 }
 
 // TestShardedOracle is [TestOracle] for a leader whose nodes are divided among shards.

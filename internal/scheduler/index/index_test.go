@@ -262,3 +262,24 @@ func TestNumberOfClassesIsBounded(t *testing.T) {
 		t.Error("the class that was used after each creation was dropped, want it kept")
 	}
 }
+
+// TestCountsInAnswersAreCopies takes the counts of a node in two ways, places a pod on the node, and checks that they
+// have not changed: an answer is encoded after the index may have changed.
+func TestCountsInAnswersAreCopies(t *testing.T) {
+	w := &world{t: t, rand: rand.New(rand.NewPCG(1, 1)), index: New(), states: map[NodeID]State{}}
+	w.set(0, State{})
+	w.index.AddPod(0, 0)
+	class := w.class("prefer")
+	counts := class.NodeCounts(0)
+	summary, err := class.SummarizeEach([]NodeID{0}, nil, func(NodeID) (Verdict, error) { return Verdict{Fits: true}, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.index.AddPod(0, 0)
+	now := w.class("prefer").NodeCounts(0)
+	for name, host := range map[string][]int64{"NodeCounts()": counts.Host, "SummarizeEach()": summary.Groups[0].Host} {
+		if host[0] != 1 || now.Host[0] != 2 {
+			t.Errorf("%s has the count %d, and %d pods are on the node; want 1 and 2", name, host[0], now.Host[0])
+		}
+	}
+}

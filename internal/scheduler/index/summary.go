@@ -1,6 +1,9 @@
 package index
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+	"slices"
+)
 
 // Summary describes the nodes of an index for one class, so that they can be compared with nodes of other
 // indexes. It contains no total scores, because normalization depends on the nodes of all indexes. Its
@@ -168,7 +171,7 @@ func (c *Class) SummarizeEach(nodes []NodeID, nominated []Nominated, verdict fun
 		}
 		g := GroupSummary{Raw: v.Raw, ImageSet: v.ImageSet, Topology: *c.topologyAt(node)}
 		if special := c.special[node]; special != nil {
-			g.Host, g.Extra = special.host, special.extra
+			g.Host, g.Extra = slices.Clone(special.host), special.extra
 		}
 		key := string(g.appendKey(nil))
 		number, known := numbers[key]
@@ -273,7 +276,7 @@ func (c *Class) some(b *bucket, most int) []NodeID {
 func (c *Class) NodeCounts(node NodeID) NodeCounts {
 	s := NodeCounts{Topology: *c.topologyAt(node)}
 	if special := c.special[node]; special != nil {
-		s.Host, s.Extra = special.host, special.extra
+		s.Host, s.Extra = slices.Clone(special.host), special.extra
 	}
 	return s
 }

@@ -262,7 +262,9 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 			return nil, err
 		}
 		query.TermKeys = class.agreement.TermKeys
-		answer, err := l.owners.Query(ctx, query, len(class.Spec.Counters) > 0)
+		// The caller may change its query for the next one while a slow replica is still being sent this one.
+		sent := *query
+		answer, err := l.owners.Query(ctx, &sent, len(class.Spec.Counters) > 0)
 		if err != nil {
 			return nil, err
 		}
