@@ -23,7 +23,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::budget::{Account, Budget, Share};
-use crate::slow_reads::{ConnectionSlots, SlowRead, SlowReads};
+use crate::slow_reads::{ConnectionSlots, SLOW_READ_BYTES, SlowRead, SlowReads};
 use crate::status::Status;
 
 /// Bytes that a connection may hold without counting against the budget. So calls with small
@@ -33,8 +33,6 @@ pub(crate) const UNCOUNTED_BYTES: usize = 64 << 10;
 /// A connection that holds more than this many bytes waits for its client, even if the
 /// budget has more.
 const CONNECTION_BYTES: usize = 64 << 20;
-/// The bytes for which a slow read counts at least while it runs: its result is not known yet.
-pub(crate) const SLOW_READ_BYTES: usize = 4 << 20;
 /// A connection whose slow reads wait with requests of more bytes than this starts no calls.
 const WAITING_BYTES: usize = 32 << 20;
 /// A connection that holds more than this many bytes is closed if its client does not read.

@@ -14,9 +14,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::admission::SLOW_READ_BYTES;
 use crate::budget::Share;
 
+/// The bytes for which a slow read counts at least while it runs: its result is not known yet.
+pub(crate) const SLOW_READ_BYTES: usize = 4 << 20;
 /// How long a slow read may run while others wait.
 const TURN: Duration = Duration::from_millis(100);
 /// Maximum number of reads that wait for another turn. A read that would have to wait beyond
