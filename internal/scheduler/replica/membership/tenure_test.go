@@ -24,9 +24,9 @@ func TestTenureEndsBeforeTheLease(t *testing.T) {
 		check("before the election", false, false)
 		tenure.Renewed(time.Now())
 		check("after the election", true, false)
-		time.Sleep(renewDeadline - 1)
+		time.Sleep(renewDeadline - time.Nanosecond)
 		check("just before the renew deadline", true, false)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		check("at the renew deadline", false, true)
 		// The answer to this renewal arrived late.
 		tenure.Renewed(time.Now().Add(-2 * time.Second))
