@@ -43,7 +43,11 @@ impl Flusher {
 
     fn work(&self, due: &mut Due) -> Result<(), Error> {
         if self.syncs {
-            self.syncer.sync()?;
+            match self.syncer.sync() {
+                // The next sync tries it again. Until then, the applier refuses writes.
+                Err(Error::NoSpace { .. }) => {}
+                synced => synced?,
+            }
         }
         let now = Instant::now();
         if now >= due.prepare

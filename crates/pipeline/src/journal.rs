@@ -130,6 +130,8 @@ impl Journal {
             return Ok(());
         }
         encode(&self.opening, &mut self.payload);
+        self.log.reserve(self.payload.len() as u64)?;
+        self.log.reserve_sync()?;
         self.log.append(&self.payload)?;
         self.log.sync()?;
         self.visible_bound.durable = self.visible_bound.written;
@@ -144,7 +146,11 @@ impl Journal {
         if self.may_lose_published() && last_revision > self.visible_bound.durable {
             self.raise_visible_bound(last_revision)?;
         }
-        self.log.reserve(bytes + EXTRA_BYTES)
+        self.log.reserve(bytes + EXTRA_BYTES)?;
+        match self.modes.contains(WalMode::Fsync) {
+            true => self.log.reserve_sync(),
+            false => Ok(()),
+        }
     }
 
     /// Whether [`Journal::reserve`] with the same arguments waits for the disk.

@@ -449,6 +449,46 @@ fn a_full_disk_refuses_writes_but_renews_leases() {
     assert!(found.contains_key("late"));
 }
 
+/// On a file system with copy-on-write, overwriting `HEAD` needs space. Without it, the store
+/// refuses writes, and accepts them once there is space. It keeps what it acknowledged.
+#[test]
+fn a_head_without_space_refuses_writes_until_there_is_space() {
+    for mode in [WalMode::Fsync, WalMode::Buffered] {
+        let mut test_store = TestStore::new(mode, &[]);
+        test_store.stop();
+        test_store.options.flush_interval = Duration::from_millis(5);
+        test_store.start();
+        let set_free_bytes = |test_store: &TestStore, bytes| {
+            let mut disk = test_store.disk.0.lock().unwrap();
+            (disk.free_bytes, disk.overwrites_need_space) = (bytes, true);
+        };
+        // Enough for copies of blocks, but not for a segment.
+        set_free_bytes(&test_store, Some(1000));
+        let mut acknowledged = 0;
+        let mut put = |test_store: &TestStore| {
+            let result = test_store.put(&format!("key{acknowledged}"), &"x".repeat(50_000));
+            acknowledged += usize::from(result.is_ok());
+            result.map(drop)
+        };
+        while put(&test_store).is_ok() {}
+        // Enough for a segment, but not for the copy of `HEAD` that names it.
+        set_free_bytes(&test_store, Some(1 << 20));
+        let first = put(&test_store);
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(first.is_ok(), mode == WalMode::Buffered, "{mode:?}: {first:?}");
+        let refused = put(&test_store);
+        assert!(matches!(refused, Err(Error::NoSpace)), "{mode:?}: {refused:?}");
+        assert!(test_store.store().status().no_space);
+        set_free_bytes(&test_store, None);
+        put(&test_store).unwrap();
+        assert!(!test_store.store().status().no_space);
+        test_store.kill();
+        test_store.start();
+        let found = test_store.all();
+        assert!((0..acknowledged).all(|n| found.contains_key(&format!("key{n}"))), "{mode:?}");
+    }
+}
+
 /// After a failed fsync or write, no further write is acknowledged, and reads still work.
 /// A restart recovers the acknowledged writes.
 #[test]

@@ -32,11 +32,18 @@ pub(crate) struct Durability {
     unsynced: Mutex<Vec<UnsyncedSegment>>,
     /// Whether a segment got its name after the last sync of the names.
     names_changed: AtomicBool,
+    /// The number of the newest segment, and of the newest one that `HEAD` names.
+    added: AtomicU64,
+    named: AtomicU64,
+    /// Whether the disk had no space to name a segment in `HEAD`.
+    head_lacks_space: AtomicBool,
 }
 
 /// A segment that a sync must include.
 #[derive(Clone)]
 struct UnsyncedSegment {
+    /// Counts the segments of this process.
+    number: u64,
     first: u64,
     bytes: u64,
     file: Arc<dyn LogFile>,
@@ -54,6 +61,9 @@ impl Durability {
             head: Mutex::new(head),
             unsynced: Mutex::default(),
             names_changed: AtomicBool::new(false),
+            added: AtomicU64::new(0),
+            named: AtomicU64::new(0),
+            head_lacks_space: AtomicBool::new(false),
         }
     }
 
@@ -64,10 +74,23 @@ impl Durability {
         self.names_changed.store(true, Ordering::Release);
     }
 
+    /// Whether `HEAD` names the newest segment, or does not exist.
+    pub(crate) fn newest_is_named(&self) -> bool {
+        self.named.load(Ordering::Acquire) == self.added.load(Ordering::Acquire)
+    }
+
+    /// Whether the disk had no space to name a segment in `HEAD`. Some file systems need it to
+    /// overwrite a block. Then no record counts as durable, until a sync succeeds.
+    pub(crate) fn head_lacks_space(&self) -> bool {
+        self.head_lacks_space.load(Ordering::Acquire)
+    }
+
     /// Includes a segment in the syncs that follow.
     pub(crate) fn add_segment(&self, segment: &Segment) {
         let Segment { first, size: bytes, .. } = *segment;
-        self.unsynced().push(UnsyncedSegment { first, bytes, file: segment.file.clone() });
+        let number = self.added.fetch_add(1, Ordering::AcqRel) + 1;
+        let file = segment.file.clone();
+        self.unsynced().push(UnsyncedSegment { number, first, bytes, file });
     }
 
     /// Sets the newest record that was passed to the operating system.
@@ -93,7 +116,8 @@ impl Durability {
         Error::io(action, &self.directory)(cause)
     }
 
-    /// Makes all written records durable.
+    /// Makes all written records durable. After [`Error::NoSpace`] the log can still be used, and
+    /// the records count as durable after the next sync that succeeds.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         let mut head = self.head();
         if self.is_poisoned() {
@@ -127,12 +151,20 @@ impl Durability {
         newest: &UnsyncedSegment,
         durable: u64,
     ) -> Result<(), Error> {
-        let UnsyncedSegment { first, bytes, .. } = *newest;
-        if !head.exists() || (head.get().first, head.get().bytes) == (first, bytes) {
-            return Ok(());
+        let UnsyncedSegment { number, first, bytes, .. } = *newest;
+        if head.exists() && (head.get().first, head.get().bytes) != (first, bytes) {
+            let written = head.write(Head { first, bytes, durable });
+            let no_space = written.as_ref().is_err_and(is_disk_full);
+            self.head_lacks_space.store(no_space, Ordering::Release);
+            if no_space {
+                // No harm is done: the other slot is intact, and the next attempt overwrites
+                // this one.
+                return Err(Error::NoSpace { path: self.directory.clone() });
+            }
+            written.map_err(|cause| self.poison("write HEAD in", cause))?;
         }
-        let written = head.write(Head { first, bytes, durable });
-        written.map_err(|cause| self.poison("write HEAD in", cause))
+        self.named.store(number, Ordering::Release);
+        Ok(())
     }
 
     /// Makes `HEAD` state the newest durable record.
@@ -145,7 +177,8 @@ impl Durability {
         self.write_head(|file| file.write_both(Head { durable: self.durable(), ..file.get() }))
     }
 
-    /// Writes `HEAD` with `write`. A full disk is no failure: `HEAD` then stays behind.
+    /// Writes `HEAD` with `write`. A full disk is no failure: `HEAD` then stays behind. (Some
+    /// file systems need space to overwrite a block.)
     fn write_head(&self, write: impl FnOnce(&mut HeadFile) -> io::Result<()>) -> Result<(), Error> {
         let mut file = self.head();
         if self.is_poisoned() {
@@ -155,7 +188,6 @@ impl Durability {
             return Ok(());
         }
         match write(&mut file) {
-            // Some file systems need space to overwrite a block.
             Err(cause) if is_disk_full(&cause) => Ok(()),
             written => written.map_err(|cause| self.poison("write HEAD in", cause)),
         }
@@ -213,7 +245,7 @@ pub struct Syncer(pub(crate) Arc<Durability>);
 
 impl Syncer {
     /// Makes all records durable that were appended before the call. Does nothing if they
-    /// already are.
+    /// already are. Call it again after [`Error::NoSpace`].
     pub fn sync(&self) -> Result<(), Error> {
         if self.0.durable() == self.0.written.load(Ordering::Acquire) {
             return Ok(());

@@ -9,7 +9,8 @@
 //! slot:  magic (6) · format u16 · generation u64 · first u64 · bytes u64 · durable u64 · crc32c u32
 //! ```
 //! The file has two slots. A write goes to the slot with the older generation, in place. So
-//! it needs no space on a full disk, and if it is interrupted, the other slot is intact.
+//! it needs no space on a full disk (unless the file system copies each changed block), and if
+//! it is interrupted or fails for lack of space, the other slot is intact.
 //! [`HeadFile::write_both`] writes both slots: then a damaged slot loses nothing.
 //!
 //! In format 1, `HEAD` was one line of text with the newest segment only, and was replaced

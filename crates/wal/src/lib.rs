@@ -19,7 +19,9 @@
 //! - **Fail-stop.** After a failed write or fsync the log accepts no more writes
 //!   ([`Error::Poisoned`]), because the kernel may have dropped the data and would report
 //!   success on the next attempt. A full disk is not such a failure: space is reserved
-//!   before it is needed ([`Log::reserve`]).
+//!   before it is needed ([`Log::reserve`], [`Log::reserve_sync`]). On a file system that
+//!   copies each changed block, space cannot be reserved for a record in a block that is
+//!   partly written already. So there a record may fail on a full disk.
 //! - **No trust in the page cache.** After a failed fsync, the page cache may contain
 //!   records that are not on the disk. Opening writes again what no record proves to be
 //!   durable, so a recovered record does not disappear later.

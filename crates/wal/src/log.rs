@@ -89,16 +89,28 @@ impl Log {
     }
 
     /// Reserves space on the disk: appending a payload of up to `bytes` bytes then cannot
-    /// fail with [`Error::NoSpace`].
+    /// fail with [`Error::NoSpace`]. Fails as long as the disk has no space for `HEAD`.
     pub fn reserve(&mut self, bytes: u64) -> Result<(), Error> {
         self.check_not_poisoned()?;
         if !self.head_exists {
             self.durability.create_head().map_err(|cause| self.create_error(cause))?;
             self.head_exists = true;
         }
+        if self.durability.head_lacks_space() {
+            self.durability.sync()?;
+        }
         match self.fits(needed(bytes)) {
             true => Ok(()),
             false => self.create_segment(needed(bytes)),
+        }
+    }
+
+    /// Ensures that the sync of the next records needs no space on the disk: `HEAD` then names
+    /// the current segment. Waits for the disk if the segment is new.
+    pub fn reserve_sync(&mut self) -> Result<(), Error> {
+        match self.durability.newest_is_named() {
+            true => Ok(()),
+            false => self.durability.sync(),
         }
     }
 
@@ -107,7 +119,9 @@ impl Log {
         let needed = needed(bytes);
         let prepared =
             || !self.replaces_segment() && self.files.is_prepared(HEADER_BYTES as u64 + needed);
-        !self.head_exists || !(self.fits(needed) || prepared())
+        !self.head_exists
+            || self.durability.head_lacks_space()
+            || !(self.fits(needed) || prepared())
     }
 
     /// Whether the current segment has space for `needed` bytes.
@@ -223,7 +237,8 @@ impl Log {
         Ok(())
     }
 
-    /// Makes all appended records durable.
+    /// Makes all appended records durable. After [`Error::NoSpace`], which
+    /// [`Log::reserve_sync`] prevents, the caller may call it again.
     pub fn sync(&mut self) -> Result<(), Error> {
         self.durability.sync()
     }

@@ -522,6 +522,59 @@ fn a_full_disk_refuses_appends_until_there_is_space() {
     assert_eq!(open(&disk).unwrap().1, appended);
 }
 
+/// If blocks are copied on write, `HEAD` may have no space to name a new segment. Then the log
+/// accepts no more records, until there is space. What was appended stays.
+#[test]
+fn a_head_without_space_refuses_appends_until_there_is_space() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, &[1; 300]).unwrap();
+    log.sync().unwrap();
+    set_free_bytes(&disk, Some(512));
+    append(&mut log, &[2; 300]).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(log.sync(), Err(Error::NoSpace { .. })));
+        assert!(matches!(log.syncer().sync(), Err(Error::NoSpace { .. })));
+        assert_eq!(log.durable(), 1, "HEAD does not name the segment of record 2");
+        assert!(log.reserve_waits(1), "the log tries again to write HEAD");
+        assert!(matches!(append(&mut log, &[3; 10]), Err(Error::NoSpace { .. })));
+    }
+    assert!(!log.is_poisoned());
+    set_free_bytes(&disk, None);
+    append(&mut log, &[3; 10]).unwrap();
+    assert!(!log.reserve_waits(1));
+    log.sync().unwrap();
+    assert_eq!(log.durable(), 3);
+    drop(log);
+    disk.cut_power(|| false);
+    assert_eq!(open(&disk).unwrap().1, [vec![1; 300], vec![2; 300], vec![3; 10]]);
+}
+
+/// After [`Log::reserve_sync`], the sync of the next record needs no space.
+#[test]
+fn a_sync_after_its_reservation_needs_no_space() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, &[1; 300]).unwrap();
+    log.sync().unwrap();
+    set_free_bytes(&disk, Some(512));
+    log.reserve(300).unwrap();
+    assert!(matches!(log.reserve_sync(), Err(Error::NoSpace { .. })));
+    set_free_bytes(&disk, None);
+    log.reserve(300).unwrap();
+    log.reserve_sync().unwrap();
+    log.append(&[2; 300]).unwrap();
+    set_free_bytes(&disk, Some(0));
+    log.sync().unwrap();
+    assert_eq!(log.durable(), 2);
+}
+
+/// Sets the space of a disk that copies blocks on write.
+fn set_free_bytes(disk: &Disk, bytes: Option<u64>) {
+    let mut state = disk.0.lock().unwrap();
+    (state.free_bytes, state.overwrites_need_space) = (bytes, true);
+}
+
 #[test]
 fn a_record_that_the_visitor_refuses_is_reported_with_its_offset() {
     let disk = Disk::default();

@@ -8,6 +8,10 @@
 //! marks their blocks as clean. The next fsync succeeds without writing them, and they are
 //! lost when the page cache drops them ([`Disk::drop_page_cache`]) or the power is cut.
 //!
+//! With `overwrites_need_space`, the disk has a file system with copy-on-write: a write to a
+//! block that is on the disk already needs space for a copy. The first write to an allocated
+//! block needs none.
+//!
 //! The names of created and renamed files are durable after `sync_names`. A power cut undoes
 //! any number of the changes since then, the newest first.
 
@@ -49,6 +53,16 @@ impl File {
         self.dirty.extend((offset..offset + bytes.len()).map(|at| at / BLOCK_BYTES));
     }
 
+    /// Returns the size of the blocks that a write copies if blocks are copied on write.
+    fn copied_bytes(&self, len: usize, offset: usize) -> u64 {
+        let is_written = |block: &usize| {
+            let content = self.durable.iter().skip(block * BLOCK_BYTES).take(BLOCK_BYTES);
+            !self.dirty.contains(block) && content.into_iter().any(|byte| *byte != 0)
+        };
+        let blocks = offset / BLOCK_BYTES..(offset + len).div_ceil(BLOCK_BYTES);
+        (blocks.filter(is_written).count() * BLOCK_BYTES) as u64
+    }
+
     /// Writes the dirty blocks for which `keep` returns true to the disk. All blocks are
     /// clean afterwards.
     fn write_back(&mut self, mut keep: impl FnMut() -> bool) {
@@ -79,6 +93,8 @@ pub struct DiskState {
     created: u64,
     /// Space for new files; `None` for no limit.
     pub free_bytes: Option<u64>,
+    /// Whether a write to a block that is on the disk needs free space for a copy.
+    pub overwrites_need_space: bool,
     /// Makes the next write fail after it has written this many bytes.
     pub fail_next_write_after: Option<usize>,
     pub fail_next_sync: bool,
@@ -119,6 +135,14 @@ impl DiskState {
         for file in self.files.values_mut() {
             file.write_back(&mut keep);
             file.current = file.durable.clone();
+        }
+    }
+
+    /// Fails if copies of `bytes` bytes need more space than there is.
+    fn require_space_for_copies(&self, bytes: u64) -> io::Result<()> {
+        match self.overwrites_need_space && self.free_bytes.is_some_and(|free| free < bytes) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
         }
     }
 
@@ -319,6 +343,8 @@ impl LogFile for DiskFile {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let short = self.0.0.lock().unwrap().fail_next_write_after.take();
         let len = short.unwrap_or(bytes.len()).min(bytes.len());
+        let copied = self.with_file(|file| file.copied_bytes(len, offset as usize));
+        self.0.0.lock().unwrap().require_space_for_copies(copied)?;
         self.with_file(|file| file.write(&bytes[..len], offset as usize));
         if short.is_some() { Err(io::Error::other("injected")) } else { Ok(()) }
     }
