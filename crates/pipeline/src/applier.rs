@@ -213,7 +213,7 @@ impl Applier {
         if no_space {
             // The log does not grow any more, but a snapshot that has failed may succeed now,
             // and free a part of the log.
-            snapshot_trigger.log_grew(&self.shared, 0, journal);
+            snapshot_trigger.start_if_due(&self.shared, journal);
         }
         reserved.map_err(|error| match error {
             files::Error::NoSpace { .. } => Error::NoSpace,
@@ -271,8 +271,8 @@ impl Applier {
         // Space is reserved. If the disk is full all the same, the reservation was too small,
         // which is a bug. The store is already changed, so no later command may be applied:
         // this error stops all writes, as a failed write does.
-        let bytes = journal.write()?;
-        snapshot_trigger.log_grew(&self.shared, bytes, journal);
+        journal.write()?;
+        snapshot_trigger.start_if_due(&self.shared, journal);
         journal.shrink_buffer(BATCH_BYTES);
         Ok(())
     }
@@ -328,20 +328,24 @@ impl Applier {
     }
 
     /// Writes the log records that were postponed until the store is idle: see
-    /// [`Journal::on_idle`].
+    /// [`Journal::on_idle`]. Starts a snapshot if one is due.
     pub(crate) fn on_idle(&mut self) {
         if self.shared.failure.get().is_some() {
             return;
         }
         let position = self.position();
-        let Some(disk) = &mut self.disk else { return };
-        match disk.journal.on_idle(position) {
+        let Some(Disk { journal, snapshot_trigger, .. }) = &mut self.disk else { return };
+        match journal.on_idle(position) {
             // These effects are optional. Without space, they are omitted.
             Ok(()) | Err(files::Error::NoSpace { .. }) => {}
             // Report the failure now. The next write may be far away.
-            Err(error) if disk.journal.has_failed() => drop(self.shared.fail(&error)),
+            Err(error) if journal.has_failed() => {
+                self.shared.fail(&error);
+                return;
+            }
             Err(error) => tracing::warn!(%error, "could not append to the log of the idle store"),
         }
+        snapshot_trigger.start_if_due(&self.shared, journal);
     }
 
     /// Marks a clean shutdown in the log and syncs it.

@@ -49,6 +49,8 @@ pub(crate) struct Journal {
     payload: Vec<u8>,
     /// Whether the log must be synced after this record.
     sync: bool,
+    /// The part of [`Log::appended_bytes`] that [`Journal::take_growth`] has returned.
+    counted_bytes: u64,
 }
 
 /// The visible-revision bound: no revision above it may be published.
@@ -120,6 +122,7 @@ impl Journal {
             clock_ms: store.clock_ms(),
             payload: Vec::new(),
             sync: false,
+            counted_bytes: 0,
         }
     }
 
@@ -227,14 +230,17 @@ impl Journal {
         }
     }
 
-    /// Writes the prepared effects and syncs if required. Returns the size of the effects
-    /// in bytes. After [`Error::NoSpace`], the caller may call it again.
-    pub(crate) fn write(&mut self) -> Result<usize, Error> {
+    /// Writes the prepared effects and syncs if required. Fails with
+    /// [`Error::NoSpace`] only if the space was not reserved.
+    pub(crate) fn write(&mut self) -> Result<(), Error> {
         self.log.append(&self.payload)?;
-        if self.sync {
-            self.log.sync()?;
-        }
-        Ok(self.payload.len())
+        if self.sync { self.log.sync() } else { Ok(()) }
+    }
+
+    /// Returns by how many bytes the log has grown since the last call.
+    pub(crate) fn take_growth(&mut self) -> u64 {
+        let appended = self.log.appended_bytes();
+        appended - std::mem::replace(&mut self.counted_bytes, appended)
     }
 
     /// Frees the memory that a large batch used beyond `bytes` bytes.

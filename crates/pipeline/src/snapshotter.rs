@@ -88,18 +88,19 @@ pub(crate) fn snapshotter(
 }
 
 impl SnapshotTrigger {
-    /// Adds `bytes` to the growth of the log, and starts a snapshot if the log has grown
-    /// enough, or if the last one has failed some time ago. Call it after a round has been
-    /// logged and before the next one is applied: the store then contains exactly the
-    /// changes of the log.
-    pub(crate) fn log_grew(&mut self, shared: &Arc<SharedStore>, bytes: usize, journal: &Journal) {
-        self.grown_bytes += bytes as u64;
+    /// Starts a snapshot if the log has grown enough, or if the last one has failed some time
+    /// ago. Call it after a round or a record of the idle store has been logged, and before the
+    /// next round is applied: the store then contains exactly the changes of the log.
+    pub(crate) fn start_if_due(&mut self, shared: &Arc<SharedStore>, journal: &mut Journal) {
+        self.grown_bytes += journal.take_growth();
         let required = self.min_growth_bytes.max(self.progress.bytes.load(Ordering::Relaxed));
         let is_due = self.grown_bytes >= required || self.progress.retry.is_due(Instant::now);
         if !is_due || self.progress.busy.swap(true, Ordering::AcqRel) {
             return;
         }
         self.grown_bytes = 0;
+        // A covered record may contain a later store time than the last round.
+        shared.store.write().tick(shared.clock.time_ms(Instant::now()));
         let store = shared.store.read();
         let mut effects = journal.snapshot_header();
         let cursor = SnapshotCursor::new(&store, &mut effects);

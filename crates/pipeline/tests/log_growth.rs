@@ -17,9 +17,14 @@ const LIMIT: u64 = 4 << 20;
 const VALUE_BYTES: usize = 100_000;
 
 fn open(dir: &Path) -> Pipeline {
+    open_with_limit(dir, LIMIT)
+}
+
+fn open_with_limit(dir: &Path, snapshot_log_bytes: u64) -> Pipeline {
     let options = PipelineOptions {
         data_dir: dir.to_owned(),
-        snapshot_log_bytes: LIMIT,
+        snapshot_log_bytes,
+        boot_id: b"boot".to_vec(),
         ..PipelineOptions::default()
     };
     Pipeline::open(&options, IDENTITY).unwrap()
@@ -113,4 +118,34 @@ fn a_restart_does_not_repeat_a_snapshot() {
     std::thread::sleep(Duration::from_millis(300));
     drop(pipeline);
     assert_eq!(snapshots(dir.path()), before, "the log has grown by less than the last snapshot");
+}
+
+/// An idle store with leases writes to its log every five seconds. These records count, so the
+/// log of an idle store does not grow without limit. The snapshot has the time of these records.
+#[test]
+fn an_idle_store_takes_snapshots() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipeline = open(dir.path());
+    let grant = Command::LeaseGrant { id: 1, ttl_seconds: 1000 };
+    block_on(pipeline.propose(grant, 0)).unwrap();
+    drop(pipeline);
+    let segments = pipeline::check(dir.path(), None, b"boot").unwrap().log.segments;
+    let bytes: u64 = segments.iter().map(|segment| segment.bytes).sum();
+    // More than the next process writes when it starts.
+    let pipeline = open_with_limit(dir.path(), bytes + 60);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(snapshots(dir.path()).is_empty(), "the start alone has led to a snapshot");
+    wait_for_snapshot(dir.path());
+    // Simulates a kill.
+    let copy = tempfile::tempdir().unwrap();
+    for name in ["", "wal", "snap"] {
+        fs::create_dir_all(copy.path().join(name)).unwrap();
+        let entries = fs::read_dir(dir.path().join(name)).unwrap().map(|entry| entry.unwrap());
+        for file in entries.filter(|entry| entry.file_type().unwrap().is_file()) {
+            fs::copy(file.path(), copy.path().join(name).join(file.file_name())).unwrap();
+        }
+    }
+    let (left, _) = pipeline.lease_time_to_live(1).unwrap();
+    let (recovered, _) = open(copy.path()).lease_time_to_live(1).unwrap();
+    assert!(recovered <= left + 1, "{recovered} s of the TTL after a kill, {left} s before");
 }

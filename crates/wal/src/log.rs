@@ -49,6 +49,8 @@ pub struct Log {
     /// The newest record that a later record proves to be durable. An empty record needs
     /// no proof, so it counts as proven.
     proven_durable: u64,
+    /// Total size of the records that this process has appended, in bytes.
+    appended_bytes: u64,
     buffer: Vec<u8>,
     durability: Arc<Durability>,
 }
@@ -82,6 +84,7 @@ impl Log {
             head_exists,
             next: end.next,
             proven_durable: 0,
+            appended_bytes: 0,
             buffer: Vec::new(),
             durability,
         };
@@ -231,6 +234,7 @@ impl Log {
             return Err(self.durability.poison("write to", cause));
         }
         segment.position += bytes.len() as u64;
+        self.appended_bytes += bytes.len() as u64;
         if segment.position > segment.size / 2 {
             self.files.request();
         }
@@ -252,6 +256,11 @@ impl Log {
     /// Returns the sequence of the newest record; 0 if no record was ever appended.
     pub fn last(&self) -> u64 {
         self.next - 1
+    }
+
+    /// Returns the total size of the records that this process has appended, in bytes.
+    pub fn appended_bytes(&self) -> u64 {
+        self.appended_bytes
     }
 
     /// Returns the sequence of the newest record that is known to be durable.
