@@ -14,7 +14,7 @@ use data_dir::{DataDir, unused_damaged_name};
 use files::Error;
 use mvcc::{Effect, LogDurability, Store};
 use snapshot::{Generation, Snapshots};
-use wal::OsMedium;
+use wal::{LogRecords, OsMedium};
 
 use crate::continuity::LOST_LOG_MARGIN;
 use crate::directory_check::check;
@@ -175,9 +175,9 @@ fn is_complete(
     let mut builder = StoreBuilder::default();
     let loaded = snapshots.load(before, |chunk| builder.add(chunk));
     let medium = OsMedium::inspect(dir.log_dir());
-    let next = wal::read_records(&medium, before.covered, |payload| builder.add(payload));
-    match loaded.and(next) {
-        Ok(next) => Ok(next > covered),
+    let records = wal::read_records(&medium, before.covered, |payload| builder.add(payload));
+    match loaded.and(records) {
+        Ok(records) => Ok(records.next > covered),
         Err(error) if error.is_newer() => Err(error),
         Err(_) => Ok(false),
     }
@@ -201,9 +201,16 @@ fn add_log(
         Err(error @ Error::Corrupt { .. }) => {
             damage.push(format!("{}: the log after this offset is lost", describe(&error)));
         }
-        next => {
-            last = next? - 1;
-            require_head(&medium, covered, damage)?;
+        records => {
+            let LogRecords { next, covered_damage } = records?;
+            last = next - 1;
+            match covered_damage {
+                Some(error) => damage.push(format!(
+                    "{}: the snapshot covers it, and the log after it is kept",
+                    describe(&error)
+                )),
+                None => require_head(&medium, covered, damage)?,
+            }
         }
     }
     Ok(last.max(wal::salvage(&medium, |payload| builder.add_revisions(payload))?))

@@ -294,6 +294,37 @@ fn a_repair_without_the_end_of_the_log_keeps_the_rest() {
     }
 }
 
+/// If the snapshot covers a damaged record, a repair keeps the log after it.
+#[test]
+fn a_repair_keeps_the_log_after_damage_that_the_snapshot_covers() {
+    let (dir, written, segment) = loop {
+        let (dir, written, _) = create_directory();
+        let number = |path: &PathBuf| path.file_stem()?.to_str()?.parse::<u64>().ok();
+        let of = |extension| {
+            let mut paths = files(dir.path());
+            paths.retain(|path| ends_with(path, extension));
+            paths
+        };
+        let covered = of("snap").iter().filter_map(number).max().unwrap();
+        let mut segments = of("wal");
+        // Otherwise no segment contains both covered records and later ones.
+        if segments.iter().all(|path| number(path) != Some(covered + 1)) {
+            segments.retain(|path| number(path) <= Some(covered));
+            break (dir, written, segments.pop().unwrap());
+        }
+    };
+    // In the first record of the segment.
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    assert!(is_damage(open(dir.path())));
+    let plan = Repair::plan(dir.path(), None, BOOT).unwrap().unwrap();
+    let [damage] = &plan.damage[..] else { panic!("{:?}", plan.damage) };
+    assert!(damage.ends_with("the snapshot covers it, and the log after it is kept"), "{damage}");
+    plan.carry_out().unwrap();
+    assert_eq!(content(&open(dir.path()).unwrap()), written);
+}
+
 /// A repair renames the damaged files, and does not change their content.
 #[test]
 fn a_repair_keeps_the_damaged_files() {

@@ -60,14 +60,3 @@ pub fn check(
     let failed_before = durability::failed_before(medium)?;
     Ok(LogReport { segments, next, unfinished_write, failed_before })
 }
-
-/// Passes the payload of each record after `covered` to `visit`, in order, for a repair.
-/// Unlike [`check`], it does not require what `HEAD` states, so it also reads a log whose
-/// `HEAD` is damaged, or whose end is missing. Returns the sequence of the next record.
-pub fn read_records(
-    medium: &dyn Medium,
-    covered: u64,
-    mut visit: impl FnMut(&[u8]) -> Result<(), PayloadError>,
-) -> Result<u64, Error> {
-    Ok(scan::scan_without_head(medium, covered, &mut visit)?.next)
-}

@@ -42,6 +42,7 @@
 //! | `durability` | which records are written and durable; whether the log has failed |
 //! | `log` | appending, reserving space, trimming |
 //! | `check` | reports the content of a log, for `mem_etcd check` |
+//! | `after_damage` | reads the log after damage that the snapshot covers, for `mem_etcd repair` |
 //! | `salvage` | finds the intact records of a damaged log, for `mem_etcd repair` |
 //!
 //! `docs/store-format.md` describes the files byte by byte.
@@ -52,6 +53,7 @@
 
 #![warn(missing_docs)]
 
+mod after_damage;
 mod check;
 mod covered;
 mod durability;
@@ -64,7 +66,8 @@ mod salvage;
 mod scan;
 mod segment;
 
-pub use check::{LogReport, SegmentReport, check, read_records};
+pub use after_damage::{LogRecords, read_records};
+pub use check::{LogReport, SegmentReport, check};
 pub use covered::{AllowedLoss, Covered};
 pub use durability::Syncer;
 pub use files::{Error, PayloadError};

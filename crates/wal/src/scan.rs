@@ -39,7 +39,7 @@ pub(crate) struct ScannedLog {
     /// Total size of the records that the snapshot does not cover, in bytes.
     pub(crate) uncovered_bytes: u64,
     /// The newest record that another record or `HEAD` proves to be durable.
-    proven: u64,
+    pub(crate) proven: u64,
     /// Where the log ends with an unfinished write.
     pub(crate) unfinished_write: Option<UnfinishedWrite>,
     /// The segments with records, in order.
@@ -119,13 +119,25 @@ fn scan_segments(
     let next = segments.first().map_or(covered + 1, |first| (*first).min(covered + 1));
     let proven = head.head.durable;
     let mut log = ScannedLog { next, head, proven, ..ScannedLog::default() };
+    scan_rest(medium, &segments, covered, &mut log, visit)?;
+    Ok(log)
+}
+
+/// Reads `segments` up to the end of the log, unless `log` has ended already.
+pub(crate) fn scan_rest(
+    medium: &dyn Medium,
+    segments: &[u64],
+    covered: u64,
+    log: &mut ScannedLog,
+    visit: Visit<'_>,
+) -> Result<(), Error> {
     for index in 0..segments.len() {
-        scan_segment(medium, &segments[index..], covered, &mut log, visit)?;
         if log.unfinished_write.is_some() {
             break;
         }
+        scan_segment(medium, &segments[index..], covered, log, visit)?;
     }
-    Ok(log)
+    Ok(())
 }
 
 /// Reads the first of `segments`. Sets `log.unfinished_write` if the log ends there with
@@ -153,22 +165,35 @@ fn scan_segment(
         return Ok(());
     };
     let records_before = log.records;
-    let end = read_records(&content, salt, &path, covered, log, visit)?;
-    let garbage_bytes = content[end..].iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
-    if garbage_bytes > 0 {
-        let damage = Damage { path: &path, offset: end as u64 };
-        refuse_if_durable(medium, segments, log, damage)?;
-        log.segments_after_end = segments[1..].to_vec();
-        log.unfinished_write = Some(UnfinishedWrite { file: path.clone(), offset: end as u64 });
-    }
+    let end = read_records((&content, HEADER_BYTES), salt, &path, covered, log, visit)?;
+    let garbage_bytes = judge_end(medium, segments, (&content, end), &path, log)?;
     let (position, size) = (end as u64, content.len() as u64);
     let segment = Segment { first, format, salt, file, position, size };
     let records = log.records - records_before;
     let unproven = content[unproven_offset(&content, first, log.proven, end)..end].to_vec();
-    let garbage_bytes = garbage_bytes as u64;
     log.segments.push(ScannedSegment { segment, path, records, unproven, garbage_bytes });
     log.forget_proven();
     Ok(())
+}
+
+/// Returns the number of bytes after `end`, where the records of the first of `segments` end,
+/// up to the last one that is not zero. If there is one, the log ends with an unfinished
+/// write, or is refused.
+pub(crate) fn judge_end(
+    medium: &dyn Medium,
+    segments: &[u64],
+    (content, end): (&[u8], usize),
+    path: &Path,
+    log: &mut ScannedLog,
+) -> Result<u64, Error> {
+    let garbage_bytes = content[end..].iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+    if garbage_bytes > 0 {
+        let damage = Damage { path, offset: end as u64 };
+        refuse_if_durable(medium, segments, log, damage)?;
+        log.segments_after_end = segments[1..].to_vec();
+        log.unfinished_write = Some(UnfinishedWrite { file: path.into(), offset: end as u64 });
+    }
+    Ok(garbage_bytes as u64)
 }
 
 impl ScannedLog {
@@ -275,17 +300,17 @@ fn read_header(
     }
 }
 
-/// Visits the intact records of a segment up to the first missing or damaged one. Returns
-/// the offset at which they end.
-fn read_records(
-    content: &[u8],
+/// Visits the intact records of a segment from offset `start` up to the first missing or
+/// damaged one. Returns the offset at which they end.
+pub(crate) fn read_records(
+    (content, start): (&[u8], usize),
     salt: u32,
     path: &Path,
     covered: u64,
     log: &mut ScannedLog,
     visit: Visit<'_>,
 ) -> Result<usize, Error> {
-    let mut offset = HEADER_BYTES;
+    let mut offset = start;
     while let Some(record) = framing::decode_record(salt, &content[offset..]) {
         if record.sequence != log.next {
             break;
