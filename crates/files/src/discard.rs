@@ -18,22 +18,31 @@ const STEP_BYTES: u64 = 2 << 20;
 const PAUSE: Duration = Duration::from_micros(500);
 
 /// Removes the file at `path` in steps. After a crash, the file is either unchanged or
-/// has a name that [`remove_discarded`] recognizes.
+/// has a name that [`remove_discarded`] recognizes. If the steps are not possible, it removes
+/// the file at once: this delays other threads, but on a full disk its space is needed.
 pub fn discard(path: &Path) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(DISCARDED_EXTENSION);
     let discarded = Path::new(&name);
-    fs::rename(path, discarded)?;
-    let file = OpenOptions::new().write(true).open(discarded)?;
+    if fs::rename(path, discarded).is_err() {
+        // A rename may need space in the directory.
+        return fs::remove_file(path);
+    }
+    // If this fails, the file is only larger when it is removed.
+    let _ = truncate_in_steps(discarded);
+    fs::remove_file(discarded)
+}
+
+fn truncate_in_steps(path: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
     let mut len = file.metadata()?.len();
     while len > STEP_BYTES {
         len -= STEP_BYTES;
         file.set_len(len)?;
         std::thread::sleep(PAUSE);
     }
-    drop(file);
-    fs::remove_file(discarded)
+    Ok(())
 }
 
 /// Removes the files in `directory` whose removal was interrupted by a crash.
@@ -50,6 +59,24 @@ pub fn remove_discarded(directory: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// If a step fails, the file is removed all the same: a full disk needs its space.
+    #[test]
+    fn removes_the_file_if_a_step_fails() {
+        // It cannot be renamed, because a directory has the new name.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.snap.unfinished");
+        fs::write(&path, "content").unwrap();
+        fs::create_dir(dir.path().join("1.snap.unfinished.discarded")).unwrap();
+        discard(&path).unwrap();
+        assert!(!path.exists());
+        // It cannot be opened for writing.
+        let path = dir.path().join("2.snap.unfinished");
+        std::os::unix::fs::symlink("missing", &path).unwrap();
+        discard(&path).unwrap();
+        let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["1.snap.unfinished.discarded"]);
+    }
 
     #[test]
     fn removes_the_file_and_no_other() {
