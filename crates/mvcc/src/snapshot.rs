@@ -9,6 +9,7 @@
 use etcdpb::{Key, Record};
 
 use crate::effect::{Effect, Effects};
+use crate::lease::LeaseCursor;
 use crate::span::Span;
 use crate::store::Store;
 
@@ -29,6 +30,8 @@ pub struct SnapshotCursor {
 
 /// What the next step appends.
 enum Stage {
+    /// Leases, and at their end the `alarms`.
+    Leases { cursor: LeaseCursor, alarms: Effects },
     /// Pairs from before the compacted revision, after this key.
     Base { after: Option<Key> },
     /// Events from this revision on.
@@ -38,27 +41,29 @@ enum Stage {
 }
 
 impl SnapshotCursor {
-    /// Starts a snapshot at the current revision, and appends its first effects.
+    /// Starts a snapshot at the current revision, and appends its first effect.
     pub fn new(store: &Store, effects: &mut Effects) -> Self {
         SnapshotCursor::at_revision(store, store.revision, effects)
     }
 
     /// Starts a snapshot with the keys at `revision`, which must not be before the
     /// compacted revision. Leases and alarms have their current state. Appends its first
-    /// effects.
+    /// effect.
     pub fn at_revision(store: &Store, revision: i64, effects: &mut Effects) -> Self {
         let compacted = store.compacted;
         debug_assert!(compacted <= revision);
         effects.push(Effect::Clock { ms: store.clock_ms });
-        effects.extend(store.leases.iter().map(|(id, lease)| Effect::LeaseGranted {
-            id,
-            ttl_seconds: lease.ttl_seconds,
-            at_ms: Some(lease.ttl_start_ms),
-        }));
-        effects.extend(store.alarms().map(|alarm| Effect::Alarm { alarm, raised: true }));
-        effects.push(Effect::Compacted { revision: compacted });
-        let stage = Stage::Base { after: None };
+        let raised = |alarm| Effect::Alarm { alarm, raised: true };
+        let alarms = store.alarms().map(raised).collect();
+        let cursor = LeaseCursor::new(&store.leases, store.clock_ms);
+        let stage = Stage::Leases { cursor, alarms };
         SnapshotCursor { stage, span: Span::new(&[], &[0]), compacted, revision }
+    }
+
+    /// Whether the next step appends leases. Until it does not, the leases that are revoked
+    /// occupy memory.
+    pub fn reads_leases(&self) -> bool {
+        matches!(self.stage, Stage::Leases { .. })
     }
 
     /// Returns the first revision whose history the snapshot still needs.
@@ -66,11 +71,18 @@ impl SnapshotCursor {
         self.compacted
     }
 
-    /// Appends the effects of about `max_entries` keys or events, or fewer if they are large:
+    /// Appends the effects of about `max_entries` leases, keys or events, or fewer if they are large:
     /// about 1 MiB. The events of one revision are never split. Returns false if the snapshot
     /// was already complete.
     pub fn step(&mut self, store: &Store, max_entries: usize, effects: &mut Effects) -> bool {
         match &mut self.stage {
+            Stage::Leases { cursor, alarms } => {
+                if !cursor.step(&store.leases, max_entries, effects) {
+                    effects.append(alarms);
+                    effects.push(Effect::Compacted { revision: self.compacted });
+                    self.stage = Stage::Base { after: None };
+                }
+            }
             Stage::Base { after } => {
                 let last = push_base(
                     store,
@@ -190,5 +202,45 @@ mod tests {
             assert!(largest < 2 << 20, "a step of {largest} bytes");
             assert!((22..=24).contains(&effects), "{effects} effects");
         }
+    }
+    fn store_with_leases(count: i64) -> Store {
+        let mut store = Store::default();
+        (1..=count).for_each(|id| grant(&mut store, id));
+        store
+    }
+
+    fn grant(store: &mut Store, id: i64) {
+        store.replay(Effect::LeaseGranted { id, ttl_seconds: 10, at_ms: Some(id) }).unwrap();
+    }
+
+    /// A snapshot reads leases in steps, and contains those of its start, whatever happens to
+    /// them meanwhile.
+    #[test]
+    fn leases_are_read_in_steps() {
+        let mut store = store_with_leases(100);
+        for id in [7, 90] {
+            store.replay(Effect::LeaseRevoked { id }).unwrap();
+        }
+        let mut effects = Effects::new();
+        let mut cursor = SnapshotCursor::new(&store, &mut effects);
+        let mut changes = (1..=100).rev().chain(101..200);
+        loop {
+            let before = effects.len();
+            if !cursor.step(&store, 10, &mut effects) {
+                break;
+            }
+            assert!(effects.len() - before <= 12, "{} effects", effects.len() - before);
+            for id in changes.by_ref().take(8) {
+                store.replay(Effect::LeaseRevoked { id }).unwrap();
+                store.replay(Effect::LeaseGranted { id, ttl_seconds: 99, at_ms: None }).unwrap();
+            }
+        }
+        assert!(changes.next().is_none_or(|id| id > 100), "every lease has changed");
+        let mut restored = Store::default();
+        effects.into_iter().for_each(|effect| restored.replay(effect).unwrap());
+        let found: Vec<_> =
+            restored.leases().map(|(id, l)| (id, l.ttl_seconds, l.ttl_start_ms)).collect();
+        let ids = (1..=100).filter(|id| ![7, 90].contains(id));
+        assert_eq!(found, ids.map(|id| (id, 10, id)).collect::<Vec<_>>());
     }
 }

@@ -106,16 +106,21 @@ impl Pipeline {
             let revision = shared.published.load(Ordering::Acquire);
             if store.compacted() <= revision {
                 let mut effects = Effects::new();
-                let cursor = SnapshotCursor::at_revision(&store, revision, &mut effects);
+                let mut cursor = SnapshotCursor::at_revision(&store, revision, &mut effects);
                 let started = Instant::now();
                 let pin = Pin::new(
                     &shared.pins,
                     cursor.oldest_needed_revision(),
                     Some(started + EXPORT_GRACE),
                 );
-                let effects = effects.into_iter();
                 let estimated_bytes = store.stats().total_bytes.max(0) as u64;
-                let shared = shared.clone();
+                drop(store);
+                // Do not wait for the client meanwhile: the cursor keeps revoked leases.
+                while cursor.reads_leases() {
+                    cursor.step(&shared.store.read(), STEP_ENTRIES, &mut effects);
+                    pace::pause(cancelled)?;
+                }
+                let (shared, effects) = (shared.clone(), effects.into_iter());
                 return Ok(Export {
                     shared,
                     cursor,
