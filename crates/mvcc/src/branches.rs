@@ -28,7 +28,7 @@ impl<'r> BranchCursor<'r> {
         BranchCursor { revision, current, parents: Vec::new(), selected: Vec::with_capacity(1) }
     }
 
-    /// Visits at most `max_keys` keys of spans. Returns whether all branches are selected.
+    /// Visits at most `max_keys` keys. Returns whether all branches are selected.
     pub fn step(&mut self, store: &Store, max_keys: usize) -> bool {
         let mut keys_left = max_keys;
         while let Some((txn, compares)) = &mut self.current {
@@ -75,4 +75,29 @@ fn nested(op: &RequestOp) -> Option<&TxnRequest> {
 /// Returns the operations of a branch.
 pub(crate) fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {
     if succeeded { &request.success } else { &request.failure }
+}
+
+#[cfg(test)]
+mod tests {
+    use etcdpb::rpc::Compare;
+
+    use super::*;
+
+    /// Compares of single keys count as well: nested transactions may have very many.
+    #[test]
+    fn a_step_ends_after_a_number_of_compares() {
+        let key = b"key".to_vec().into();
+        let compare = vec![Compare { key, ..Compare::default() }; 100];
+        let nested = TxnRequest { compare, ..TxnRequest::default() };
+        let op = RequestOp { request: Some(Request::RequestTxn(nested)) };
+        let request = TxnRequest { success: vec![op; 20], ..TxnRequest::default() };
+        let store = Store::default();
+        let mut cursor = BranchCursor::new(&request, store.revision());
+        let mut steps = 1;
+        while !cursor.step(&store, 128) {
+            steps += 1;
+        }
+        assert_eq!(steps, 2000_usize.div_ceil(128));
+        assert_eq!(cursor.finish(), [true; 21]);
+    }
 }

@@ -24,8 +24,8 @@ impl<'r> CompareCursor<'r> {
         CompareCursor { compares, after: None, found: false }
     }
 
-    /// Continues the evaluation at `revision`, and visits at most `keys_left` keys of spans,
-    /// which it subtracts. Returns whether all compares are true; `None` if keys are left to
+    /// Continues the evaluation at `revision`, and visits at most `keys_left` keys, which it
+    /// subtracts. Returns whether all compares are true; `None` if keys are left to
     /// be visited.
     pub(crate) fn step(
         &mut self,
@@ -52,12 +52,13 @@ impl<'r> CompareCursor<'r> {
         keys_left: &mut usize,
     ) -> Option<bool> {
         let span = Span::new(&compare.key, &compare.range_end);
-        if let Some(key) = span.as_point() {
-            let record = store.index.get(key).and_then(|e| e.live_at(revision));
-            return Some(compare_record(compare, record));
-        }
         if *keys_left == 0 {
             return None;
+        }
+        if let Some(key) = span.as_point() {
+            *keys_left -= 1;
+            let record = store.index.get(key).and_then(|e| e.live_at(revision));
+            return Some(compare_record(compare, record));
         }
         let after = self.after.take();
         let mut last: Option<&Key> = None;
