@@ -134,7 +134,10 @@ impl WatchCall {
                 self.stream.reject("etcdserver: mvcc: required revision has been compacted");
             }
             Some(RequestUnion::CreateRequest(create)) => self.create(watch_from_request(&create)),
-            Some(RequestUnion::CancelRequest(cancel)) => self.stream.cancel(cancel.watch_id),
+            Some(RequestUnion::CancelRequest(cancel)) => {
+                self.stream.cancel(cancel.watch_id);
+                self.release_keys();
+            }
             Some(RequestUnion::ProgressRequest(_)) => self.stream.request_progress(),
             // As in etcd, an unknown request is ignored.
             None => {}
@@ -143,7 +146,6 @@ impl WatchCall {
 
     /// Creates a watch, unless there is no memory for its keys.
     fn create(&mut self, watch: watch::Watch) {
-        // Watches may have been cancelled since the last request.
         let key_bytes = self.stream.key_bytes() + watch.span.key_bytes();
         match self.key_memory.resize(key_bytes) {
             true => self.stream.create(watch),
@@ -151,7 +153,16 @@ impl WatchCall {
         }
     }
 
+    /// Returns the memory of the keys of watches that have ended.
+    fn release_keys(&mut self) {
+        // Returning memory does not fail. If no watch has ended, the result does not matter.
+        let _ = self.key_memory.resize(self.stream.key_bytes());
+    }
+
     fn encode_delivery(&mut self, delivery: Delivery) -> Encoded {
+        if matches!(delivery, Delivery::Compacted { .. }) {
+            self.release_keys();
+        }
         let base = |watch_id, revision| WatchResponse {
             header: self.api.header(revision),
             watch_id,
@@ -262,9 +273,120 @@ fn split_response(response: WatchResponse, limit: usize) -> VecDeque<WatchRespon
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+    use etcdpb::rpc::WatchCancelRequest;
     use etcdpb::{Key, Record};
+    use pipeline::Pipeline;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::config::Config;
+    use crate::metrics::Metrics;
+
+    const KEY_BYTES: usize = 900 << 10;
+
+    /// A Watch call.
+    struct Client {
+        requests: h2::SendStream<Bytes>,
+        /// The head of the response. It comes with the first message.
+        head: Option<h2::client::ResponseFuture>,
+        responses: Option<h2::RecvStream>,
+        received: Vec<u8>,
+    }
+
+    impl Client {
+        /// Starts a call on a new connection.
+        async fn connect(api: &Arc<Api>, options: &grpc::ServerConfig) -> Client {
+            let (ours, theirs) = tokio::io::duplex(64 << 10);
+            let (routes, options) = (Arc::new(super::super::routes(api.clone())), options.clone());
+            tokio::spawn(async move {
+                grpc::serve(theirs, &[], routes, &options, CancellationToken::new()).await
+            });
+            let (mut send, connection) = h2::client::handshake(ours).await.unwrap();
+            tokio::spawn(connection);
+            let request = http::Request::post("http://test/etcdserverpb.Watch/Watch")
+                .header("content-type", "application/grpc")
+                .header("te", "trailers");
+            let (head, requests) = send.send_request(request.body(()).unwrap(), false).unwrap();
+            Client { requests, head: Some(head), responses: None, received: Vec::new() }
+        }
+
+        /// Sends a request, and returns the next response.
+        async fn call(&mut self, request: RequestUnion) -> WatchResponse {
+            self.requests.send_data(encoded(request), false).unwrap();
+            if let Some(head) = self.head.take() {
+                self.responses = Some(head.await.unwrap().into_body());
+            }
+            let responses = self.responses.as_mut().unwrap();
+            loop {
+                if let Some((prefix, rest)) = self.received.split_at_checked(5) {
+                    let len = u32::from_be_bytes(prefix[1..].try_into().unwrap()) as usize;
+                    if let Some(message) = rest.get(..len) {
+                        let response = WatchResponse::decode(message).unwrap();
+                        self.received.drain(..5 + len);
+                        return response;
+                    }
+                }
+                let data = responses.data().await.unwrap().unwrap();
+                responses.flow_control().release_capacity(data.len()).unwrap();
+                self.received.extend_from_slice(&data);
+            }
+        }
+
+        /// Creates a watch of a large key. Returns the reason if it is rejected.
+        async fn create(&mut self) -> Result<i64, String> {
+            let key = vec![b'k'; KEY_BYTES].into();
+            let create = WatchCreateRequest { key, ..Default::default() };
+            let response = self.call(RequestUnion::CreateRequest(create)).await;
+            assert!(response.created);
+            match response.canceled {
+                true => Err(response.cancel_reason),
+                false => Ok(response.watch_id),
+            }
+        }
+
+        async fn cancel(&mut self, watch_id: i64) {
+            let cancel = WatchCancelRequest { watch_id };
+            let response = self.call(RequestUnion::CancelRequest(cancel)).await;
+            assert_eq!((response.canceled, response.watch_id), (true, watch_id));
+        }
+    }
+
+    /// Encodes a request with gRPC's prefix.
+    fn encoded(request_union: RequestUnion) -> Bytes {
+        let message = WatchRequest { request_union: Some(request_union) }.encode_to_vec();
+        let len = (message.len() as u32).to_be_bytes();
+        [&[0], &len[..], &message].concat().into()
+    }
+
+    /// Watches are rejected if there is no memory for their keys. A connection may use as much
+    /// as it leaves free, and a cancelled watch frees its part.
+    #[tokio::test]
+    async fn the_keys_of_watches_are_limited() {
+        let config = Config::try_parse_from(["mem_etcd", "--wal-mode", "none"]).unwrap();
+        let identity = data_dir::Identity { cluster_id: 1, member_id: 2 };
+        let pipeline = Pipeline::open(&config.pipeline_options(), identity).unwrap();
+        let pipeline = Arc::new(pipeline);
+        let metrics = Arc::new(Metrics::new(pipeline.clone()));
+        let api = Arc::new(Api::new(pipeline, metrics, &config, axum::Router::new()));
+        // Half of it is for keys.
+        let capacity = grpc::Capacity::new(8 << 20, 2);
+        let options = grpc::ServerConfig { capacity, ..config.grpc_options() };
+        let mut greedy = Client::connect(&api, &options).await;
+        let first = greedy.create().await.unwrap();
+        let second = greedy.create().await.unwrap();
+        for _ in 0..3 {
+            assert_eq!(greedy.create().await, Err(TOO_MANY_KEYS.into()));
+        }
+        let mut other = Client::connect(&api, &options).await;
+        other.create().await.unwrap();
+        assert_eq!(other.create().await, Err(TOO_MANY_KEYS.into()));
+        greedy.cancel(first).await;
+        other.create().await.unwrap();
+        assert_eq!(greedy.create().await, Err(TOO_MANY_KEYS.into()));
+        greedy.cancel(second).await;
+        greedy.create().await.unwrap();
+    }
 
     #[test]
     fn split_response_returns_all_events_in_small_parts() {
