@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use etcdpb::rpc::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, PutRequest, PutResponse,
-    RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
+    RangeRequest, RangeResponse, RangeStreamResponse, TxnResponse,
 };
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
@@ -15,6 +15,7 @@ use mvcc::{Command, Reply};
 use pipeline::{RangePages, RangeRead, TxnRead};
 use prost::Message;
 
+use super::nested_txn::NestedTxn;
 use super::service::{Api, SMALL_REQUEST_BYTES};
 use super::{pieces, status, validate};
 
@@ -126,7 +127,7 @@ impl Api {
 
     pub(super) async fn txn(
         self: Arc<Self>,
-        request: TxnRequest,
+        NestedTxn(request): NestedTxn,
         admission: Admission,
     ) -> Result<Encoded, Status> {
         validate::txn(&request, self.limits.txn_ops)?;

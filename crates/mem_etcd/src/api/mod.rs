@@ -12,6 +12,7 @@ mod health;
 mod kv;
 mod lease;
 mod maintenance;
+mod nested_txn;
 mod pieces;
 mod reflection;
 mod service;
