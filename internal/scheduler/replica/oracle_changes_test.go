@@ -13,13 +13,14 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest/generate"
 )
 
 // populate creates nodes and pods on them. Most worlds are crowded, so that preemption is frequent.
 func (w *oracleWorld) populate() {
-	nodes, pods := 3+w.Rand.IntN(6), 8
+	nodes, pods := 3+w.Rand.IntN(6), 9
 	if w.Chance(25) {
 		nodes, pods = 10+w.Rand.IntN(15), 1
 	}
@@ -192,9 +193,15 @@ func (w *oracleWorld) renominate() {
 // withdraw deletes a nominated pod.
 func (w *oracleWorld) withdraw() {
 	if len(w.nominated) > 0 {
-		w.removePending(generate.Pick(w.Rand, w.nominated))
-		w.tally.withdrawn++
+		w.withdrawPod(generate.Pick(w.Rand, w.nominated))
 	}
+}
+
+// withdrawPod deletes a nominated pod. The next decision may be about a pod that needs its room.
+func (w *oracleWorld) withdrawPod(pod *v1.Pod) {
+	w.removePending(pod)
+	w.freedNode = pod.Status.NominatedNodeName
+	w.tally.withdrawn++
 }
 
 // removePending deletes a pod that is not bound.
@@ -233,15 +240,22 @@ func (w *oracleWorld) recordEvent(object any, deleted bool) {
 	if deleted {
 		version = ""
 	}
-	w.events.Store(meta.GetUID(), version)
+	w.eventsMu.Lock()
+	defer w.eventsMu.Unlock()
+	// The event of a bind comes from another replica than later events of the pod, and may arrive after them.
+	if last, known := w.events[meta.GetUID()]; !known || deleted || last != "" && refresh.IsNewer(version, last) {
+		w.events[meta.GetUID()] = version
+	}
 }
 
 // awaitEvent waits until the leader has got the event of an object's version, or of its deletion if version is "".
 func (w *oracleWorld) awaitEvent(uid types.UID, version string) {
 	w.T.Helper()
 	w.Eventually(fmt.Sprintf("the leader has the event of version %q of %s", version, uid), func() error {
-		if got, ok := w.events.Load(uid); !ok || got != version {
-			return fmt.Errorf("the last version in an event is %v", got)
+		w.eventsMu.Lock()
+		defer w.eventsMu.Unlock()
+		if got, ok := w.events[uid]; !ok || got != version {
+			return fmt.Errorf("the last version in an event is %q", got)
 		}
 		return nil
 	})

@@ -125,12 +125,62 @@ func (w *oracleWorld) compareErrors(pod *v1.Pod, err error, want *framework.FitE
 	}
 }
 
-// decide lets the leader schedule a new pod, several equal ones, or a nominated one.
-func (w *oracleWorld) decide() {
+// newPod returns a random pod. Half of them may preempt others, and many of these need much room or avoid pods in a
+// whole zone.
+func (w *oracleWorld) newPod() *v1.Pod {
 	pod := w.Pod()
-	if w.Chance(35) {
-		pod.Spec.Priority = ptr.To[int32](5)
+	if w.Chance(50) {
+		return pod
 	}
+	pod.Spec.Priority = ptr.To(generate.Pick(w.Rand, []int32{5, 5, 6}))
+	if pod.Spec.Resources == nil && w.Chance(40) {
+		pod.Spec.Containers[0].Resources.Requests = schedtest.Resources(generate.Pick(w.Rand, []string{"2", "3"}), "1Gi")
+	}
+	if w.Chance(40) {
+		w.KeepApart(pod)
+	}
+	return pod
+}
+
+// fillingPod returns a pod that needs all room that the node of a withdrawn nomination has by now; nil if it has none.
+func (w *oracleWorld) fillingPod() *v1.Pod {
+	node := w.Nodes[w.freedNode]
+	w.freedNode = ""
+	if node == nil {
+		return nil
+	}
+	info := framework.NewNodeInfo()
+	info.SetNode(node)
+	w.mu.Lock()
+	for _, pod := range slices.Concat(slices.Collect(maps.Values(w.Pods)), w.nominated) {
+		if pod.Spec.NodeName == node.Name || pod.Spec.NodeName == "" && pod.Status.NominatedNodeName == node.Name {
+			info.AddPod(pod)
+		}
+	}
+	w.mu.Unlock()
+	free := info.Allocatable.MilliCPU - info.Requested.MilliCPU
+	if free <= 0 {
+		return nil
+	}
+	w.LastNumber++
+	pod := schedtest.PlainPod(fmt.Sprintf("pod-%d", w.LastNumber), fmt.Sprintf("%dm", free))
+	pod.Spec.Tolerations = []v1.Toleration{{Operator: v1.TolerationOpExists}}
+	if zone := node.Labels[v1.LabelTopologyZone]; zone != "" {
+		pod.Spec.NodeSelector = map[string]string{v1.LabelTopologyZone: zone}
+	}
+	w.tally.filling++
+	return pod
+}
+
+// decide lets the leader schedule a new pod, several equal ones, a nominated one, or one that takes the room of a
+// withdrawn nomination.
+func (w *oracleWorld) decide() {
+	pod := w.fillingPod()
+	if pod != nil {
+		w.decideAbout(pod)
+		return
+	}
+	pod = w.newPod()
 	if len(w.nominated) > 0 && w.Chance(15) {
 		pod = generate.Pick(w.Rand, w.nominated).DeepCopy()
 		pod.Spec.SchedulingGates = nil
@@ -142,6 +192,11 @@ func (w *oracleWorld) decide() {
 			pods = append(pods, w.Copy(pod))
 		}
 	}
+	w.decideAbout(pods...)
+}
+
+// decideAbout lets the leader schedule pods, until one of them is not bound.
+func (w *oracleWorld) decideAbout(pods ...*v1.Pod) {
 	w.mu.Lock()
 	w.evicted = nil
 	for _, pod := range pods {

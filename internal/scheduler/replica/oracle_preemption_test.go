@@ -25,7 +25,7 @@ func (w *oracleWorld) followPreemption(pod *v1.Pod, candidates []preemption.Cand
 	}
 	w.tally.preempted++
 	w.awaitEvictions(pod, chosen)
-	w.endLowerNominations(pod, node)
+	w.endLowerNominations(pod, chosen)
 	nominated := pod.DeepCopy()
 	nominated.Status.NominatedNodeName = node
 	w.mu.Lock()
@@ -33,8 +33,7 @@ func (w *oracleWorld) followPreemption(pod *v1.Pod, candidates []preemption.Cand
 	w.mu.Unlock()
 	w.setNominated(append(withoutPod(w.nominated, pod.UID), nominated))
 	if w.Chance(30) {
-		w.removePending(nominated)
-		w.tally.withdrawn++
+		w.withdrawPod(nominated)
 		return false
 	}
 	w.endVictims(nominated, chosen)
@@ -86,14 +85,27 @@ func (w *oracleWorld) awaitEvictions(pod *v1.Pod, chosen preemption.Candidate) {
 	})
 }
 
-// endLowerNominations deletes the pods of lower priority that are nominated to the node of a preemption,
-// because the preemption ends their nomination at some later time.
-func (w *oracleWorld) endLowerNominations(preemptor *v1.Pod, node string) {
+// endLowerNominations checks that a preemption ends the nominations of pods of lower priority to its node, and deletes
+// these pods. Upstream's prepareCandidateAsync returns before it does so if it has no pod to evict, because all victims
+// terminate already. These nominations then continue to count.
+func (w *oracleWorld) endLowerNominations(preemptor *v1.Pod, chosen preemption.Candidate) {
+	if !slices.ContainsFunc(chosen.Victims().Pods, func(victim *v1.Pod) bool { return victim.DeletionTimestamp == nil }) {
+		return
+	}
 	for _, pod := range w.nominated {
-		if pod.Status.NominatedNodeName != node || corev1helpers.PodPriority(pod) >= corev1helpers.PodPriority(preemptor) {
+		if pod.Status.NominatedNodeName != chosen.Name() || corev1helpers.PodPriority(pod) >= corev1helpers.PodPriority(preemptor) {
 			continue
 		}
+		w.Eventually(fmt.Sprintf("seed %d: the preemption for pod %s ends the nomination of pod %s to %s", w.seed, preemptor.Name, pod.Name, chosen.Name()), func() error {
+			if node := w.API.Pod(schedtest.KeyOf(pod)).Status.NominatedNodeName; node != "" {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return fmt.Errorf("it is nominated to %s; the latest changes: %v", node, w.history[max(0, len(w.history)-20):])
+			}
+			return nil
+		})
 		w.removePending(pod)
+		w.tally.ended++
 	}
 }
 

@@ -1,6 +1,8 @@
 package replica
 
 import (
+	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"slices"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest/generate"
 )
@@ -36,6 +39,8 @@ func TestOracle(t *testing.T) {
 	seed := schedtest.Seed()
 	t.Logf("to repeat this test: -oracle.seed %d -oracle.worlds %d -oracle.decisions %d", seed, *oracleWorlds, *oracleDecisions)
 	total := &tally{}
+	wire.RegisterMetrics()
+	refused := schedtest.CounterDelta(t, schedtest.CounterValue("scheduler_replica_refused_batches_total", ""))
 	t.Run("worlds", func(t *testing.T) {
 		for i := range *oracleWorlds {
 			replicas := oracleReplicas[i%len(oracleReplicas)]
@@ -48,14 +53,19 @@ func TestOracle(t *testing.T) {
 		}
 	})
 	t.Logf("seed %d: %+v", seed, total.counts)
+	// A refused batch is sent again, with everything else, so decisions may be right all the same.
+	if n := refused(); n != 0 {
+		t.Errorf("seed %d: the replicas refused %d batches, want 0", seed, n)
+	}
 	if n := total.counts.decisions; n >= 1000 {
 		total.checkVariety(t)
 	}
 }
 
 // counts are numbers of decisions: on a node, on no node, and with evictions. retried attempts ended with an error
-// that is not a decision, for example because not all replicas have answered.
-type counts struct{ decisions, placed, refused, preempted, withdrawn, nominated, retried int }
+// that is not a decision, for example because not all replicas have answered. ended nominations were ended by a
+// preemption. filling pods need the room of a withdrawn nomination.
+type counts struct{ decisions, placed, refused, preempted, withdrawn, nominated, retried, ended, filling int }
 
 // tally sums the counts of several worlds.
 type tally struct {
@@ -69,12 +79,13 @@ func (t *tally) add(c counts) {
 	s := &t.counts
 	s.decisions, s.placed, s.refused, s.preempted = s.decisions+c.decisions, s.placed+c.placed, s.refused+c.refused, s.preempted+c.preempted
 	s.withdrawn, s.nominated, s.retried = s.withdrawn+c.withdrawn, s.nominated+c.nominated, s.retried+c.retried
+	s.ended, s.filling = s.ended+c.ended, s.filling+c.filling
 }
 
 // checkVariety fails the test if the worlds do not test every kind of decision, or if many attempts fail.
 func (t *tally) checkVariety(test *testing.T) {
 	c, least := t.counts, t.counts.decisions/50
-	if c.placed < least || c.refused < least || c.preempted < least || c.withdrawn < least/4 || c.nominated < least {
+	if c.placed < least || c.refused < least || c.preempted < least || c.withdrawn < least/4 || c.nominated < least || c.filling == 0 || c.ended == 0 {
 		test.Errorf("the worlds are not varied: %+v; want at least %d of each kind", c, least)
 	}
 	if c.retried > c.decisions/50 {
@@ -88,8 +99,17 @@ type oracleWorld struct {
 	*generate.Cluster
 	seed  uint64
 	tally counts
+	// freedNode is the node of the nomination that was withdrawn last; "" after a decision about it.
+	freedNode string
+
 	// events are the last versions of nodes and pods in events that the leader got, by UID; "" after a deletion.
-	events sync.Map
+	eventsMu sync.Mutex
+	events   map[types.UID]string
+
+	// sentQuery is the last query that the leader has sent, and encodedQuery the message at that time.
+	queryMu      sync.Mutex
+	sentQuery    *wire.Query
+	encodedQuery []byte
 
 	// mu guards the fields below, and the nodes and pods of the cluster. Attempts to schedule a pod read and change
 	// them in another goroutine than the test. No attempt is made while the test changes the cluster.
@@ -107,7 +127,7 @@ type oracleWorld struct {
 }
 
 func newOracleWorld(t *testing.T, seed uint64, replicas int) *oracleWorld {
-	w := &oracleWorld{Cluster: generate.NewCluster(seed), seed: seed, pending: map[types.UID]*v1.Pod{}, attempts: map[types.UID]*attempt{}}
+	w := &oracleWorld{Cluster: generate.NewCluster(seed), seed: seed, pending: map[types.UID]*v1.Pod{}, attempts: map[types.UID]*attempt{}, events: map[types.UID]string{}}
 	w.OnlyBoundClaims = true
 	server := schedtest.NewAPI()
 	server.Others = generate.Objects()
@@ -123,6 +143,7 @@ func newOracleWorld(t *testing.T, seed uint64, replicas int) *oracleWorld {
 	w.group = startReplicasOn(t, server, func(o *member.Options) { o.Fanout = fanout }, relays)
 	w.newReference()
 	w.observeLeader(w.replicas[0])
+	w.observeQueries(w.replicas[0])
 	server.OnDelete = w.terminate
 	w.populate()
 	w.lead(0)
@@ -159,6 +180,37 @@ func (w *oracleWorld) observeLeader(leader *testReplica) {
 	w.Must(err)
 	_, err = leader.informers.Core().V1().Pods().Informer().AddEventHandler(handler)
 	w.Must(err)
+}
+
+// observeQueries checks that nothing changes a query that the leader has sent. While the leader answers the query
+// itself, and even later, it may be encoded for other replicas: [wire.Gather] does not wait for slow ones.
+func (w *oracleWorld) observeQueries(leader *testReplica) {
+	answer := leader.answerOwn
+	leader.answerOwn = func(ctx context.Context, q *wire.Request) *wire.Answer {
+		w.checkSentQuery(q.Query)
+		defer w.checkSentQuery(nil)
+		return answer(ctx, q)
+	}
+}
+
+// checkSentQuery checks that the last query is as it was sent. If next is not nil, it is the last query from now on.
+func (w *oracleWorld) checkSentQuery(next *wire.Query) {
+	w.queryMu.Lock()
+	defer w.queryMu.Unlock()
+	if w.sentQuery != nil && !bytes.Equal(w.encode(w.sentQuery), w.encodedQuery) {
+		w.T.Errorf("seed %d: a query was changed after it was sent: %+v", w.seed, w.sentQuery)
+	}
+	if next != nil {
+		w.sentQuery, w.encodedQuery = next, w.encode(next)
+	}
+}
+
+func (w *oracleWorld) encode(query *wire.Query) []byte {
+	encoded, err := wire.Encode(query)
+	if err != nil {
+		w.T.Errorf("seed %d: encoding a query: %v", w.seed, err)
+	}
+	return encoded
 }
 
 // run makes random changes and decisions, and checks at the end that nothing is left over.

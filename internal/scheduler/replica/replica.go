@@ -44,6 +44,8 @@ type Replica struct {
 	withdrawn chan struct{}
 	// leading is closed when this replica leads and all owners of nodes are ready.
 	leading chan struct{}
+	// answerOwn answers the queries that this replica sends to itself as the leader.
+	answerOwn func(context.Context, *wire.Request) *wire.Answer
 	// exit logs an error and ends the process.
 	exit func(err error, why string)
 }
@@ -76,6 +78,7 @@ func newReplica(
 		},
 		withdrawn: make(chan struct{}), leading: make(chan struct{}),
 	}
+	r.answerOwn = r.Answer
 	r.present, r.withdraw = context.WithCancel(ctx)
 	r.holder = holder.New(logger, parts.Ranker, parts.Cache)
 	// The member calls its hooks only when it has connections, and r.leader is set by then.
@@ -88,7 +91,8 @@ func newReplica(
 	})
 	r.leader = leader.New(ctx, &leader.Config{
 		Options: options, Member: r.member, Sched: sched, Client: client, Dial: r.dial, Feeds: feeds,
-		Ranker: parts.Ranker.WithoutNodes(), Exclusively: r.holder.Exclusively, Answer: r.Answer,
+		Ranker: parts.Ranker.WithoutNodes(), Exclusively: r.holder.Exclusively,
+		Answer: func(ctx context.Context, q *wire.Request) *wire.Answer { return r.answerOwn(ctx, q) },
 	})
 	return r
 }

@@ -22,8 +22,8 @@ func CounterDelta(t *testing.T, read func() (float64, error)) (delta func() int)
 	}
 }
 
-// CounterValue returns a function that reads the counter whose first label has a value. A counter
-// that does not exist yet is 0.
+// CounterValue returns a function that reads the counter whose first label has a value, or the counter without
+// labels if label is "". A counter that does not exist yet is 0.
 func CounterValue(name, label string) func() (float64, error) {
 	return func() (float64, error) {
 		families, err := legacyregistry.DefaultGatherer.Gather()
@@ -35,7 +35,8 @@ func CounterValue(name, label string) func() (float64, error) {
 				continue
 			}
 			for _, metric := range family.GetMetric() {
-				if metric.GetLabel()[0].GetValue() == label {
+				labels := metric.GetLabel()
+				if len(labels) == 0 && label == "" || len(labels) > 0 && labels[0].GetValue() == label {
 					return metric.GetCounter().GetValue(), nil
 				}
 			}

@@ -325,10 +325,14 @@ func (l *Link) open(ctx context.Context, cancel func()) (func(*Batch) error, <-c
 // receiveLocal passes a batch of this replica to its own handler. It validates the batch like one of another
 // replica: otherwise a malformed message would be noticed only if the owner of the node is another process.
 func receiveLocal(handler Handler, from string, b *Batch) error {
-	if err := b.validate(); err != nil {
-		return err
+	err := b.validate()
+	if err == nil {
+		err = handler.Receive(from, b)
 	}
-	return handler.Receive(from, b)
+	if err != nil {
+		refusedBatches.Inc()
+	}
+	return err
 }
 
 // wakeWaiters makes goroutines in WaitForRoom check their condition again.

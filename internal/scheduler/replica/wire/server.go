@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -104,6 +105,7 @@ func receive(handler Handler, all *sessions, stream grpc.ServerStream, authentic
 			err = malformed("batch with another sender than the first")
 		}
 		if err != nil {
+			refusedBatches.Inc()
 			return status.Error(codes.InvalidArgument, err.Error())
 		}
 		err = s.process(func() error {
@@ -113,6 +115,9 @@ func receive(handler Handler, all *sessions, stream grpc.ServerStream, authentic
 			return handler.Receive(first.From, b)
 		})
 		if err != nil {
+			if !errors.Is(err, errReplaced) {
+				refusedBatches.Inc()
+			}
 			return status.Error(codes.Aborted, err.Error())
 		}
 		b = &Batch{}

@@ -261,6 +261,18 @@ func (c *Cluster) addPodAffinityTerm(pod *v1.Pod) {
 	}
 }
 
+// KeepApart adds a required anti-affinity term to a pod, for zones or racks. An eviction makes room for such a pod
+// only if the pods in the whole zone count.
+func (c *Cluster) KeepApart(pod *v1.Pod) {
+	antiAffinity := ensure(&c.affinityOf(pod).PodAntiAffinity)
+	antiAffinity.RequiredDuringSchedulingIgnoredDuringExecution = append(antiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, v1.PodAffinityTerm{
+		TopologyKey: Pick(c.Rand, topologies[1:]),
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
+			"app": Pick(c.Rand, Apps), "version": Pick(c.Rand, []string{"1", "2"}),
+		}},
+	})
+}
+
 // ensure returns the value of a field, which it sets to a new value if it is nil.
 func ensure[T any](field **T) *T {
 	if *field == nil {
