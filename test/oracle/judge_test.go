@@ -40,7 +40,7 @@ func TestJudge(t *testing.T) {
 		eviction{node: "a", victims: []*v1.Pod{victim("y", 1), victim("x", 0)}},
 		eviction{node: "b", victims: []*v1.Pod{victim("z", 2)}},
 		eviction{node: "c", victims: []*v1.Pod{victim("v", 1), victim("u", 0)}},
-	}, fitsAfter: map[string]sets.Set[string]{"a": sets.New("a", "d")}}
+	}, bestAfter: map[string]sets.Set[string]{"a": sets.New("a", "d")}}
 	for name, test := range map[string]struct {
 		expected expectation
 		got      outcome
@@ -57,9 +57,11 @@ func TestJudge(t *testing.T) {
 		"evictions that are of no use":  {hopeless, outcome{evicted: []string{"x"}}, "no eviction makes the pod fit"},
 		"the best preemption":           {crowded, outcome{node: "c", evicted: []string{"u", "v"}}, ""},
 		"where the victims made room":   {crowded, outcome{node: "d", evicted: []string{"x", "y"}}, ""},
+		"where another node is better":  {crowded, outcome{node: "e", evicted: []string{"x", "y"}}, "the pod is on e after evicting [x y]"},
+		"where others made room":        {crowded, outcome{node: "d", evicted: []string{"u", "v"}}, "the pod is on d after evicting [u v]"},
 		"one victim too many":           {crowded, outcome{node: "a", evicted: []string{"x", "y", "z"}}, "after evicting [x y z]"},
 		"victims of another node":       {crowded, outcome{node: "a", evicted: []string{"u", "v"}}, "after evicting [u v]"},
-		"a preemption that is not best": {crowded, outcome{node: "b", evicted: []string{"z"}}, "want it on a after evicting [x y], or on c"},
+		"a preemption that is not best": {crowded, outcome{node: "b", evicted: []string{"z"}}, "want it on a or d after evicting [x y], or on c"},
 		"no preemption":                 {crowded, outcome{reason: "Unschedulable: "}, "pending (Unschedulable: )"},
 		"evictions, but pending":        {crowded, outcome{evicted: []string{"x", "y"}}, "is pending"},
 	} {

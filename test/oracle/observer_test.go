@@ -177,10 +177,9 @@ type expectation struct {
 	// candidates are all nodes on which evictions would make room for the pod, with the pods to evict.
 	// It is empty if a node fits.
 	candidates []preemption.Candidate
-	// fitsAfter are the nodes that fit after the evictions of a candidate, by its node. A victim may occupy more than
-	// its node, such as a claim with the access mode ReadWriteOncePod. If it ends before the others, the pod may be
-	// bound to another node.
-	fitsAfter map[string]sets.Set[string]
+	// bestAfter are the other nodes to which the pod may be bound after the evictions of a best candidate, by its node
+	// (see [observer.bestAfter]).
+	bestAfter map[string]sets.Set[string]
 }
 
 // expect computes the decision about a pending pod.
@@ -193,22 +192,92 @@ func (o *observer) expect(s state, pod *v1.Pod) expectation {
 	if decision.Feasible == 0 {
 		e.candidates, err = o.reference.Preempt(o.ctx, o.args, s.assigned(), s.nodes, pod)
 		must(o.t, err)
-		e.fitsAfter = map[string]sets.Set[string]{}
+		e.bestAfter = map[string]sets.Set[string]{}
 	}
-	for _, candidate := range e.candidates {
-		e.fitsAfter[candidate.Name()] = o.fitsAfter(s, pod, candidate.Victims().Pods)
+	for _, candidate := range e.bestCandidates() {
+		e.bestAfter[candidate.Name()] = o.bestAfter(s, pod, candidate)
 	}
 	return e
 }
 
-// fitsAfter returns the nodes on which a pod fits after pods were evicted.
-func (o *observer) fitsAfter(s state, pod *v1.Pod, victims []*v1.Pod) sets.Set[string] {
-	for _, victim := range victims {
+// bestCandidates returns the candidates that are equally good in upstream's order, and better than all others.
+func (e *expectation) bestCandidates() (best []preemption.Candidate) {
+	for _, candidate := range e.candidates {
+		order := -1
+		if len(best) > 0 {
+			rank, bestRank := reference.CandidateRank(candidate), reference.CandidateRank(best[0])
+			order = slices.Compare(rank[:], bestRank[:])
+		}
+		switch {
+		case order < 0:
+			best = []preemption.Candidate{candidate}
+		case order == 0:
+			best = append(best, candidate)
+		}
+	}
+	return best
+}
+
+// maxChanging is the largest number of ending pods for which bestAfter decides in all states between the evictions
+// and their end. There are 3^maxChanging such states.
+const maxChanging = 5
+
+// bestAfter returns the nodes to which a pod may be bound after the evictions of a candidate, to whose node the pod is
+// then nominated. A victim may occupy more than its node, such as a claim with the access mode ReadWriteOncePod. If it
+// ends before the others, the pod may be bound to another node.
+//
+// The scheduler may retry the pod in any state in which each ending pod still runs, terminates or is gone, because it
+// learns of each separately. The result has the best nodes of all these states. It has all nodes that fit after the
+// evictions in two cases: if more than maxChanging pods end, and if another pending pod may be scheduled meanwhile,
+// because the room that this pod takes or leaves is then not known.
+func (o *observer) bestAfter(s state, pod *v1.Pod, candidate preemption.Candidate) sets.Set[string] {
+	nominated := pod.DeepCopy()
+	nominated.Status.NominatedNodeName = candidate.Name()
+	ending := slices.Clone(candidate.Victims().Pods)
+	for _, other := range s.assigned() {
+		if other.DeletionTimestamp != nil && other.Spec.NodeName == candidate.Name() && !slices.ContainsFunc(ending, func(p *v1.Pod) bool { return p.UID == other.UID }) {
+			ending = append(ending, other)
+		}
+	}
+	all := s
+	for _, victim := range ending {
 		s = s.without(victim.UID)
 	}
-	decision, err := o.reference.Decide(o.ctx, s.assigned(), s.nodes, pod)
-	must(o.t, err)
-	return sets.KeySet(decision.Scores).Union(decision.Best)
+	if len(ending) > maxChanging || all.without(pod.UID).waiting() {
+		for _, victim := range candidate.Victims().Pods {
+			all = all.without(victim.UID)
+		}
+		decision, err := o.reference.Decide(o.ctx, all.assigned(), all.nodes, pod)
+		must(o.t, err)
+		return sets.KeySet(decision.Scores).Union(decision.Best)
+	}
+	return o.bestWhileEnding(s, nominated, ending)
+}
+
+// bestWhileEnding returns the best nodes for a pod in all states in which each of the other pods still runs,
+// terminates or is gone.
+func (o *observer) bestWhileEnding(s state, pod *v1.Pod, ending []*v1.Pod) sets.Set[string] {
+	if len(ending) == 0 {
+		decision, err := o.reference.Decide(o.ctx, s.assigned(), s.nodes, pod)
+		must(o.t, err)
+		return decision.Best
+	}
+	best := o.bestWhileEnding(s, pod, ending[1:])
+	terminating := ending[0].DeepCopy()
+	terminating.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	for _, version := range []*v1.Pod{ending[0], terminating} {
+		with := s
+		with.pods = append(slices.Clone(s.pods), version)
+		best = best.Union(o.bestWhileEnding(with, pod, ending[1:]))
+	}
+	return best
+}
+
+// waiting returns whether a pod is pending and not held back by a gate.
+func (s state) waiting() bool {
+	return slices.ContainsFunc(s.pods, func(pod *v1.Pod) bool {
+		return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0
+	})
 }
 
 // assigned returns the pods that are on a node and occupy it.

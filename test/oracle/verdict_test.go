@@ -6,8 +6,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // outcome is what the scheduler did with a pod.
@@ -62,17 +61,8 @@ func judgePlacement(e expectation, got outcome) string {
 
 // judgePreemption judges the outcome for a pod that fits only after evictions.
 func judgePreemption(e expectation, got outcome) string {
-	best := reference.CandidateRank(e.candidates[0])
-	for _, candidate := range e.candidates {
-		if rank := reference.CandidateRank(candidate); slices.Compare(rank[:], best[:]) < 0 {
-			best = rank
-		}
-	}
 	var allowed []string
-	for _, candidate := range e.candidates {
-		if reference.CandidateRank(candidate) != best {
-			continue
-		}
+	for _, candidate := range e.bestCandidates() {
 		var victims []string
 		for _, victim := range candidate.Victims().Pods {
 			if victim.DeletionTimestamp == nil {
@@ -80,11 +70,11 @@ func judgePreemption(e expectation, got outcome) string {
 			}
 		}
 		slices.Sort(victims)
-		right := got.node == candidate.Name() || e.fitsAfter[candidate.Name()].Has(got.node)
-		if right && slices.Equal(victims, got.evicted) {
+		nodes := sets.New(candidate.Name()).Union(e.bestAfter[candidate.Name()])
+		if nodes.Has(got.node) && slices.Equal(victims, got.evicted) {
 			return ""
 		}
-		allowed = append(allowed, fmt.Sprintf("%s after evicting %v", candidate.Name(), victims))
+		allowed = append(allowed, fmt.Sprintf("%s after evicting %v", strings.Join(sets.List(nodes), " or "), victims))
 	}
 	where := "on " + got.node
 	if got.node == "" {

@@ -198,7 +198,7 @@ func (w *oracleWorld) checkSentQuery(next *wire.Query) {
 	w.queryMu.Lock()
 	defer w.queryMu.Unlock()
 	if w.sentQuery != nil && !bytes.Equal(w.encode(w.sentQuery), w.encodedQuery) {
-		w.T.Errorf("seed %d: a query was changed after it was sent: %+v", w.seed, w.sentQuery)
+		w.T.Errorf("seed %d: a query was changed after it was sent; its counters are %+v", w.seed, w.sentQuery.Counters)
 	}
 	if next != nil {
 		w.sentQuery, w.encodedQuery = next, w.encode(next)
