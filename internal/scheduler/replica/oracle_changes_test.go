@@ -120,8 +120,22 @@ func (w *oracleWorld) addRunningPod() {
 	// Two pods with one host port are never on one node, and kube-scheduler forgets the port as soon as one of them
 	// is gone.
 	pod.Spec.Containers[0].Ports = nil
+	// Two pods never use one claim with the access mode ReadWriteOncePod. Upstream's preemption would evict one of them
+	// for a third, which the other one still keeps out.
+	if usesOncePodClaim(pod) && slices.ContainsFunc(slices.Collect(maps.Values(w.Pods)), func(other *v1.Pod) bool {
+		return other.Namespace == pod.Namespace && usesOncePodClaim(other)
+	}) {
+		pod.Spec.Volumes = nil
+	}
 	w.setPod(pod)
 	put(w, pod)
+}
+
+// usesOncePodClaim returns whether a pod uses the claim of its namespace with the access mode ReadWriteOncePod.
+func usesOncePodClaim(pod *v1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(volume v1.Volume) bool {
+		return volume.PersistentVolumeClaim != nil && volume.PersistentVolumeClaim.ClaimName == "once"
+	})
 }
 
 // existingPod returns a random bound pod whose node exists; nil if there is none.

@@ -125,7 +125,9 @@ func (w *oracleWorld) endVictims(pod *v1.Pod, chosen preemption.Candidate) {
 	node := ""
 	w.Eventually(fmt.Sprintf("seed %d: pod %s is bound after its victims have ended", w.seed, pod.Name), func() error {
 		if node = w.API.Pod(schedtest.KeyOf(pod)).Spec.NodeName; node == "" {
-			return fmt.Errorf("it is pending")
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return fmt.Errorf("it is pending, nominated to %s; the latest changes: %v", w.API.Pod(schedtest.KeyOf(pod)).Status.NominatedNodeName, w.history[max(0, len(w.history)-20):])
 		}
 		return nil
 	})

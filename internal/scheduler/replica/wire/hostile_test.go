@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
@@ -36,6 +37,11 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	RegisterMetrics()
+	refusedBefore, err := testutil.GetCounterMetricValue(refusedBatches)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, b := range map[string]any{
 		"slot too large":   &Batch{From: "x", Listed: []Refresh{{Slots: []int{membership.SlotCount}}}},
 		"negative slot":    &Batch{From: "x", Refreshed: []Refresh{{Slots: []int{-1}}}},
@@ -57,6 +63,10 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 		if strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: error %q has several lines, want one", name, err)
 		}
+	}
+	const wantRefused = 5 // All but three: one has no sender, and two are not decoded.
+	if refused, err := testutil.GetCounterMetricValue(refusedBatches); err != nil || refused-refusedBefore != wantRefused {
+		t.Errorf("scheduler_replica_refused_batches_total has grown by %v (%v), want %d", refused-refusedBefore, err, wantRefused)
 	}
 	if _, received := receiver.counts(); received != 0 {
 		t.Errorf("the receiver processed %d changes of malformed batches, want 0", received)
