@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -165,6 +166,8 @@ func (w *oracleWorld) fillingPod() *v1.Pod {
 	w.LastNumber++
 	pod := schedtest.PlainPod(fmt.Sprintf("pod-%d", w.LastNumber), fmt.Sprintf("%dm", free))
 	pod.Spec.Tolerations = []v1.Toleration{{Operator: v1.TolerationOpExists}}
+	// Upstream takes the current time for a pod without a start time, so the choice among its victims would be random.
+	pod.Status.StartTime = &metav1.Time{Time: time.Unix(int64(w.Rand.IntN(1<<30)), 0)}
 	if zone := node.Labels[v1.LabelTopologyZone]; zone != "" {
 		pod.Spec.NodeSelector = map[string]string{v1.LabelTopologyZone: zone}
 	}

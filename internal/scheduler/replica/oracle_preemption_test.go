@@ -122,6 +122,12 @@ func (w *oracleWorld) endVictims(pod *v1.Pod, chosen preemption.Candidate) {
 	for _, victim := range victims {
 		w.API.Remove(victim)
 	}
+	if w.expectAfter(pod, base).Feasible == 0 {
+		// Upstream's VolumeRestrictions ignores the namespaces of victims: it expects that a ReadWriteOncePod claim is
+		// free after a pod with a claim of the same name has been evicted. The pod then fits nowhere.
+		w.removePending(pod)
+		return
+	}
 	node := ""
 	w.Eventually(fmt.Sprintf("seed %d: pod %s is bound after its victims have ended", w.seed, pod.Name), func() error {
 		if node = w.API.Pod(schedtest.KeyOf(pod)).Spec.NodeName; node == "" {
@@ -135,6 +141,15 @@ func (w *oracleWorld) endVictims(pod *v1.Pod, chosen preemption.Candidate) {
 		w.fail(pod, "after its victims have ended, the pod is on %s, want one of the nodes %v", node, allowed)
 	}
 	w.settle(pod)
+}
+
+// expectAfter returns the decision of the reference about a pod when only the others are on the nodes.
+func (w *oracleWorld) expectAfter(pod *v1.Pod, others map[types.UID]*v1.Pod) reference.Decision {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	want, err := w.reference.Decide(w.Ctx, slices.Collect(maps.Values(others)), slices.Collect(maps.Values(w.Nodes)), pod)
+	w.Must(err)
+	return want
 }
 
 // fitsAfter returns the best nodes for a pod after some or all of its victims have ended: their ends arrive one after
