@@ -137,7 +137,7 @@ func (w *oracleWorld) newPod() *v1.Pod {
 	if pod.Spec.Resources == nil && w.Chance(40) {
 		pod.Spec.Containers[0].Resources.Requests = schedtest.Resources(generate.Pick(w.Rand, []string{"2", "3"}), "1Gi")
 	}
-	if w.Chance(40) {
+	if w.Chance(70) {
 		w.KeepApart(pod)
 	}
 	return pod
