@@ -112,3 +112,30 @@ func TestPreemptorWaitsForItsLastVictim(t *testing.T) {
 	g.AwaitBound("urgent")
 	g.awaitConsistent()
 }
+
+// TestPreemptionIsRetriedWhenAllAnswer delays the answers of an owner after the leader has found that an urgent pod
+// fits on no node, and before the preemption, which needs the counters of all owners. The pod preempts as soon as all
+// owners answer.
+func TestPreemptionIsRetriedWhenAllAnswer(t *testing.T) {
+	failed := false
+	g, _ := newFullGroup(t, 4, func(g *group, pod *v1.Pod, err error) {
+		if pod.Name == "urgent" && err != nil && !failed {
+			failed = true
+			// Longer than the leader waits for answers, and shorter than the time after which the owner loses its nodes.
+			const delay = 2500 * time.Millisecond
+			delayed := make(chan struct{})
+			go g.replicas[1].holder.Exclusively(func() {
+				close(delayed)
+				time.Sleep(delay)
+			})
+			<-delayed
+		}
+	})
+	urgent := urgentPod("urgent", "4")
+	urgent.Labels = map[string]string{"group": "urgent"}
+	urgent.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{{
+		TopologyKey: v1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: urgent.Labels},
+	}}}}
+	g.API.Put(urgent)
+	g.AwaitBound("urgent")
+}

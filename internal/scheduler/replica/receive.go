@@ -63,21 +63,28 @@ var (
 )
 
 // Answer answers a query of the leader. If this replica has not loaded all nodes and pods of the query's
-// assignment, the answer lists this replica as absent.
+// assignment, or could not answer in time, the answer lists this replica as absent. If it fails to evaluate the
+// pod, the answer has the error.
 func (r *Replica) Answer(ctx context.Context, q *wire.Request) *wire.Answer {
 	self := r.member.Self()
-	answer, err := (*wire.Answer)(nil), errNotReady
-	if a := r.member.Assignment(); a != nil && a.Leader.Name != q.From {
-		err = errNotLeader
-	} else if r.member.Ready(q.Term, q.Number) {
-		answer, err = r.holder.Answer(ctx, q.From, q, self)
-		if err == nil && !r.member.Ready(q.Term, q.Number) {
-			// An assignment that arrived meanwhile may have removed nodes before they were read.
-			err = errNotReady
-		}
-	}
-	if err != nil {
+	absent := func(err error) *wire.Answer {
 		return &wire.Answer{Errors: []string{self + ": " + err.Error()}, Absent: []string{self}}
 	}
-	return answer
+	if a := r.member.Assignment(); a != nil && a.Leader.Name != q.From {
+		return absent(errNotLeader)
+	}
+	if !r.member.Ready(q.Term, q.Number) {
+		return absent(errNotReady)
+	}
+	answer, err := r.holder.Answer(ctx, q.From, q, self)
+	switch {
+	case !r.member.Ready(q.Term, q.Number):
+		// An assignment that arrived meanwhile may have removed nodes before they were read.
+		return absent(errNotReady)
+	case err == nil:
+		return answer
+	case ctx.Err() != nil:
+		return absent(err)
+	}
+	return wire.FailedAnswer(self, err)
 }

@@ -77,7 +77,7 @@ type Leader struct {
 	// excludedUntil is the time, by replica, until which the replica gets no hash slots.
 	excludedUntil map[string]time.Time
 
-	// unanswered are the pods that got no node because an owner did not answer.
+	// unanswered are the pods that got no node, or could not preempt, because an owner did not answer.
 	unanswered map[types.UID]*v1.Pod
 
 	// pendingMu guards pending, tick and lists.
@@ -210,8 +210,8 @@ func (l *Leader) KeepNode(node *v1.Node) {
 	_ = l.nodeEvents.indexer.Add(node)
 }
 
-// RetryWhenAllAnswer schedules the retry of a pod that got no node because an owner did not answer:
-// as soon as all owners answer.
+// RetryWhenAllAnswer schedules the retry of a pod that got no node, or could not preempt, because an owner did
+// not answer: as soon as all owners answer.
 func (l *Leader) RetryWhenAllAnswer(pod *v1.Pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -96,6 +96,10 @@ func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.P
 		// The event that made the node fit may have arrived before this cycle, so retry the pod.
 		p.profile.Framework.Activate(klog.FromContext(ctx), map[string]*v1.Pod{klog.KObj(pod).String(): pod})
 		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
+	case errors.Is(err, errIncomplete), errors.Is(err, errNoAnswer):
+		// No event retries the pod: the filters have rejected it, and nothing has changed since.
+		p.search.owners.RetryWhenAllAnswer(pod)
+		return nil, fwk.AsStatus(err)
 	case err != nil:
 		return nil, fwk.AsStatus(err)
 	case answer.Ineligible != "":

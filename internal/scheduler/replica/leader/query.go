@@ -61,6 +61,10 @@ func (l *Leader) Query(ctx context.Context, query *wire.Query, all bool) (*wire.
 		answer = l.dial.Scatter(ctx, func() *wire.Answer { return first }, unreached, max(len(unreached), 1), query.Pod, q)
 	}
 	l.recordLate(members, answer)
+	if answer.Failed != "" {
+		// Upstream places a pod on no node if the plugins fail for one node. Other pods are not affected.
+		return nil, fmt.Errorf("evaluating the nodes of replica %s", answer.Failed)
+	}
 	answer.Absent = slices.DeleteFunc(append(answer.Absent, absent...), func(name string) bool { return !slices.Contains(owners, name) })
 	if len(answer.Absent) == len(owners) {
 		return nil, fmt.Errorf("%w: %v", errNoAnswer, answer.Errors)

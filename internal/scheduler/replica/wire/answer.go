@@ -2,6 +2,7 @@ package wire
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
@@ -36,6 +37,9 @@ type Answer struct {
 	Ineligible string      `cbor:",omitempty"`
 	// ReferencedLabels are the pod labels to which selectors of other pods refer.
 	ReferencedLabels []string
+	// Failed is the error with which a replica failed to evaluate this pod, at most [MaxFailed] bytes; "" if
+	// none did. Such an error belongs to the pod: the replica was ready, and can evaluate other pods.
+	Failed string `cbor:",omitempty"`
 	// Errors has one message for each replica that could not answer and for each failed call to a
 	// replica.
 	Errors []string
@@ -51,6 +55,12 @@ type Candidate struct {
 	// number of victims whose eviction violates at least one PodDisruptionBudget.
 	Victims    [][]byte
 	Violations int64
+}
+
+// FailedAnswer returns the answer of a replica that failed to evaluate the pod of a query.
+func FailedAnswer(replica string, err error) *Answer {
+	message := replica + ": " + err.Error()
+	return &Answer{Values: []string{NoValue, ""}, Failed: strings.ToValidUTF8(message[:min(len(message), MaxFailed)], "")}
 }
 
 // NoValue represents an absent label in lists of label values.

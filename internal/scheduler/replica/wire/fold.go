@@ -83,6 +83,10 @@ func (a *Answer) add(other *Answer, values, imageSets *dictionary) {
 	if a.Ineligible == "" {
 		a.Ineligible = other.Ineligible
 	}
+	if a.Failed == "" {
+		// Upstream also reports only the first error.
+		a.Failed = other.Failed
+	}
 	for i := range other.Refusals {
 		a.AddRefusal(other.Refusals[i])
 	}

@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
@@ -34,5 +36,26 @@ func TestFoldKeepsNamesOfOffersOnly(t *testing.T) {
 	}
 	if offered != 25 || len(all.Names) != 25 {
 		t.Errorf("Fold() = %d offers with %d names, want 25 and 25", offered, len(all.Names))
+	}
+}
+
+// TestFoldKeepsFirstFailure checks that the error of a replica that failed to evaluate the pod is bounded, and that a
+// relay passes it on without making the replica absent.
+func TestFoldKeepsFirstFailure(t *testing.T) {
+	first, second := FailedAnswer("a", errors.New(strings.Repeat("é", MaxFailed))), FailedAnswer("b", errors.New("no such key"))
+	for _, a := range []*Answer{first, second} {
+		if err := a.validate(); err != nil {
+			t.Errorf("validate() of a failed answer = %v, want nil", err)
+		}
+	}
+	all := Fold([]*Answer{seedAnswer(), first, second}, 1)
+	if all.Failed != "error" || len(all.Absent) > 0 || all.Summary.Nodes != 1 {
+		t.Errorf("Fold() = failure %q, absent %v, %d nodes, want error, none, 1", all.Failed, all.Absent, all.Summary.Nodes)
+	}
+	if err := (&Answer{Failed: strings.Repeat("x", MaxFailed+1)}).validate(); err == nil {
+		t.Error("validate() of an answer with a longer failure = nil, want an error")
+	}
+	if data, err := Encode(first); err != nil || Decode(data, &Answer{}) != nil {
+		t.Errorf("the failure that was cut cannot be encoded and decoded: %v", err)
 	}
 }

@@ -33,7 +33,7 @@ func seedRequest() *Request {
 // seedAnswer returns a valid answer in which most fields are set.
 func seedAnswer() *Answer {
 	return &Answer{
-		Values: []string{NoValue, "", "zone"}, ImageSets: []string{"\x00"}, Names: []string{"node"},
+		Values: []string{NoValue, "", "zone"}, ImageSets: []string{"\x00"}, Names: []string{"node"}, Failed: "error",
 		Summary: index.Summary{Nodes: 1, Groups: []index.GroupSummary{{
 			Topology: index.Topology{Values: []int32{2}}, Count: 1, Tiers: []index.Tier{{Count: 1, Offers: []index.Offer{{Node: 0}}}},
 		}}, Counters: []index.CounterSummary{{Values: []index.ValueCount{{Value: 2, Count: 1, Nodes: 1}}}}},

@@ -22,6 +22,8 @@ const (
 	maxDepth   = 16
 	maxOffers  = 1 << 16
 	maxSteps   = 1 << 10
+	// MaxFailed is the maximal length of [Answer.Failed]. It becomes part of a pod's status.
+	MaxFailed = 4 << 10
 	// MaxDeadline is the maximal [Patience.Deadline].
 	MaxDeadline = time.Minute
 	// The receiver combines a term and a number into one 64-bit integer.
@@ -132,6 +134,9 @@ func treeWithinBounds(branches []membership.Branch, levelsLeft int, membersLeft 
 
 // validate returns an error if a field is out of bounds.
 func (a *Answer) validate() error {
+	if len(a.Failed) > MaxFailed {
+		return malformed("answer with an error that is too long")
+	}
 	if len(a.Summary.Groups)+len(a.Summary.Counters) > 0 && (len(a.Values) < 2 || a.Values[0] != NoValue || a.Values[1] != "") {
 		return malformed("answer without the two predefined values")
 	}

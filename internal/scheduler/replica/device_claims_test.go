@@ -1,0 +1,113 @@
+package replica
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+)
+
+// deviceSlice returns a ResourceSlice with one device on a node.
+func deviceSlice(node string) *resourcev1.ResourceSlice {
+	return &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: resourcev1.ResourceSliceSpec{
+		Driver: "example.com", NodeName: ptr.To(node), Pool: resourcev1.ResourcePool{Name: node, ResourceSliceCount: 1},
+		Devices: []resourcev1.Device{{Name: "gpu-0"}},
+	}}
+}
+
+// deviceClaim returns a claim for one device of the class gpu.
+func deviceClaim(selectors ...resourcev1.DeviceSelector) *resourcev1.ResourceClaim {
+	request := resourcev1.DeviceRequest{Name: "request", Exactly: &resourcev1.ExactDeviceRequest{
+		DeviceClassName: "gpu", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1, Selectors: selectors,
+	}}
+	return &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "claim", UID: "claim"}, Spec: resourcev1.ResourceClaimSpec{
+		Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{request}},
+	}}
+}
+
+// createDevices creates the class gpu, a claim, and a device on each of the nodes, and waits until the informers of
+// all replicas have them.
+func (g *group) createDevices(claim *resourcev1.ResourceClaim, nodes ...string) {
+	g.T.Helper()
+	g.eachClient(func(client kubernetes.Interface) error {
+		for _, node := range nodes {
+			if _, err := client.ResourceV1().ResourceSlices().Create(g.Ctx, deviceSlice(node), metav1.CreateOptions{}); err != nil {
+				return err
+			}
+		}
+		if _, err := client.ResourceV1().DeviceClasses().Create(g.Ctx, &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		_, err := client.ResourceV1().ResourceClaims("default").Create(g.Ctx, claim.DeepCopy(), metav1.CreateOptions{})
+		return err
+	})
+	g.Eventually("the informers have the devices", func() error {
+		for _, r := range g.replicas {
+			resources := r.informers.Resource().V1()
+			slices, classes, claims := resources.ResourceSlices().Informer().GetStore(), resources.DeviceClasses().Informer().GetStore(), resources.ResourceClaims().Informer().GetStore()
+			if len(slices.ListKeys()) < len(nodes) || len(classes.ListKeys()) == 0 || len(claims.ListKeys()) == 0 {
+				return fmt.Errorf("%s lacks an object", r.options.Self.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// claimingPod returns a pod with the claim.
+func claimingPod(name string) *v1.Pod {
+	pod := schedtest.PlainPod(name, "1")
+	pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "claim", ResourceClaimName: ptr.To("claim")}}
+	return pod
+}
+
+// nodeNames returns the name of a node that the leader, replica-0, does not own, and of one that it owns.
+func (g *group) nodeNames() (remote, own string) {
+	for i := 0; remote == "" || own == ""; i++ {
+		name := fmt.Sprintf("node-%d", i)
+		if g.replicas[0].member.Trusts("replica-0", schedtest.PlainNode(name, "1").UID) {
+			own = name
+		} else {
+			remote = name
+		}
+	}
+	return remote, own
+}
+
+// TestFilterErrorFailsOnlyItsPod has a pod with a claim whose selector fails when it is evaluated. Upstream fails this
+// pod only. The owner of the node with the device must not count as late: plain pods prefer this node.
+func TestFilterErrorFailsOnlyItsPod(t *testing.T) {
+	g := newGroup(t, 2)
+	large, small := g.nodeNames()
+	g.API.Put(schedtest.PlainNode(large, "64"))
+	g.API.Put(schedtest.PlainNode(small, "16"))
+	g.createDevices(deviceClaim(resourcev1.DeviceSelector{CEL: &resourcev1.CELDeviceSelector{Expression: `device.attributes["example.com"].missing == "x"`}}), large)
+	late := schedtest.CounterDelta(t, schedtest.CounterValue("scheduler_replica_late_answers_total", "replica-1"))
+	g.API.Put(claimingPod("claiming"))
+	g.Eventually("the pod has the error of the selector as a condition", func() error {
+		for _, condition := range g.API.Pod("default/claiming").Status.Conditions {
+			if condition.Reason == v1.PodReasonSchedulerError && strings.Contains(condition.Message, "no such key: missing") {
+				return nil
+			}
+		}
+		return fmt.Errorf("the conditions are %v", g.API.Pod("default/claiming").Status.Conditions)
+	})
+	for i := range 6 {
+		name := fmt.Sprintf("plain-%d", i)
+		g.API.Put(schedtest.PlainPod(name, "500m"))
+		if node := g.AwaitBound(name); node != large {
+			t.Errorf("pod %s is bound to node %s, want %s", name, node, large)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if n := late(); n != 0 {
+		t.Errorf("%v answers of the node's owner were counted as late, want none", n)
+	}
+}
