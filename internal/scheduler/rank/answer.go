@@ -46,8 +46,8 @@ func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer,
 	}
 	a := &wire.Answer{}
 	if query.NodeByNode {
-		w := &nodeWalk{ctx: ctx, class: class, pod: pod.Pod, except: sets.New(query.Exclude...), refused: refused}
-		a.Summary, err = indexClass.SummarizeEach(w.nodeIDs(query.Node), nominated, w.verdict)
+		w := &nodeWalk{class: class, except: sets.New(query.Exclude...), refused: refused, answer: a}
+		a.Summary, err = w.summarize(indexClass, query.Node, nominated)
 		a.InUse = r.Cluster.ClaimsInUse(pod.Pod)
 	} else {
 		a.Summary, err = r.summarize(indexClass, query, nominated)

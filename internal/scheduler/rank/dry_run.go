@@ -131,12 +131,6 @@ func (d *dryCounts) checkCounters(node string) *fwk.Status {
 func (r *Ranker) proposeAround(
 	ctx context.Context, query *wire.Query, a *wire.Answer, cl *Class, indexClass *index.Class, pod *v1.Pod, nominated []index.Nominated, refused map[index.NodeID]*fwk.Status,
 ) (err error) {
-	for _, name := range query.Exclude {
-		// Plugins of the leader have rejected these nodes, and evicting pods there does not help.
-		if n := r.Cluster.Lookup(name); n != nil {
-			delete(refused, n.ID)
-		}
-	}
 	indexClass.WithNominated(nominated, func() { err = r.propose(ctx, query, a, cl, indexClass, pod, refused) })
 	return err
 }

@@ -1,28 +1,36 @@
 package rank
 
 import (
-	"context"
 	"fmt"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
+	pluginnames "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // nodeWalk evaluates each node separately, for a pod with volumes, resource claims or named nodes, because
 // the node state does not contain what such a pod requires. Spread and inter-pod affinity use counters, as
 // in all classes.
 type nodeWalk struct {
-	ctx   context.Context
 	class *Class
-	pod   *v1.Pod
 	// except are the names of nodes that the leader has excluded.
 	except sets.Set[string]
-	// refused are the statuses of the nodes that do not fit. At the start it has the nodes that do
-	// not fit because of their nominated pods.
+	// refused are the statuses of the nodes that do not fit, except the excluded ones. At the start it has the
+	// nodes that do not fit because of their nominated pods.
 	refused map[index.NodeID]*fwk.Status
+	// answer gets the claims that are not available on some node.
+	answer *wire.Answer
+}
+
+// summarize returns the summary of the nodes to evaluate.
+func (w *nodeWalk) summarize(indexClass *index.Class, only string, nominated []index.Nominated) (index.Summary, error) {
+	if err := w.forgetUnavailable(); err != nil {
+		return index.Summary{}, err
+	}
+	return indexClass.SummarizeEach(w.nodeIDs(only), nominated, w.verdict)
 }
 
 // nodeIDs returns the nodes to evaluate: the one named only, or those that the pod names, or all. It adds
@@ -63,17 +71,55 @@ func (w *nodeWalk) refuseOthers(names sets.Set[string]) {
 
 // verdict runs the plugins for one node, unless it is already refused or excluded.
 func (w *nodeWalk) verdict(id index.NodeID) (index.Verdict, error) {
-	if w.refused[id] != nil {
-		return index.Verdict{}, nil
-	}
 	n := w.class.cluster.ByID[id]
 	if w.except.Has(n.Info.Node().Name) {
-		w.refused[id] = fwk.NewStatus(fwk.Unschedulable, "node(s) were rejected when the pod's claims were checked again")
+		// The leader knows the status with which its plugins have rejected this node.
+		delete(w.refused, id)
+		return index.Verdict{}, nil
+	}
+	known := w.refused[id]
+	if known != nil && known.Plugin() != pluginnames.DynamicResources {
 		return index.Verdict{}, nil
 	}
 	verdict, refused, err := w.class.runPlugins(w.class.state, n.Info)
+	if refused != nil && refused.Plugin() == pluginnames.DynamicResources && err == nil {
+		err = w.noteUnavailable(n.Info.Node().Name)
+	}
+	if known != nil {
+		return index.Verdict{}, err
+	}
 	if refused != nil {
 		w.refused[id] = refused
 	}
 	return verdict, err
+}
+
+// noteUnavailable adds to the answer the claims that are not available on a node, according to the plugin that has
+// just rejected this node.
+func (w *nodeWalk) noteUnavailable(node string) error {
+	claims, err := w.unavailable()
+	if err != nil || claims == nil {
+		return err
+	}
+	for claim := range *claims {
+		w.answer.AddUnavailable(wire.UnavailableClaim{Claim: claim, Node: node})
+	}
+	*claims = nil
+	return nil
+}
+
+// unavailable returns where DynamicResources adds the positions of unavailable claims; nil if the plugin does not
+// handle the pod.
+func (w *nodeWalk) unavailable() (*sets.Set[int], error) {
+	return writtenField[sets.Set[int]](w.class, pluginnames.DynamicResources, "unavailableClaims")
+}
+
+// forgetUnavailable makes the plugin forget the claims that it found unavailable on nodes with their nominated pods,
+// because they do not belong to the node that is evaluated next.
+func (w *nodeWalk) forgetUnavailable() error {
+	claims, err := w.unavailable()
+	if claims != nil {
+		*claims = nil
+	}
+	return err
 }

@@ -111,3 +111,69 @@ func TestFilterErrorFailsOnlyItsPod(t *testing.T) {
 		t.Errorf("%v answers of the node's owner were counted as late, want none", n)
 	}
 }
+
+// TestReplicasDeallocateClaim has a pod whose claim is allocated on a node that is full, as after a leader has ended
+// between PreBind and Bind. Upstream's PostFilter deallocates the claim, so that the pod fits on another node.
+func TestReplicasDeallocateClaim(t *testing.T) {
+	g := newGroup(t, 2)
+	full, free := g.nodeNames()
+	for swap := range 2 {
+		if swap == 1 {
+			full, free = free, full
+		}
+		t.Run(fmt.Sprintf("the leader owns the free node: %v", swap == 0), func(t *testing.T) { testDeallocation(t, full, free) })
+	}
+}
+
+// allocated returns a claim that is allocated on a node.
+func allocated(claim *resourcev1.ResourceClaim, node string) *resourcev1.ResourceClaim {
+	claim.Status.Allocation = &resourcev1.AllocationResult{
+		Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Request: "request", Driver: "example.com", Pool: node, Device: "gpu-0"}}},
+		NodeSelector: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
+			MatchFields: []v1.NodeSelectorRequirement{{Key: "metadata.name", Operator: v1.NodeSelectorOpIn, Values: []string{node}}},
+		}}},
+	}
+	return claim
+}
+
+func testDeallocation(t *testing.T, full, free string) {
+	g := newGroup(t, 2, schedtest.PlainNode(full, "4"), schedtest.PlainNode(free, "4"))
+	filler := schedtest.PlainPod("filler", "4")
+	filler.Spec.NodeSelector = map[string]string{v1.LabelHostname: full}
+	g.API.Put(filler)
+	g.AwaitBound("filler")
+	g.createDevices(allocated(deviceClaim(), full), full, free)
+	g.API.Put(claimingPod("pod"))
+	claims := g.replicas[0].sched.Profiles[v1.DefaultSchedulerName].ClientSet().ResourceV1().ResourceClaims("default")
+	g.Eventually("the leader deallocates the claim", func() error {
+		got, err := claims.Get(g.Ctx, "claim", metav1.GetOptions{})
+		if err == nil && got.Status.Allocation != nil {
+			return fmt.Errorf("it is allocated on the full node; the pod has conditions %v", g.API.Pod("default/pod").Status.Conditions)
+		}
+		return err
+	})
+}
+
+// TestEventRetriesPodThatLeaderRejected has a node that only the leader's own plugins reject: its device belongs to
+// another claim, which the owner does not know yet. The event that frees the device must retry the pod, although another plugin
+// rejects the other node.
+func TestEventRetriesPodThatLeaderRejected(t *testing.T) {
+	g := newGroup(t, 2)
+	node, small := g.nodeNames()
+	g.API.Put(schedtest.PlainNode(node, "4"))
+	g.API.Put(schedtest.PlainNode(small, "100m"))
+	g.createDevices(deviceClaim(), node)
+	other := allocated(deviceClaim(), node)
+	other.Name, other.UID = "other", "other"
+	claims := g.replicas[0].sched.Profiles[v1.DefaultSchedulerName].ClientSet().ResourceV1().ResourceClaims("default")
+	_, err := claims.Create(g.Ctx, other, metav1.CreateOptions{})
+	g.Must(err)
+	g.Eventually("the leader has the other claim", func() error {
+		_, err := g.replicas[0].informers.Resource().V1().ResourceClaims().Lister().ResourceClaims("default").Get("other")
+		return err
+	})
+	g.API.Put(claimingPod("pod"))
+	g.AwaitUnschedulable("pod")
+	g.Must(claims.Delete(g.Ctx, "other", metav1.DeleteOptions{}))
+	g.AwaitBound("pod")
+}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -34,9 +33,10 @@ func (l *Search) walk(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 // leader. If they reject the node, the owners are queried again without it.
 func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, scope wire.Query) (kubescheduler.ScheduleResult, error) {
 	none := kubescheduler.ScheduleResult{}
-	var excluded, inUse []string
+	var inUse []string
+	again := recheck{search: l, profile: profile, pod: pod, reserved: scope.Reserved}
 	for range maxQueries {
-		r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Reasons: true, Offers: 1, Node: scope.Node, Reserved: scope.Reserved, Exclude: excluded, InUse: inUse})
+		r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Reasons: true, Offers: 1, Node: scope.Node, Reserved: scope.Reserved, Exclude: again.excluded, InUse: inUse})
 		if err != nil {
 			return none, l.explainRejection(pod, err)
 		}
@@ -52,11 +52,10 @@ func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk
 			if len(r.answer.Absent) > 0 {
 				return none, errIncomplete
 			}
-			l.rejected = rejectedNodes{pod.Pod.UID, excluded}
-			return none, r.fitError(pod.Pod)
+			l.rejected = rejectedNodes{pod.Pod.UID, again.excluded}
+			return none, again.explain(ctx, state, r, scope.Node == "")
 		}
-		name := r.answer.Names[pick.Node]
-		fits, err := l.fitsNode(ctx, profile, state, pod, &wire.Query{NodeByNode: true, Node: name, Reserved: scope.Reserved, IncludeNode: true, Offers: 1})
+		fits, err := again.fits(ctx, state, r.answer.Names[pick.Node])
 		if err != nil {
 			return none, err
 		}
@@ -65,7 +64,6 @@ func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk
 			r.validUntil = time.Time{}
 			return l.result(r, pick, state, pod), nil
 		}
-		excluded = append(excluded, name)
 	}
 	return none, errTooManyQueries
 }
@@ -73,35 +71,4 @@ func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk
 // without returns the strings of a list that are not in another.
 func without(list, other []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(other, s) })
-}
-
-// fitsNode runs the filters of the leader's plugins for the chosen node, for which the query asks. Only the leader
-// knows which claims are reserved but not bound yet. It skips the plugins that the index evaluates.
-func (l *Search) fitsNode(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, query *wire.Query) (bool, error) {
-	r, err := l.query(ctx, profile, pod, query)
-	if err != nil || len(r.answer.Node) == 0 {
-		return false, err
-	}
-	info, node := framework.NewNodeInfo(), &v1.Node{}
-	if err := node.Unmarshal(r.answer.Node); err != nil {
-		return false, err
-	}
-	info.SetNode(node)
-	for _, data := range r.answer.Pods {
-		other := &v1.Pod{}
-		if err := other.Unmarshal(data); err != nil {
-			return false, err
-		}
-		info.AddPod(other)
-	}
-	// Plugins look up the node when they bind claims.
-	l.owners.KeepNode(node)
-	skipped := state.GetSkipFilterPlugins()
-	state.SetSkipFilterPlugins(skipped.Union(rank.IndexPlugins))
-	defer state.SetSkipFilterPlugins(skipped)
-	status := profile.Framework.RunFilterPlugins(ctx, state, pod.Pod, info)
-	if status.IsSuccess() || status.IsRejected() {
-		return status.IsSuccess(), nil
-	}
-	return false, status.AsError()
 }

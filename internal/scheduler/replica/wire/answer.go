@@ -24,6 +24,9 @@ type Answer struct {
 	Images []Image
 	// Refusals are the reasons for which nodes do not fit, except spread and inter-pod affinity.
 	Refusals []Refusal
+	// UnavailableClaims are the allocated resource claims of the pod that are not available on some node, each
+	// with one such node. Upstream deallocates one of them if the pod fits on no node.
+	UnavailableClaims []UnavailableClaim `cbor:",omitempty"`
 	// Node is the node object if the query requested it, and Pods are the pods on this node. Both
 	// are in the API's protobuf encoding.
 	Node []byte   `cbor:",omitempty"`
@@ -61,6 +64,21 @@ type Candidate struct {
 func FailedAnswer(replica string, err error) *Answer {
 	message := replica + ": " + err.Error()
 	return &Answer{Values: []string{NoValue, ""}, Failed: strings.ToValidUTF8(message[:min(len(message), MaxFailed)], "")}
+}
+
+// UnavailableClaim is an allocated resource claim of a pod, by its position among the pod's claims, and a node on
+// which the claim is not available.
+type UnavailableClaim struct {
+	Claim int
+	Node  string
+}
+
+// AddUnavailable adds a claim, unless the answer already has a node for it. It ignores positions from MaxClaims on.
+func (a *Answer) AddUnavailable(claim UnavailableClaim) {
+	known := func(c UnavailableClaim) bool { return c.Claim == claim.Claim }
+	if claim.Claim < MaxClaims && !slices.ContainsFunc(a.UnavailableClaims, known) {
+		a.UnavailableClaims = append(a.UnavailableClaims, claim)
+	}
 }
 
 // NoValue represents an absent label in lists of label values.

@@ -87,6 +87,9 @@ func (a *Answer) add(other *Answer, values, imageSets *dictionary) {
 		// Upstream also reports only the first error.
 		a.Failed = other.Failed
 	}
+	for _, claim := range other.UnavailableClaims {
+		a.AddUnavailable(claim)
+	}
 	for i := range other.Refusals {
 		a.AddRefusal(other.Refusals[i])
 	}

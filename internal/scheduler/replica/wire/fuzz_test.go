@@ -34,6 +34,7 @@ func seedRequest() *Request {
 func seedAnswer() *Answer {
 	return &Answer{
 		Values: []string{NoValue, "", "zone"}, ImageSets: []string{"\x00"}, Names: []string{"node"}, Failed: "error",
+		UnavailableClaims: []UnavailableClaim{{Claim: 1, Node: "node"}},
 		Summary: index.Summary{Nodes: 1, Groups: []index.GroupSummary{{
 			Topology: index.Topology{Values: []int32{2}}, Count: 1, Tiers: []index.Tier{{Count: 1, Offers: []index.Offer{{Node: 0}}}},
 		}}, Counters: []index.CounterSummary{{Values: []index.ValueCount{{Value: 2, Count: 1, Nodes: 1}}}}},

@@ -22,6 +22,8 @@ const (
 	maxDepth   = 16
 	maxOffers  = 1 << 16
 	maxSteps   = 1 << 10
+	// MaxClaims is the maximal length of [Answer.UnavailableClaims].
+	MaxClaims = 1 << 10
 	// MaxFailed is the maximal length of [Answer.Failed]. It becomes part of a pod's status.
 	MaxFailed = 4 << 10
 	// MaxDeadline is the maximal [Patience.Deadline].
@@ -136,6 +138,10 @@ func treeWithinBounds(branches []membership.Branch, levelsLeft int, membersLeft 
 func (a *Answer) validate() error {
 	if len(a.Failed) > MaxFailed {
 		return malformed("answer with an error that is too long")
+	}
+	invalid := func(c UnavailableClaim) bool { return c.Claim < 0 || c.Claim >= MaxClaims || c.Node == "" }
+	if len(a.UnavailableClaims) > MaxClaims || slices.ContainsFunc(a.UnavailableClaims, invalid) {
+		return malformed("answer with too many or invalid resource claims")
 	}
 	if len(a.Summary.Groups)+len(a.Summary.Counters) > 0 && (len(a.Values) < 2 || a.Values[0] != NoValue || a.Values[1] != "") {
 		return malformed("answer without the two predefined values")
