@@ -56,6 +56,7 @@ func Attach(
 	}
 	sched.Cache = r.leader.Assumptions()
 	sched.SchedulePod = search.SchedulePod
+	sched.SchedulingQueue = r.leader.RepeatEvents(sched.SchedulingQueue)
 	for name, fw := range sched.Profiles {
 		sched.Profiles[name] = &leaderFramework{Framework: fw, assumptions: r.leader.Assumptions()}
 	}

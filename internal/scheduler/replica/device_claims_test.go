@@ -85,10 +85,12 @@ func (g *group) nodeNames() (remote, own string) {
 // pod only. The owner of the node with the device must not count as late: plain pods prefer this node.
 func TestFilterErrorFailsOnlyItsPod(t *testing.T) {
 	g := newGroup(t, 2)
-	large, small := g.nodeNames()
-	g.API.Put(schedtest.PlainNode(large, "64"))
-	g.API.Put(schedtest.PlainNode(small, "16"))
-	g.createDevices(deviceClaim(resourcev1.DeviceSelector{CEL: &resourcev1.CELDeviceSelector{Expression: `device.attributes["example.com"].missing == "x"`}}), large)
+	preferred, other := g.nodeNames()
+	node := schedtest.PlainNode(preferred, "64")
+	node.Labels["preferred"] = "true"
+	g.API.Put(node)
+	g.API.Put(schedtest.PlainNode(other, "64"))
+	g.createDevices(deviceClaim(resourcev1.DeviceSelector{CEL: &resourcev1.CELDeviceSelector{Expression: `device.attributes["example.com"].missing == "x"`}}), preferred)
 	late := schedtest.CounterDelta(t, schedtest.CounterValue("scheduler_replica_late_answers_total", "replica-1"))
 	g.API.Put(claimingPod("claiming"))
 	g.Eventually("the pod has the error of the selector as a condition", func() error {
@@ -101,9 +103,14 @@ func TestFilterErrorFailsOnlyItsPod(t *testing.T) {
 	})
 	for i := range 6 {
 		name := fmt.Sprintf("plain-%d", i)
-		g.API.Put(schedtest.PlainPod(name, "500m"))
-		if node := g.AwaitBound(name); node != large {
-			t.Errorf("pod %s is bound to node %s, want %s", name, node, large)
+		plain := schedtest.PlainPod(name, "1")
+		plain.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []v1.PreferredSchedulingTerm{{
+			Weight:     100,
+			Preference: v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{{Key: "preferred", Operator: v1.NodeSelectorOpExists}}},
+		}}}}
+		g.API.Put(plain)
+		if node := g.AwaitBound(name); node != preferred {
+			t.Errorf("pod %s is bound to node %s, want %s", name, node, preferred)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -175,5 +182,26 @@ func TestEventRetriesPodThatLeaderRejected(t *testing.T) {
 	g.API.Put(claimingPod("pod"))
 	g.AwaitUnschedulable("pod")
 	g.Must(claims.Delete(g.Ctx, "other", metav1.DeleteOptions{}))
+	g.AwaitBound("pod")
+}
+
+// TestEventBeforeOwnerRetriesPod has the event of a ResourceSlice reach the leader before the owner of the node. The
+// pod is retried although the event was used up by an attempt for which the owner did not know the device yet.
+func TestEventBeforeOwnerRetriesPod(t *testing.T) {
+	g := newGroup(t, 2)
+	node, _ := g.nodeNames()
+	g.API.Put(schedtest.PlainNode(node, "4"))
+	g.createDevices(deviceClaim())
+	g.API.Put(claimingPod("pod"))
+	g.AwaitUnschedulable("pod")
+	create := func(r *testReplica) {
+		slices := r.sched.Profiles[v1.DefaultSchedulerName].ClientSet().ResourceV1().ResourceSlices()
+		_, err := slices.Create(g.Ctx, deviceSlice(node), metav1.CreateOptions{})
+		g.Must(err)
+	}
+	create(g.replicas[0])
+	const lag = 300 * time.Millisecond
+	time.Sleep(lag)
+	create(g.replicas[1])
 	g.AwaitBound("pod")
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
-	fwk "k8s.io/kube-scheduler/framework"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
@@ -250,5 +249,5 @@ func (l *Leader) retryUnanswered() {
 
 // retryUnschedulable retries all unschedulable pods.
 func (l *Leader) retryUnschedulable() {
-	l.sched.SchedulingQueue.MoveAllToActiveOrBackoffQueue(l.logger, fwk.ClusterEvent{Resource: fwk.WildCard, ActionType: fwk.All}, nil, nil, nil)
+	retryAll(l.logger, l.sched.SchedulingQueue)
 }
