@@ -86,3 +86,29 @@ func TestPreemptionDoesNotDeletePendingPod(t *testing.T) {
 	}
 	g.awaitConsistent()
 }
+
+// TestUnknownPodOfEarlierLeaderIsSettled has a leader learn that a pod of an earlier leader was bound or deleted, before
+// it learns that the pod was pending. Until it forgets the reservation, the pod blocks preemption on its node.
+func TestUnknownPodOfEarlierLeaderIsSettled(t *testing.T) {
+	for name, bound := range map[string]bool{"bound": true, "deleted": false} {
+		t.Run(name, func(t *testing.T) {
+			pod := schedtest.PlainPod("pod", "4")
+			g := newGroupWithLostLeader(t, pod)
+			g.lead(1)
+			r := g.replicas[1]
+			node := r.leader.Earlier(pod.UID)
+			if node == "" {
+				t.Fatal("the leader does not know the reservation of the earlier leader")
+			}
+			item, wantReserved := &wire.Item{UID: pod.UID}, 0
+			if bound {
+				item.Node, wantReserved = node, 1
+			}
+			g.Must(r.leader.HandlePending(item))
+			if r.leader.IsUnsettled(pod.UID) {
+				t.Error("the pod is unsettled, want it settled")
+			}
+			g.awaitReservations(0, wantReserved)
+		})
+	}
+}

@@ -92,6 +92,11 @@ func (l *Leader) handlePending(item *wire.Item) error {
 			l.search.invalidate()
 		}
 		l.removePending(before.Pod, item.Node)
+	case item.Node != "":
+		// The pod was never pending here. It has no later message to settle it, because it is bound.
+		l.settleEarlier(item.UID)
+	default:
+		l.ReleaseEarlier(item.UID)
 	}
 	return nil
 }
