@@ -36,6 +36,8 @@ type Leader struct {
 	assumptions *Assumptions
 	// podEvents and nodeEvents are the informers that other replicas feed.
 	podEvents, nodeEvents *eventInformer
+	// keptNodes is the number of nodes at which [Leader.KeepNode] next discards some.
+	keptNodes int
 
 	// currentTerm is a copy of term that can be read without mu.
 	currentTerm atomic.Int64
@@ -195,18 +197,6 @@ func (l *Leader) Nodes() int {
 		nodes += l.statuses[member.Name].Nodes
 	}
 	return nodes
-}
-
-// maxKeptNodes is the number of nodes after which [Leader.KeepNode] discards the earlier ones.
-const maxKeptNodes = 4096
-
-// KeepNode stores the node that was chosen for a pod with volumes or resource claims, because plugins
-// look it up while they bind the pod.
-func (l *Leader) KeepNode(node *v1.Node) {
-	if keys := l.nodeEvents.indexer.ListKeys(); len(keys) >= maxKeptNodes {
-		_ = l.nodeEvents.indexer.Replace(nil, "")
-	}
-	_ = l.nodeEvents.indexer.Add(node)
 }
 
 // RetryWhenAllAnswer schedules the retry of a pod that got no node, or could not preempt, because an owner did

@@ -1,0 +1,42 @@
+package leader
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+)
+
+// TestNodesOfAssumedPodsAreKept chooses many nodes while a pod is being bound. Plugins look up the node of this pod.
+func TestNodesOfAssumedPodsAreKept(t *testing.T) {
+	pod := schedtest.PlainPod("pod", "1")
+	pod.Spec.NodeName = "node"
+	l := &Leader{nodeEvents: newEventInformer(), assumptions: &Assumptions{assumed: map[types.UID]*assumption{pod.UID: {pod: pod}}}}
+	l.KeepNode(schedtest.PlainNode("node", "1"))
+	for i := range 2*maxKeptNodes + 1 {
+		name := fmt.Sprintf("node-%d", i)
+		l.KeepNode(schedtest.PlainNode(name, "1"))
+		for _, kept := range []string{"node", name} {
+			if _, found, _ := l.nodeEvents.indexer.GetByKey(kept); !found {
+				t.Fatalf("node %s is not kept after %d others", kept, i+1)
+			}
+		}
+	}
+	if n := len(l.nodeEvents.indexer.ListKeys()); n > maxKeptNodes {
+		t.Errorf("%d nodes are kept, want at most %d", n, maxKeptNodes)
+	}
+	for i := range maxKeptNodes {
+		other := schedtest.PlainPod(fmt.Sprintf("pod-%d", i), "1")
+		other.Spec.NodeName = fmt.Sprintf("used-%d", i)
+		l.assumptions.assumed[other.UID] = &assumption{pod: other}
+		l.KeepNode(schedtest.PlainNode(other.Spec.NodeName, "1"))
+	}
+	l.KeepNode(schedtest.PlainNode("last", "1"))
+	for i := range maxKeptNodes {
+		if _, found, _ := l.nodeEvents.indexer.GetByKey(fmt.Sprintf("used-%d", i)); !found {
+			t.Fatalf("node used-%d of an assumed pod is not kept", i)
+		}
+	}
+}
