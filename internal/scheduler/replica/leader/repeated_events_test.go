@@ -2,6 +2,7 @@ package leader
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,8 +30,9 @@ func (q *countingQueue) MoveAllToActiveOrBackoffQueue(_ klog.Logger, event fwk.C
 func TestEventsAreRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counting := &countingQueue{counts: map[fwk.EventResource]int{}}
-		leads := true
-		q := &repeatedEvents{SchedulingQueue: counting, leads: func() bool { return leads }, delays: repeatDelays, retrying: map[time.Duration]bool{}}
+		var leads atomic.Bool
+		leads.Store(true)
+		q := &repeatedEvents{SchedulingQueue: counting, leads: leads.Load, delays: repeatDelays, retrying: map[time.Duration]bool{}}
 		send := func(resource fwk.EventResource, times int) {
 			for range times {
 				q.MoveAllToActiveOrBackoffQueue(klog.Logger{}, fwk.ClusterEvent{Resource: resource, ActionType: fwk.Add}, nil, nil, nil)
@@ -55,7 +57,7 @@ func TestEventsAreRepeated(t *testing.T) {
 		// The first event beyond the bound schedules a retry after each delay, and the next ones a second retry.
 		expect("more events than the bound", map[fwk.EventResource]int{fwk.ResourceClaim: maxRepeated/2 + beyond + maxRepeated, fwk.WildCard: 4})
 		send(fwk.ResourceSlice, 1)
-		leads = false
+		leads.Store(false)
 		send(fwk.ResourceSlice, 1)
 		expect("the end of the leadership", map[fwk.EventResource]int{fwk.ResourceSlice: 2})
 		if q.waiting != 0 || len(q.retrying) != 0 {
