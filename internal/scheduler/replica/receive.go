@@ -11,7 +11,7 @@ import (
 func (r *Replica) Connected(from string) {
 	r.holder.Connected(from)
 	r.member.Connected(from)
-	r.leader.Connected()
+	r.leader.Connected(from)
 }
 
 // Receive handles the messages in a batch from another replica.

@@ -24,7 +24,10 @@ func (l *Leader) BeginList(from string, id int64) {
 
 // Connected handles a new connection from another replica. Events that the replica sent on the previous one may
 // be lost, so all unschedulable pods are retried.
-func (l *Leader) Connected() {
+func (l *Leader) Connected(from string) {
+	l.pendingMu.Lock()
+	delete(l.lists, from)
+	l.pendingMu.Unlock()
 	if l.Term() > 0 {
 		l.search.invalidate()
 		go l.retryUnschedulable()

@@ -49,3 +49,15 @@ func TestMissingPodIsLookedUpAgainAfterError(t *testing.T) {
 		}
 	}
 }
+
+// TestConnectedForgetsLists checks that a new connection ends the lists that the sender had started on the previous
+// one, and no list of another replica.
+func TestConnectedForgetsLists(t *testing.T) {
+	l := &Leader{lists: refresh.Lists{}}
+	l.BeginList("a", 1)
+	l.BeginList("b", 1)
+	l.Connected("a")
+	if len(l.lists["a"]) != 0 || len(l.lists["b"]) != 1 {
+		t.Errorf("the lists are %v, want only that of replica b", l.lists)
+	}
+}

@@ -92,7 +92,9 @@ func (c *recheck) filter(ctx context.Context, state fwk.CycleState, info *framew
 // If deallocate is true, upstream's PostFilter may deallocate a claim of the pod.
 func (c *recheck) explain(ctx context.Context, state fwk.CycleState, r *podBatch, deallocate bool) error {
 	for _, node := range c.rejected {
-		r.answer.AddRefusal(wire.Refusal{Code: int(node.status.Code()), Plugin: node.status.Plugin(), Reasons: node.status.Reasons(), Nodes: 1})
+		r.answer.AddRefusal(wire.Refusal{
+			Code: int(node.status.Code()), Plugin: node.status.Plugin(), Reasons: node.status.Reasons(), Nodes: 1,
+		})
 	}
 	if deallocate {
 		if err := c.findUnavailableClaims(ctx, state, r.answer); err != nil {
