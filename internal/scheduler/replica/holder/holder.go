@@ -148,15 +148,17 @@ func (h *Holder) EndList(from string, id int64, slots []int, version string) (re
 }
 
 // SetPod stores the current version of a pod on one of the holder's nodes. If the pod is new, it replaces
-// the pod's reservation. It returns the version that it has replaced; nil if there was none.
-func (h *Holder) SetPod(pod *v1.Pod) *v1.Pod {
+// the pod's reservation. It returns the version that counted on the node before, bound or reserved, which is nil if
+// none did, and whether plugins may treat the new version differently.
+func (h *Holder) SetPod(pod *v1.Pod) (before *v1.Pod, changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	known, ok := h.pods[pod.UID]
-	if ok && refresh.IsNewer(known.Pod.ResourceVersion, pod.ResourceVersion) {
+	before = known.Pod
+	if ok && refresh.IsNewer(before.ResourceVersion, pod.ResourceVersion) {
 		// Two replicas watched the pod one after the other, and the second has an older version.
-		h.pods[pod.UID] = refresh.Object{Pod: known.Pod, Tick: h.tick}
-		return nil
+		h.pods[pod.UID] = refresh.Object{Pod: before, Tick: h.tick}
+		return before, false
 	}
 	h.pods[pod.UID] = refresh.Object{Pod: pod, Tick: h.tick}
 	var err error
@@ -165,16 +167,19 @@ func (h *Holder) SetPod(pod *v1.Pod) *v1.Pod {
 		if r := h.reservations[pod.UID]; r != nil {
 			delete(h.reservations, pod.UID)
 			h.countAntiAffinity(r.pod, -1)
+			if r.pod.Spec.NodeName == pod.Spec.NodeName {
+				before = r.pod
+			}
 		}
 		h.countAntiAffinity(pod, 1)
 		err = h.cache.AddPod(h.logger, pod)
-	case known.Pod.ResourceVersion != pod.ResourceVersion:
-		err = h.cache.UpdatePod(h.logger, known.Pod, pod)
+	case before.ResourceVersion != pod.ResourceVersion:
+		err = h.cache.UpdatePod(h.logger, before, pod)
 	}
 	if err != nil {
 		h.logger.Error(err, "Adding a pod failed", "pod", klog.KObj(pod))
 	}
-	return known.Pod
+	return before, before == nil || !cache.SameOnNode(before, pod)
 }
 
 // RemovePod removes a bound pod, and returns it; nil if the holder does not have it. A reservation that a

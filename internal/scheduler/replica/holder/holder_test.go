@@ -106,6 +106,40 @@ func TestListOlderThanBindKeepsCapacity(t *testing.T) {
 	h.checkCounts(t, 0, 0)
 }
 
+// TestSetPodReportsChanges checks for which versions of a pod [Holder.SetPod] reports a change: an event to the leader
+// makes it retry pods.
+func TestSetPodReportsChanges(t *testing.T) {
+	h := newTestHolder(t)
+	h.reserve(t, podOnNode("reserved", "1"), true, false)
+	h.reserve(t, podOnNode("relabeled", "1"), true, false)
+	elsewhere := podOnNode("elsewhere", "1")
+	elsewhere.Spec.NodeName = "another"
+	h.reserve(t, elsewhere, true, true)
+	for _, step := range []struct {
+		what, uid, version, label string
+		known, changed            bool
+	}{
+		{"a new pod", "new", "5", "", false, true},
+		{"the same version", "new", "5", "", true, false},
+		{"another status", "new", "6", "", true, false},
+		{"another label", "new", "7", "x", true, true},
+		{"an older version", "new", "5", "", true, false},
+		{"a reserved pod", "reserved", "5", "", true, false},
+		{"a reserved pod with another label", "relabeled", "5", "x", true, true},
+		{"a pod that is reserved on another node", "elsewhere", "5", "", false, true},
+	} {
+		pod := podOnNode(step.uid, "1")
+		pod.ResourceVersion = step.version
+		if step.label != "" {
+			pod.Labels = map[string]string{"label": step.label}
+		}
+		if before, changed := h.SetPod(pod); (before != nil) != step.known || changed != step.changed {
+			t.Errorf("SetPod() of %s = %v, %v, want known %v and changed %v", step.what, before, changed, step.known, step.changed)
+		}
+	}
+	h.checkCounts(t, 4, 0)
+}
+
 // TestDeletedPodOfOlderListIsRemoved checks that the capacity that is kept for a bound pod (see
 // [TestListOlderThanBindKeepsCapacity]) is freed when the pod is deleted.
 func TestDeletedPodOfOlderListIsRemoved(t *testing.T) {

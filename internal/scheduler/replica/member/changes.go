@@ -57,7 +57,8 @@ func (m *Member) podChanged(before, after *v1.Pod, listing bool) {
 	changed := before == nil || after == nil || !cache.SameOnNode(before, after)
 	wasBound := before != nil && before.Spec.NodeName != ""
 	if after != nil && after.Spec.NodeName != "" {
-		m.sendPod(after, listing, wasBound && changed)
+		// If the pod was pending, the owner usually has a reservation for it, so the bind is not urgent.
+		m.sendPod(after, listing, before == nil || wasBound && changed)
 	}
 	if listing || m.assignment == nil {
 		return
@@ -74,13 +75,21 @@ func (m *Member) podChanged(before, after *v1.Pod, listing bool) {
 			item.Node, send = after.Spec.NodeName, m.sendLater
 		}
 		send(leader, func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
-	case wasBound && m.ownerOf(before.Spec.NodeName) != "":
+	case m.ownerOf(nodeOf(before, after)) != "":
 		// The owner of the node sends the event to the leader, after it has applied the change
 		// (HandlePod). Otherwise the leader could retry a pod because of the event, and query the owner
 		// before it knows of the change.
 	case changed:
 		m.sendEvent(before, after)
 	}
+}
+
+// nodeOf returns the node of a bound pod. before is nil for a new pod, and after for a deleted one.
+func nodeOf(before, after *v1.Pod) string {
+	if before != nil {
+		return before.Spec.NodeName
+	}
+	return after.Spec.NodeName
 }
 
 // sendEvent sends a change of a bound pod to the leader. before is nil for a new pod, and after for a deleted
@@ -96,14 +105,13 @@ func (m *Member) sendEvent(before, after *v1.Pod) {
 	m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Events = append(b.Events, event) })
 }
 
-// applied sends an event to the leader after the holder has replaced or removed a pod that it had.
+// applied sends an event to the leader after the holder has applied a change of a bound pod. before is nil for a
+// new pod, and after for a deleted one. New pods need no event until this replica has loaded all pods: then the
+// leader retries all unschedulable pods.
 func (m *Member) applied(before, after *v1.Pod) {
-	if before == nil || after != nil && cache.SameOnNode(before, after) {
-		return
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.assignment != nil {
+	if m.assignment != nil && (before != nil || m.complete()) {
 		m.sendEvent(before, after)
 	}
 }
@@ -130,7 +138,6 @@ func (m *Member) sendPod(pod *v1.Pod, listing, urgent bool) {
 		item := wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}
 		send := m.send
 		if !urgent {
-			// The owner has a reservation for the pod, unless another scheduler has bound it.
 			send = m.sendLater
 		}
 		send(owner, func(b *wire.Batch) { b.Pods = append(b.Pods, item) })
@@ -153,7 +160,9 @@ func (m *Member) HandlePod(from string, item *wire.Item) error {
 	switch {
 	case !m.Trusts(from, item.UID):
 	case len(item.Object) == 0:
-		m.applied(m.holder.RemovePod(item.UID), nil)
+		if before := m.holder.RemovePod(item.UID); before != nil {
+			m.applied(before, nil)
+		}
 	default:
 		pod := &v1.Pod{}
 		if err := pod.Unmarshal(item.Object); err != nil {
@@ -165,7 +174,9 @@ func (m *Member) HandlePod(from string, item *wire.Item) error {
 			m.holder.RemovePod(pod.UID)
 			return nil
 		}
-		m.applied(m.holder.SetPod(pod), pod)
+		if before, changed := m.holder.SetPod(pod); changed {
+			m.applied(before, pod)
+		}
 	}
 	return nil
 }

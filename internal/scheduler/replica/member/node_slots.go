@@ -65,7 +65,7 @@ func (m *Member) HandleNodes(from string, nodes []wire.NodeName) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			if pod.Spec.NodeName != "" {
-				m.sendPod(pod, false, false)
+				m.sendPod(pod, false, true)
 			}
 		})
 	}
