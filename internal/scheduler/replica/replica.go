@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -136,7 +137,7 @@ func (r *Replica) Leave(ctx context.Context) {
 // startLeading starts to lead for the term that the given function returns. It returns when all owners
 // of nodes are ready.
 func (r *Replica) startLeading(term func(context.Context) (int64, error)) {
-	number, err := term(r.ctx)
+	number, err := readTerm(r.ctx, r.options.Tenure, term)
 	if err != nil {
 		r.exit(err, "Reading the leader's term failed")
 	}
@@ -144,6 +145,25 @@ func (r *Replica) startLeading(term func(context.Context) (int64, error)) {
 	r.leader.Start(r.ctx, number)
 	close(r.leading)
 	r.logger.Info("Leading", "term", number)
+}
+
+// termRetryInterval is the interval between attempts to read the leader's term.
+const termRetryInterval = 100 * time.Millisecond
+
+// readTerm reads the term for which this replica leads. It repeats a request that fails until the tenure ends: a
+// slow API server is no reason to give up the leadership.
+func readTerm(ctx context.Context, tenure *membership.Tenure, read func(context.Context) (int64, error)) (int64, error) {
+	for {
+		term, err := read(ctx)
+		if err == nil || errors.Is(err, membership.ErrNotElected) || tenure == nil || tenure.Check() != nil {
+			return term, err
+		}
+		select {
+		case <-ctx.Done():
+			return 0, err
+		case <-time.After(termRetryInterval):
+		}
+	}
 }
 
 // Transitions returns the smallest number of transitions that the leader election Lease may have while this

@@ -38,10 +38,17 @@ func (l *Search) merge(class *searchClass, answer *wire.Answer) (*index.Merged, 
 		},
 	)
 	l.Cluster.RemoteNodes = answer.Summary.Nodes
-	for i, name := range class.Images[:min(len(class.Images), len(answer.Images))] {
-		l.Cluster.Images[name] = &fwk.ImageStateSummary{Size: answer.Images[i].Size, NumNodes: int(answer.Images[i].Nodes)}
-	}
+	setImages(l.Cluster.Images, class.Images, answer.Images)
 	return index.NewMerged(class.Spec, class.ownAmounts, &answer.Summary), nil
+}
+
+// setImages replaces the images of the leader by those in an answer. Others are not needed: there is one batch at
+// a time, and its scores read only the images of its own pods.
+func setImages(images map[string]*fwk.ImageStateSummary, names []string, reported []wire.Image) {
+	clear(images)
+	for i, name := range names[:min(len(names), len(reported))] {
+		images[name] = &fwk.ImageStateSummary{Size: reported[i].Size, NumNodes: int(reported[i].Nodes)}
+	}
 }
 
 // result makes r the current batch and converts a choice to the result of the scheduling cycle.
