@@ -31,11 +31,27 @@ import (
 // ErrPodGroups is the error if pod groups are enabled, which the index does not support.
 var ErrPodGroups = errors.New("feature gate GenericWorkload is enabled: the index does not support pod groups")
 
+// ErrResizePreemption is the error if preemption for resizes of running pods is enabled, which the index does not
+// support: upstream schedules these pods again, each on the node that it runs on.
+var ErrResizePreemption = errors.New("feature gate InPlacePodVerticalScalingSchedulerPreemption is enabled: the index does not support scheduling of pods that run already")
+
+// UnsupportedGate returns the error for an enabled feature gate that the index does not support; nil if there is
+// none.
+func UnsupportedGate() error {
+	switch {
+	case utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload):
+		return ErrPodGroups
+	case utilfeature.DefaultFeatureGate.Enabled(features.InPlacePodVerticalScalingSchedulerPreemption):
+		return ErrResizePreemption
+	}
+	return nil
+}
+
 // Prepare must be called before the scheduler is made. It disables opportunistic batching, with which
 // upstream reuses the result of one pod for equal pods. The index makes it unnecessary, and pods that the
 // index does not rank must get the result of a full scan.
 func Prepare() error {
-	if !utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
+	if UnsupportedGate() == nil {
 		cache.TakeCacheSize()
 	}
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.OpportunisticBatching): false})
@@ -68,8 +84,8 @@ func Attach(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfi
 
 // New does the same as [Attach], and returns the parts that it has made.
 func New(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) (*Parts, error) {
-	if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
-		return nil, ErrPodGroups
+	if err := UnsupportedGate(); err != nil {
+		return nil, err
 	}
 	parts, err := Build(sched, profiles)
 	if err != nil {

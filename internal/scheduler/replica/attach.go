@@ -7,12 +7,10 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-	"k8s.io/kubernetes/pkg/features"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -74,8 +72,8 @@ func Attach(
 
 // checkShareable returns an error if the configuration of a scheduler is not supported in replicas.
 func checkShareable(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) error {
-	if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
-		return attach.ErrPodGroups
+	if err := attach.UnsupportedGate(); err != nil {
+		return fmt.Errorf("%w: disable it, or run a single dist-scheduler without --replica-bind-address", err)
 	}
 	if len(sched.Extenders) > 0 {
 		return errors.New("extenders require all nodes in one process: run a single dist-scheduler without --replica-bind-address")

@@ -137,8 +137,8 @@ func run(cmd *cobra.Command, opts *options.Options, intakeOptions webhook.Option
 		return err
 	}
 	if intakeOptions.Enabled() {
-		if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
-			return fmt.Errorf("--intake webhook: %w; use --intake watch", attach.ErrPodGroups)
+		if err := attach.UnsupportedGate(); err != nil {
+			return fmt.Errorf("--intake webhook: %w; use --intake watch", err)
 		}
 		// Without leader election every replica would write the webhook configuration.
 		if replicas.enabled() && !cfg.ComponentConfig.LeaderElection.LeaderElect {
@@ -168,7 +168,7 @@ func attachIndex(ctx context.Context, opts *options.Options, plugins []Option) (
 		return nil, nil, fmt.Errorf("setting up the informers: %w", err)
 	}
 	switch err := attach.Attach(sched, profiles); {
-	case errors.Is(err, attach.ErrPodGroups):
+	case errors.Is(err, attach.ErrPodGroups), errors.Is(err, attach.ErrResizePreemption):
 		klog.FromContext(ctx).Info("Scheduling without an index", "reason", err)
 	case err != nil:
 		return nil, nil, fmt.Errorf("setting up the index: %w", err)

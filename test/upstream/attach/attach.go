@@ -45,7 +45,7 @@ func attachTo(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerPro
 	upstream := sched.SchedulePod
 	sched.SchedulePod = withCount(upstream, &fullScans)
 	err := attach.Attach(sched, profiles)
-	if errors.Is(err, attach.ErrPodGroups) {
+	if errors.Is(err, attach.ErrPodGroups) || errors.Is(err, attach.ErrResizePreemption) {
 		// In this case dist-scheduler uses upstream's search as well.
 		sched.SchedulePod = upstream
 		report("left to upstream: %v", err)
