@@ -197,7 +197,7 @@ func (c *Cluster) addPod(pod *v1.Pod) {
 	n.Info.AddPodInfo(info)
 	c.Pods++
 	if n.Position >= 0 {
-		c.Index.AddPod(n.ID, c.Names.Kind(info))
+		c.addToKind(n, info)
 		c.CountClaims(framework.PodPVCKeys(pod), 1)
 	}
 	c.markDirty(n)
@@ -226,6 +226,7 @@ func (c *Cluster) removePod(logger klog.Logger, pod *v1.Pod) {
 	c.Pods--
 	if n.Position >= 0 {
 		c.Index.RemovePod(n.ID, kind)
+		c.Names.count(kind, -1)
 		c.CountClaims(framework.PodPVCKeys(pod), -1)
 		c.markDirty(n)
 	} else if len(n.Info.Pods) == 0 {
@@ -341,8 +342,15 @@ func (c *Cluster) rebuildIndex() {
 func (c *Cluster) addToIndex(n *Node) {
 	c.Index.Place(n.ID, c.Names.State(n))
 	for _, pod := range n.Info.Pods {
-		c.Index.AddPod(n.ID, c.Names.Kind(pod))
+		c.addToKind(n, pod)
 	}
+}
+
+// addToKind counts a pod on a node as one of its kind.
+func (c *Cluster) addToKind(n *Node, pod fwk.PodInfo) {
+	kind := c.Names.Kind(pod)
+	c.Index.AddPod(n.ID, kind)
+	c.Names.count(kind, 1)
 }
 
 // insert puts a node and its pods into the snapshot and the index.
@@ -366,6 +374,7 @@ func (c *Cluster) removeNode(name string) {
 	c.setImages(n, nil)
 	for _, pod := range n.Info.Pods {
 		c.CountClaims(framework.PodPVCKeys(pod.GetPod()), -1)
+		c.Names.count(c.Names.Kind(pod), -1)
 	}
 	list := *c.Snapshot.list
 	last := len(list) - 1

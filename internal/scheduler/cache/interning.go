@@ -29,11 +29,11 @@ type Names struct {
 	ShapeOf []*v1.Node
 	// KindOf are the pod kinds, by number.
 	KindOf []Kind
-	// WithTerms are the kinds that have affinity terms. Visible are the keys of the pod labels to
-	// which the selectors of those kinds refer. Version is incremented when Visible grows.
-	WithTerms []index.KindID
-	Visible   sets.Set[string]
-	Version   int
+	active activeTerms
+	// Visible are the keys of the pod labels to which the selectors of affinity terms refer that count, or that
+	// have counted. Version is incremented when Visible grows.
+	Visible sets.Set[string]
+	Version int
 	// labels are the numbers of the keys of the node labels to which some pod refers. Other labels are
 	// not part of a shape, because otherwise each node would have its own shape.
 	labels intern.Numbers
@@ -46,6 +46,10 @@ type Names struct {
 type Kind struct {
 	Info        fwk.PodInfo
 	Terminating bool
+	// terms is true if the pods have affinity terms. Then pods is their number on nodes, plus 1 if there are
+	// nominated ones.
+	terms bool
+	pods  int
 }
 
 // newNames returns empty names. labels are the keys of node labels that are part of shapes from the start.
@@ -54,7 +58,7 @@ func newNames(labels ...string) Names {
 	values := intern.Numbers{wire.NoValue: 0, "": index.EmptyValue}
 	names := Names{
 		shapes: intern.Numbers{}, extras: intern.Numbers{"": 0}, kinds: intern.Numbers{}, values: values, ValueOf: []string{wire.NoValue, ""},
-		Visible: sets.New[string](), labels: intern.Numbers{},
+		active: newActiveTerms(), Visible: sets.New[string](), labels: intern.Numbers{},
 	}
 	for _, label := range labels {
 		names.labels.Of([]byte(label))
@@ -67,10 +71,15 @@ var usualLabels = []string{
 	v1.LabelTopologyZone, v1.LabelTopologyRegion, v1.LabelArchStable, v1.LabelOSStable, v1.LabelInstanceTypeStable,
 }
 
+// isUsual returns whether a label is part of shapes from the start, or is the hostname.
+func isUsual(label string) bool {
+	return label == v1.LabelHostname || slices.Contains(usualLabels, label)
+}
+
 // len returns the number of names. Single names are never removed, because the change log may contain their
 // numbers.
 func (n *Names) len() int {
-	return len(n.shapes) + len(n.extras) + len(n.kinds) + len(n.values) + len(n.labels)
+	return len(n.shapes) + len(n.extras) + len(n.kinds) + len(n.values) + len(n.labels) + len(n.Visible) + len(n.active.awaited)
 }
 
 // State returns the node state of a node.
@@ -186,7 +195,8 @@ func appendImages(key []byte, images []v1.ContainerImage) []byte {
 	return append(key, 0)
 }
 
-// Kind returns the number of a pod's kind.
+// Kind returns the number of a pod's kind. The affinity terms of a kind count only if there is a pod on a node or a
+// nominated one.
 func (n *Names) Kind(info fwk.PodInfo) index.KindID {
 	pod := info.GetPod()
 	key := intern.AppendString(n.Key[:0], pod.Namespace)
@@ -200,16 +210,12 @@ func (n *Names) Kind(info fwk.PodInfo) index.KindID {
 	n.Key = key
 	number, fresh := n.kinds.Of(key)
 	if fresh {
-		n.KindOf = append(n.KindOf, Kind{Info: info, Terminating: pod.DeletionTimestamp != nil})
-		if terms {
-			n.WithTerms = append(n.WithTerms, index.KindID(number))
-			n.addVisibleLabels(pod)
-		}
+		n.KindOf = append(n.KindOf, Kind{Info: info, Terminating: pod.DeletionTimestamp != nil, terms: terms})
 	}
 	return index.KindID(number)
 }
 
-// addVisibleLabels adds the label keys to which the selectors of a pod refer to Visible.
+// addVisibleLabels adds the keys of the pod labels to which the selectors of a pod refer to Visible.
 func (n *Names) addVisibleLabels(pod *v1.Pod) {
 	keys := OwnSelectorKeys(pod)
 	if !n.Visible.IsSuperset(keys) {

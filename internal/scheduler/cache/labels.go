@@ -8,15 +8,15 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// labelledNodes has the nodes with each label that is not part of node shapes, by the key of the label. When
-// a pod refers to such a label, only these nodes get another shape. To look for them among all nodes would
-// delay the scheduling cycle, and anybody who creates pods could cause it again and again with new keys.
+// labelledNodes has the nodes with each label except the usual ones, by the key of the label. When a pod refers
+// to a label that is not part of node shapes, only these nodes get another shape. To look for them among all nodes
+// would delay the scheduling cycle, and anybody who creates pods could cause it again and again with new keys.
 type labelledNodes map[string]*nodesWithLabel
 
 // nodesWithLabel has the nodes with one label.
 type nodesWithLabel struct {
 	// ids has each node with the label at least once. It may also have nodes that have lost the label,
-	// and unused numbers.
+	// and unused numbers. It is empty if the label is part of node shapes.
 	ids []index.NodeID
 	// count is the number of nodes with the label.
 	count int
@@ -38,7 +38,7 @@ func (c *Cluster) noteLabels(id index.NodeID, before, after *v1.Node) {
 		}
 	}
 	for label := range now {
-		if _, had := old[label]; !had && !c.Names.refersTo(label) {
+		if _, had := old[label]; !had && !isUsual(label) {
 			c.addLabel(id, label)
 		}
 	}
@@ -50,9 +50,13 @@ func (c *Cluster) addLabel(id index.NodeID, label string) {
 	if nodes == nil {
 		nodes = &nodesWithLabel{}
 		c.labelled[label] = nodes
+		c.Names.noteFirstCarrier(label)
+	}
+	nodes.count++
+	if c.Names.refersTo(label) {
+		return
 	}
 	nodes.ids = append(nodes.ids, id)
-	nodes.count++
 	if len(nodes.ids) > 2*nodes.count+sparePositions {
 		// Most entries are outdated.
 		nodes.ids = slices.DeleteFunc(nodes.ids, func(other index.NodeID) bool { return other != id && !c.hasLabel(other, label) })
@@ -93,8 +97,9 @@ func (c *Cluster) ReferToLabels(keys []string) {
 		if nodes == nil {
 			continue
 		}
-		delete(c.labelled, label)
-		for _, id := range nodes.ids {
+		ids := nodes.ids
+		nodes.ids = nil
+		for _, id := range ids {
 			if c.hasLabel(id, label) {
 				n := c.ByID[id]
 				n.Shape = c.Names.shape(n.Info)

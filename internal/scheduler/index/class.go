@@ -177,7 +177,7 @@ func (c *Class) addOrdinary(id StateID, by int32) {
 func (c *Class) countNode(topology *Topology, by int32) {
 	for i, spec := range c.spec.Counters {
 		switch {
-		case topology.Eligible&(1<<i) == 0:
+		case !topology.counts(i):
 		case spec.Key == HostKey && topology.Host:
 			c.counters[i].hosts += int(by)
 		case spec.Key != HostKey && topology.Values[spec.Key] != 0:
@@ -208,7 +208,7 @@ func (c *Class) countPod(node NodeID, state StateID, topology *Topology, kind Ki
 			if topology.Host {
 				c.counters[i].total += by * amount.By
 			}
-		case topology.Eligible&(1<<i) != 0 && topology.Values[key] != 0:
+		case topology.counts(i) && topology.Values[key] != 0:
 			c.counters[i].at(topology.Values[key]).count += by * amount.By
 			c.counters[i].total += by * amount.By
 		}

@@ -117,7 +117,7 @@ func (v *view) shiftCount(g *group, i int, by int64) {
 		if g.topology.Host {
 			c.total += by
 		}
-	case g.topology.Eligible&(1<<i) != 0 && g.topology.Values[key] != 0:
+	case g.topology.counts(i) && g.topology.Values[key] != 0:
 		c.at(g.topology.Values[key]).count += by
 		c.total += by
 	}

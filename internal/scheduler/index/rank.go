@@ -216,7 +216,7 @@ func (v *view) requirementsMet(g *group) bool {
 func (v *view) count(g *group, i int) (int64, bool) {
 	key := v.spec.Counters[i].Key
 	if key == HostKey {
-		if g.topology.Eligible&(1<<i) == 0 {
+		if !g.topology.counts(i) {
 			return 0, g.topology.Host
 		}
 		return g.hostCount(i), g.topology.Host

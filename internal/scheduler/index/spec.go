@@ -9,7 +9,8 @@ type Spec struct {
 	Normalized []Normalized
 	// Keys are the topology keys of counters, except [HostKey].
 	Keys []string
-	// Counters count pods by topology value. There are at most [MaxCounters].
+	// Counters count pods by topology value. There are at most [MaxCounters]. Those of Hard and Soft come
+	// first. There are at most [MaxSpreadCounters] of them.
 	Counters []Counter
 
 	// Hard are topology spread constraints with DoNotSchedule, Soft those with
@@ -36,8 +37,14 @@ type Spec struct {
 	Prefer []int
 }
 
-// MaxCounters is the maximal number of counters of a class.
-const MaxCounters = 64
+const (
+	// MaxSpreadCounters is the maximal number of counters of spread constraints: the bits of
+	// [Topology.Eligible].
+	MaxSpreadCounters = 64
+	// MaxCounters is the maximal number of counters of a class. Affinity terms of other pods add counters, so
+	// it is far above the number of labels that nodes have in practice.
+	MaxCounters = 1 << 14
+)
 
 // HostKey represents the topology key hostname, whose value is different on each node.
 const HostKey = -1
@@ -109,8 +116,14 @@ type Topology struct {
 	Values []int32
 	// Host is true if the node has a hostname label (see [HostKey]).
 	Host bool
-	// Eligible has one bit for each counter. The bit is set if the counter counts pods on this node.
+	// Eligible has one bit for each of the first [MaxSpreadCounters] counters. The bit is set if the counter
+	// counts pods on this node. All further counters do.
 	Eligible uint64
+}
+
+// counts returns whether a counter counts pods on the node.
+func (t *Topology) counts(counter int) bool {
+	return counter >= MaxSpreadCounters || t.Eligible&(1<<counter) != 0
 }
 
 // EmptyValue is the number of the label value "".

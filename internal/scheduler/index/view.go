@@ -70,7 +70,7 @@ func (v *view) hardHosts(topology *Topology) []int {
 	var counters []int
 	for _, hard := range v.spec.Hard {
 		i := hard.Counter
-		if v.spec.Counters[i].Key == HostKey && topology.Host && topology.Eligible&(1<<i) != 0 {
+		if v.spec.Counters[i].Key == HostKey && topology.Host && topology.counts(i) {
 			counters = append(counters, i)
 		}
 	}

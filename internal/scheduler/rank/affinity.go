@@ -1,6 +1,8 @@
 package rank
 
 import (
+	"iter"
+
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -53,7 +55,7 @@ func (cl *Class) specifyAffinity() error {
 	for _, key := range termKeys.Prefer {
 		cl.ensureCounter(t.prefer, &cl.Spec.Prefer, key)
 	}
-	t.seenKinds = len(cl.cluster.Names.WithTerms)
+	t.seen = cl.cluster.Names.TermsEnd()
 	for _, byKey := range []map[string]int{t.avoid, t.forbid, t.prefer} {
 		_, host := byKey[v1.LabelHostname]
 		cl.countsByHostname = cl.countsByHostname || host
@@ -64,25 +66,38 @@ func (cl *Class) specifyAffinity() error {
 	return nil
 }
 
-// termKeys returns the topology keys of the pod's preferred terms, and of those terms of running pods that
-// match the pod. The class needs a counter for each of them.
+// termKeys returns the topology keys for which the class needs counters.
 func (cl *Class) termKeys() wire.TermKeys {
 	forbid, prefer := sets.Set[string]{}, sets.Set[string]{}
+	cl.eachTermKey(cl.cluster.Names.KindsWithTerms(), func(role role, key string) {
+		switch {
+		case !cl.cluster.Carries(key):
+			// Upstream ignores the term, too: no pod is on a node with this label.
+		case role == forbids:
+			forbid.Insert(key)
+		default:
+			prefer.Insert(key)
+		}
+	})
+	return wire.TermKeys{Forbid: sets.List(forbid), Prefer: sets.List(prefer)}
+}
+
+// eachTermKey calls add for each topology key of the pod's preferred terms, and of those terms of pod kinds that
+// match the pod. A pod of this class that the leader places affects later pods of the class, so with replicas its
+// own kind is included.
+func (cl *Class) eachTermKey(kinds iter.Seq[*cache.Kind], add func(role role, key string)) {
 	if cl.profile.affinity.score {
 		for i := range cl.terms.preferred {
-			prefer.Insert(cl.terms.preferred[i].TopologyKey)
+			add(prefers, cl.terms.preferred[i].TopologyKey)
 		}
 	}
-	for _, number := range cl.cluster.Names.WithTerms {
-		cl.kindTerms(&cl.cluster.Names.KindOf[number], func(role role, key string, _ int64) {
-			if role == forbids {
-				forbid.Insert(key)
-			} else {
-				prefer.Insert(key)
-			}
-		})
+	addTerm := func(role role, key string, _ int64) { add(role, key) }
+	if cl.agreed != nil {
+		cl.kindTerms(&cache.Kind{Info: cl.pod}, addTerm)
 	}
-	return wire.TermKeys{Forbid: sets.List(forbid), Prefer: sets.List(prefer)}
+	for kind := range kinds {
+		cl.kindTerms(kind, addTerm)
+	}
 }
 
 // ensureCounter adds a counter for a topology key to byKey and to list, unless byKey has one.
@@ -181,23 +196,22 @@ func (cl *Class) kindTerms(k *cache.Kind, add func(role role, key string, by int
 	}
 }
 
-// Stale returns whether a new pod kind has terms for which the class has no counters. A class whose nodes
-// are evaluated one by one is always stale.
+// Stale returns whether there are terms by now for which the class has no counters. A class whose nodes are
+// evaluated one by one is always stale.
 func (cl *Class) Stale() bool {
 	if cl.agreed != nil && cl.agreed.PerNode {
 		// A volume or claim of the pod may have been bound, or another pod may use it, since the
 		// class was made.
 		return true
 	}
-	kinds := cl.cluster.Names.WithTerms
-	stale := false
-	for _, number := range kinds[cl.terms.seenKinds:] {
-		cl.kindTerms(&cl.cluster.Names.KindOf[number], func(role role, key string, _ int64) {
+	names, stale := &cl.cluster.Names, false
+	if end := names.TermsEnd(); cl.terms.seen < end {
+		cl.eachTermKey(names.KindsSince(cl.terms.seen), func(role role, key string) {
 			_, exists := cl.counters(role)[key]
-			stale = stale || !exists
+			stale = stale || !exists && cl.cluster.Carries(key)
 		})
+		cl.terms.seen = end
 	}
-	cl.terms.seenKinds = len(kinds)
 	return stale
 }
 
@@ -219,8 +233,9 @@ func (cl *Class) affinityAmounts(k *cache.Kind, sums map[int]int64) {
 	}
 	if rules.score {
 		for i := range t.preferred {
-			if t.preferred[i].Matches(pod, nil) {
-				sums[t.prefer[t.preferred[i].TopologyKey]] += t.preferred[i].weight
+			// There is no counter for a key that no node carries.
+			if number, exists := t.prefer[t.preferred[i].TopologyKey]; exists && t.preferred[i].Matches(pod, nil) {
+				sums[number] += t.preferred[i].weight
 			}
 		}
 	}

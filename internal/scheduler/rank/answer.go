@@ -25,8 +25,7 @@ func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer,
 		return nil, err
 	}
 	defer r.Rescue(ctx, pod.Pod, &err)
-	// This adds the kinds of nominated pods to the cluster. It must precede Class, because the terms of
-	// nominated pods count like those of running pods.
+	// This must precede Class, because the terms of nominated pods count like those of running pods.
 	nominees := r.nomineesByNode(pod.Pod)
 	agreed := &Agreement{TermKeys: query.TermKeys, PerNode: query.NodeByNode, inUse: query.InUse}
 	indexClass, class, err := r.Class(ctx, profile, pod, agreed)
@@ -110,9 +109,11 @@ type nodeNominees struct {
 	kinds []index.KindID
 }
 
-// nomineesByNode returns, for each node, the nominated pods for which a pod must leave room.
+// nomineesByNode returns, for each node, the nominated pods for which a pod must leave room. It makes their affinity
+// terms count.
 func (r *Ranker) nomineesByNode(pod *v1.Pod) []nodeNominees {
 	var all []nodeNominees
+	kinds := sets.New[index.KindID]()
 	for name := range r.Nominations.ByNode() {
 		n := r.Cluster.Lookup(name)
 		if n == nil {
@@ -127,8 +128,10 @@ func (r *Ranker) nomineesByNode(pod *v1.Pod) []nodeNominees {
 		}
 		if len(node.kinds) > 0 {
 			all = append(all, node)
+			kinds.Insert(node.kinds...)
 		}
 	}
+	r.Cluster.Names.CountNominated(kinds)
 	return all
 }
 

@@ -258,7 +258,7 @@ func (cl *Class) topology(node *v1.Node) index.Topology {
 	for i, key := range cl.Spec.Keys {
 		topology.Values[i] = cl.cluster.Names.Value(node.Labels, key)
 	}
-	for i := range cl.terms.counters {
+	for i := range cl.terms.counters[:min(len(cl.terms.counters), index.MaxSpreadCounters)] {
 		if cl.terms.counters[i].eligible(cl, node) {
 			topology.Eligible |= 1 << i
 		}

@@ -26,9 +26,8 @@ type terms struct {
 	// those of the required anti-affinity of running pods. prefer are those of the preferred terms
 	// of both.
 	avoid, forbid, prefer map[string]int
-	// seenKinds is the number of pod kinds with terms (Names.WithTerms) for which the counters
-	// were made.
-	seenKinds int
+	// seen is the value of [cache.Names.TermsEnd] for which the counters were made.
+	seen int
 	// ignorePreferred is true if the preferred terms of running pods do not count
 	// (ignorePreferredTermsOfExistingPods).
 	ignorePreferred bool
@@ -49,6 +48,9 @@ func (cl *Class) specify() error {
 	}
 	if err := cl.specifySpread(); err != nil {
 		return err
+	}
+	if len(cl.terms.counters) > index.MaxSpreadCounters {
+		return reasonConstraints
 	}
 	if err := cl.specifyAffinity(); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package schedtest
 
 import (
+	"fmt"
 	"net/http"
 
 	v1 "k8s.io/api/core/v1"
@@ -39,4 +40,27 @@ func Quantity(text string) resource.Quantity { return resource.MustParse(text) }
 // Resources returns a resource list of CPU and memory.
 func Resources(cpu, memory string) v1.ResourceList {
 	return v1.ResourceList{v1.ResourceCPU: Quantity(cpu), v1.ResourceMemory: Quantity(memory)}
+}
+
+// TopologyKeys returns a number of topology keys, or keys of node labels, that no other test uses.
+func TopologyKeys(prefix string, number int) []string {
+	keys := make([]string, number)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("example.com/%s-%d", prefix, i)
+	}
+	return keys
+}
+
+// PodWithTopologyKeys returns a pod that requests the given CPU. It has a preferred affinity term for each topology
+// key, and each term matches all pods of all namespaces.
+func PodWithTopologyKeys(name, cpu string, keys []string) *v1.Pod {
+	pod := PlainPod(name, cpu)
+	terms := make([]v1.WeightedPodAffinityTerm, len(keys))
+	for i, key := range keys {
+		terms[i] = v1.WeightedPodAffinityTerm{Weight: 1, PodAffinityTerm: v1.PodAffinityTerm{
+			TopologyKey: key, LabelSelector: &metav1.LabelSelector{}, NamespaceSelector: &metav1.LabelSelector{},
+		}}
+	}
+	pod.Spec.Affinity = &v1.Affinity{PodAffinity: &v1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: terms}}
+	return pod
 }

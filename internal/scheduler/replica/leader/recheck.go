@@ -22,6 +22,8 @@ type recheck struct {
 	pod     *framework.QueuedPodInfo
 	// reserved is [wire.Query.Reserved].
 	reserved types.UID
+	// termKeys is [wire.Query.TermKeys].
+	termKeys wire.TermKeys
 	// excluded are the names of the nodes that were rejected or have disappeared. rejected are those that were
 	// rejected.
 	excluded []string
@@ -58,7 +60,7 @@ func (c *recheck) fits(ctx context.Context, state fwk.CycleState, node string) (
 
 // fetch gets a node and its pods from its owner; nil if the node does not exist.
 func (c *recheck) fetch(ctx context.Context, node string) (*framework.NodeInfo, error) {
-	query := &wire.Query{NodeByNode: true, Node: node, Reserved: c.reserved, IncludeNode: true, Offers: 1}
+	query := &wire.Query{NodeByNode: true, Node: node, Reserved: c.reserved, TermKeys: c.termKeys, IncludeNode: true, Offers: 1}
 	r, err := c.search.query(ctx, c.profile, c.pod, query)
 	if err != nil || len(r.answer.Node) == 0 {
 		return nil, err

@@ -243,8 +243,6 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 		return nil, err
 	}
 	query.Pod, query.Profile = object, profile.Framework.ProfileName()
-	// Later pods of the batch count this pod as a running pod, so it needs a pod kind.
-	kind := l.Cluster.Names.Kind(pod.PodInfo)
 	key, class, err := l.classOf(profile, pod.PodInfo, query.NodeByNode)
 	if err != nil {
 		return nil, err
@@ -257,7 +255,7 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 		query.Offers, query.Steps = class.wanted.Offers, class.wanted.Steps
 	}
 	for range maxQueries {
-		if err := l.prepare(ctx, class, profile, pod.PodInfo, kind); err != nil {
+		if err := l.prepare(ctx, class, profile, pod.PodInfo); err != nil {
 			delete(l.classes, key)
 			return nil, err
 		}

@@ -51,9 +51,8 @@ func (l *Search) classOf(profile *rank.Profile, pod *framework.PodInfo, walk boo
 	return key, c, nil
 }
 
-// prepare runs the plugins for a class that has no data yet, or whose data is stale. kind is the kind
-// of its pods.
-func (l *Search) prepare(ctx context.Context, c *searchClass, profile *rank.Profile, pod *framework.PodInfo, kind index.KindID) (err error) {
+// prepare runs the plugins for a class that has no data yet, or whose data is stale.
+func (l *Search) prepare(ctx context.Context, c *searchClass, profile *rank.Profile, pod *framework.PodInfo) (err error) {
 	if c.Class != nil && !c.Stale() {
 		return nil
 	}
@@ -63,7 +62,8 @@ func (l *Search) prepare(ctx context.Context, c *searchClass, profile *rank.Prof
 	}
 	c.ownAmounts = nil
 	if len(c.Spec.Counters) > 0 {
-		c.ownAmounts = c.Amounts(kind)
+		// Later pods of a batch count this pod as a running pod.
+		c.ownAmounts = c.Amounts(l.Cluster.Names.Kind(pod))
 	}
 	return nil
 }

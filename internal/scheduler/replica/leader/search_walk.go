@@ -34,12 +34,14 @@ func (l *Search) walk(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, scope wire.Query) (kubescheduler.ScheduleResult, error) {
 	none := kubescheduler.ScheduleResult{}
 	var inUse []string
-	again := recheck{search: l, profile: profile, pod: pod, reserved: scope.Reserved}
+	again := recheck{search: l, profile: profile, pod: pod, reserved: scope.Reserved, termKeys: scope.TermKeys}
 	for range maxQueries {
-		r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Reasons: true, Offers: 1, Node: scope.Node, Reserved: scope.Reserved, Exclude: again.excluded, InUse: inUse})
+		r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Reasons: true, Offers: 1, Node: scope.Node, Reserved: scope.Reserved, TermKeys: again.termKeys, Exclude: again.excluded, InUse: inUse})
 		if err != nil {
 			return none, l.explainRejection(pod, err)
 		}
+		// The next query need not find out again which topology keys the owners need.
+		again.termKeys = r.class.agreement.TermKeys
 		if more := without(r.answer.InUse, inUse); len(more) > 0 {
 			// An owner knows that a claim is in use only if a pod on its nodes uses it. Query again
 			// and tell all owners.

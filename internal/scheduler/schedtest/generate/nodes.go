@@ -57,6 +57,14 @@ func (c *Cluster) RandomizeNode(node *v1.Node) {
 	if c.Chance(60) {
 		node.Labels["cores"] = Pick(c.Rand, []string{"2", "8", "16", "many"})
 	}
+	if c.Chance(5) {
+		node.Labels["row"] = fmt.Sprint(c.Rand.IntN(2))
+	}
+	if c.Chance(10) {
+		for range 1 + c.Rand.IntN(80) {
+			node.Labels[rareLabel(c.Rand.IntN(80))] = fmt.Sprint(c.Rand.IntN(2))
+		}
+	}
 	node.Spec.Unschedulable = c.Chance(4)
 	node.Spec.Taints = nil
 	for _, effect := range []v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectPreferNoSchedule} {

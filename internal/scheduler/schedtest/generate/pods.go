@@ -144,7 +144,13 @@ func (c *Cluster) addConstraints(pod *v1.Pod) {
 		c.addSpreadConstraint(pod)
 	}
 	for c.Chance(20) {
-		c.addPodAffinityTerm(pod)
+		c.addPodAffinityTerm(pod, Pick(c.Rand, topologies))
+	}
+	if c.Chance(2) {
+		// More keys than a class may have counters of spread constraints; nodes have labels with few of them.
+		for i := range 80 {
+			c.addPodAffinityTerm(pod, rareLabel(i))
+		}
 	}
 	if c.Chance(30) {
 		pod.Spec.Priority = ptr.To(int32(c.Rand.IntN(3)))
@@ -187,7 +193,8 @@ func (c *Cluster) nodeAffinity() *v1.NodeAffinity {
 	return affinity
 }
 
-var topologies = []string{v1.LabelHostname, v1.LabelTopologyZone, "rack"}
+// topologies are the topology keys of constraints. Few nodes have the last one as a label, and often none has.
+var topologies = []string{v1.LabelHostname, v1.LabelTopologyZone, "rack", "row"}
 
 // selector returns a label selector. It often selects the pod itself.
 func (c *Cluster) selector(pod *v1.Pod) *metav1.LabelSelector {
@@ -231,9 +238,12 @@ func (c *Cluster) addSpreadConstraint(pod *v1.Pod) {
 	pod.Spec.TopologySpreadConstraints = append(pod.Spec.TopologySpreadConstraints, constraint)
 }
 
-// addPodAffinityTerm adds a required or preferred term of pod affinity or anti-affinity.
-func (c *Cluster) addPodAffinityTerm(pod *v1.Pod) {
-	term := v1.PodAffinityTerm{LabelSelector: c.selector(pod), TopologyKey: Pick(c.Rand, topologies)}
+// rareLabel returns one of many keys of node labels. Few nodes have each of them.
+func rareLabel(number int) string { return fmt.Sprint("rare-", number) }
+
+// addPodAffinityTerm adds a required or preferred term of pod affinity or anti-affinity with a topology key.
+func (c *Cluster) addPodAffinityTerm(pod *v1.Pod, key string) {
+	term := v1.PodAffinityTerm{LabelSelector: c.selector(pod), TopologyKey: key}
 	switch c.Rand.IntN(6) {
 	case 0:
 		term.Namespaces = []string{Pick(c.Rand, Namespaces)}
