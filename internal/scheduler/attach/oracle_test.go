@@ -444,7 +444,7 @@ func (w *world) schedule() {
 	for i := range copies {
 		next := pod
 		if i > 0 {
-			next = w.Copy(pod)
+			next = w.copyForBatch(pod)
 		}
 		result, err := w.scheduleAndCompare(next)
 		if err != nil {
@@ -455,6 +455,19 @@ func (w *world) schedule() {
 		}
 		w.bind(next, result.SuggestedHost)
 	}
+}
+
+// copyForBatch returns a copy of a pod that sometimes has another priority. Sometimes another pod is nominated
+// meanwhile.
+func (w *world) copyForBatch(pod *v1.Pod) *v1.Pod {
+	if w.Chance(5) {
+		w.nominate()
+	}
+	next := w.Copy(pod)
+	if w.Chance(20) {
+		next.Spec.Priority = ptr.To(int32(w.Rand.IntN(3)))
+	}
+	return next
 }
 
 // scheduleAndCompare makes one decision and compares it with that of the reference.

@@ -34,6 +34,8 @@ type Nominations struct {
 	stale sets.Set[string]
 	// remote are the nominated pods in the queue of another replica, the leader, by node.
 	remote map[string][]fwk.PodInfo
+	// version is the number of changes of nominations in the queue of this process.
+	version int64
 }
 
 // Nominee is a pod that is nominated to a node. Version is its resource version.
@@ -147,8 +149,23 @@ func (n *Nominations) markStale(pod *v1.Pod, others ...string) {
 	for _, node := range append(others, pod.Status.NominatedNodeName, n.lastNode[pod.UID]) {
 		if node != "" {
 			n.stale.Insert(node)
+			n.version++
 		}
 	}
+}
+
+// Version returns a number that increases when nominations in the queue of this process may have changed.
+func (n *Nominations) Version() int64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.version
+}
+
+// Has returns whether a pod was nominated to a node at the last call of [Nominations.ByNode].
+func (n *Nominations) Has(uid types.UID) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.lastNode[uid] != ""
 }
 
 // ByNode returns the nominated pods by node. The map is valid until the next call.

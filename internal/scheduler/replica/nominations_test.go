@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
@@ -118,4 +119,29 @@ func TestNominationsOfPreviousConnectionAreDropped(t *testing.T) {
 	g.checkNominated(node, 1)
 	owner.Connected("replica-0")
 	g.checkNominated(node, 0)
+}
+
+// TestBatchEndsAtOtherPriority has a node with room for only one more pod besides a nominated one. A pod of higher
+// priority than the nominated pod may use that room. The next pod has the same class and a lower priority than the
+// nominated pod, so the answer for the first pod must not be reused for it.
+func TestBatchEndsAtOtherPriority(t *testing.T) {
+	g, node := newGroupWithRemoteNode(t, 2)
+	g.nominate("nominated", "3900m", node)
+	high := schedtest.PlainPod("high", "100m")
+	high.Spec.Priority = ptr.To[int32](20)
+	g.API.Put(high)
+	g.AwaitBound("high")
+	g.API.Put(schedtest.PlainPod("low", "100m"))
+	g.AwaitUnschedulable("low")
+}
+
+// TestBatchEndsAtNomination nominates a pod to a node between two pods of one class. The second one must leave room
+// for it.
+func TestBatchEndsAtNomination(t *testing.T) {
+	g, node := newGroupWithRemoteNode(t, 2)
+	g.API.Put(schedtest.PlainPod("first", "100m"))
+	g.AwaitBound("first")
+	g.nominate("nominated", "3900m", node)
+	g.API.Put(schedtest.PlainPod("second", "100m"))
+	g.AwaitUnschedulable("second")
 }

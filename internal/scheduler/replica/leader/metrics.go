@@ -17,7 +17,7 @@ var (
 	})
 	batchEnds = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_batch_ends_total",
-		Help:           "Number of batches (consecutive pods that were placed with one answer), by the reason for which they ended: cluster_changed, pod_failed (the last pod was not assumed), other_class (the next pod is of another class), expired (the answer is older than 1 s), outdated (data from which the class was built has changed) or exhausted (no offer is left)",
+		Help:           "Number of batches (consecutive pods that were placed with one answer), by the reason for which they ended: cluster_changed, pod_failed (the last pod was not assumed), other_class (the next pod is of another class), nominations (the next pod must leave room for other nominated pods), expired (the answer is older than 1 s), outdated (data from which the class was built has changed) or exhausted (no offer is left)",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
 	lateAnswers = metrics.NewCounterVec(&metrics.CounterOpts{

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -79,6 +80,10 @@ type podBatch struct {
 	answer     *wire.Answer
 	merged     *index.Merged
 	validUntil time.Time
+	// priority is the priority of the queried pod, and nominations the version of the nominations that count
+	// in the answer.
+	priority    int32
+	nominations int64
 	// picked is the pod for which a node was last chosen; "" after that pod was assumed.
 	picked types.UID
 }
@@ -221,6 +226,8 @@ func (l *Search) currentBatch(profile *rank.Profile, pod *framework.QueuedPodInf
 		reason = "expired"
 	case l.Outdated.Load() || l.index != l.Cluster.Index:
 		reason = "outdated"
+	case !l.leavesSameRoom(r, pod.Pod):
+		reason = "nominations"
 	default:
 		// If the key has an error, the next query returns it.
 		key, err := rank.ClassKey(l.Cluster, profile, pod.PodInfo)
@@ -232,6 +239,12 @@ func (l *Search) currentBatch(profile *rank.Profile, pod *framework.QueuedPodInf
 	batchEnds.WithLabelValues(reason).Inc()
 	l.batch = nil
 	return nil
+}
+
+// leavesSameRoom returns whether a pod must leave room for the same nominated pods as the pods of a batch: for
+// other pods of at least its priority.
+func (l *Search) leavesSameRoom(r *podBatch, pod *v1.Pod) bool {
+	return r.priority == corev1helpers.PodPriority(pod) && r.nominations == l.Nominations.Version() && !l.Nominations.Has(pod.UID)
 }
 
 // query queries the owners for the class of a pod. If query.Offers is 0, the number of offers depends
@@ -255,6 +268,8 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 		query.Offers, query.Steps = class.wanted.Offers, class.wanted.Steps
 	}
 	for range maxQueries {
+		// Before the query, so that a later nomination ends the batch.
+		nominations := l.Nominations.Version()
 		if err := l.prepare(ctx, class, profile, pod.PodInfo); err != nil {
 			delete(l.classes, key)
 			return nil, err
@@ -277,7 +292,10 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 		if err != nil {
 			return nil, err
 		}
-		return &podBatch{key: key, class: class, answer: answer, validUntil: time.Now().Add(batchLife), merged: merged}, nil
+		return &podBatch{
+			key: key, class: class, answer: answer, validUntil: time.Now().Add(batchLife), merged: merged,
+			priority: corev1helpers.PodPriority(pod.Pod), nominations: nominations,
+		}, nil
 	}
 	return nil, errTooManyQueries
 }

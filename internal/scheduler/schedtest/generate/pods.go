@@ -144,12 +144,13 @@ func (c *Cluster) addConstraints(pod *v1.Pod) {
 		c.addSpreadConstraint(pod)
 	}
 	for c.Chance(20) {
-		c.addPodAffinityTerm(pod, Pick(c.Rand, topologies))
+		c.addPodAffinityTerm(pod, Pick(c.Rand, topologies), c.Rand.IntN(8))
 	}
-	if c.Chance(2) {
-		// More keys than a class may have counters of spread constraints; nodes have labels with few of them.
+	if c.Chance(1) {
+		// More keys than a class may have counters of spread constraints. No required affinity, because the pod
+		// would fit on no node.
 		for i := range 80 {
-			c.addPodAffinityTerm(pod, rareLabel(i))
+			c.addPodAffinityTerm(pod, rareLabel(i), 1+c.Rand.IntN(7))
 		}
 	}
 	if c.Chance(30) {
@@ -241,8 +242,9 @@ func (c *Cluster) addSpreadConstraint(pod *v1.Pod) {
 // rareLabel returns one of many keys of node labels. Few nodes have each of them.
 func rareLabel(number int) string { return fmt.Sprint("rare-", number) }
 
-// addPodAffinityTerm adds a required or preferred term of pod affinity or anti-affinity with a topology key.
-func (c *Cluster) addPodAffinityTerm(pod *v1.Pod, key string) {
+// addPodAffinityTerm adds a term with a topology key. The kind is 0 for required affinity, 1 to 3 for anti-affinity,
+// and up to 7 for preferred affinity.
+func (c *Cluster) addPodAffinityTerm(pod *v1.Pod, key string, kind int) {
 	term := v1.PodAffinityTerm{LabelSelector: c.selector(pod), TopologyKey: key}
 	switch c.Rand.IntN(6) {
 	case 0:
@@ -254,7 +256,7 @@ func (c *Cluster) addPodAffinityTerm(pod *v1.Pod, key string) {
 	}
 	weighted := v1.WeightedPodAffinityTerm{Weight: int32(1 + c.Rand.IntN(100)), PodAffinityTerm: term}
 	affinity := c.affinityOf(pod)
-	switch c.Rand.IntN(8) {
+	switch kind {
 	case 0:
 		podAffinity := ensure(&affinity.PodAffinity)
 		podAffinity.RequiredDuringSchedulingIgnoredDuringExecution = append(podAffinity.RequiredDuringSchedulingIgnoredDuringExecution, term)
