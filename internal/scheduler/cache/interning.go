@@ -50,6 +50,8 @@ type Kind struct {
 	// nominated ones.
 	terms bool
 	pods  int
+	// visible is true if the selectors' labels are in [Names.Visible].
+	visible bool
 }
 
 // newNames returns empty names. labels are the keys of node labels that are part of shapes from the start.

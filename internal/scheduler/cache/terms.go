@@ -57,7 +57,10 @@ func (n *Names) count(number index.KindID, by int) {
 	k.pods += by
 	switch {
 	case before == 0 && k.pods > 0:
-		n.addVisibleLabels(k.Info.GetPod())
+		if !k.visible {
+			n.addVisibleLabels(k.Info.GetPod())
+			k.visible = true
+		}
 		n.active.add(number)
 	case k.pods == 0:
 		n.active.kinds.Delete(number)
