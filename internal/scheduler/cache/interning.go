@@ -81,7 +81,7 @@ func isUsual(label string) bool {
 // len returns the number of names. Single names are never removed, because the change log may contain their
 // numbers.
 func (n *Names) len() int {
-	return len(n.shapes) + len(n.extras) + len(n.kinds) + len(n.values) + len(n.labels) + len(n.Visible) + len(n.active.awaited)
+	return len(n.shapes) + len(n.extras) + len(n.kinds) + len(n.values) + len(n.labels) + len(n.Visible) + len(n.active.awaited) + len(n.active.remote)
 }
 
 // State returns the node state of a node.

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // activeTerms are the pod kinds whose affinity terms count: those with terms of which there is a pod on a node, or a
@@ -21,13 +22,15 @@ type activeTerms struct {
 	first int
 	// awaited are topology keys of terms that are ignored because no node has such a label.
 	awaited sets.Set[string]
+	// remote are labels of nodes that other replicas own. Only the leader has them.
+	remote sets.Set[string]
 }
 
 // minTermLog is the number of entries that the log may have, however few kinds count.
 const minTermLog = 64
 
 func newActiveTerms() activeTerms {
-	return activeTerms{kinds: sets.New[index.KindID](), nominated: sets.New[index.KindID](), awaited: sets.New[string]()}
+	return activeTerms{kinds: sets.New[index.KindID](), nominated: sets.New[index.KindID](), awaited: sets.New[string](), remote: sets.New[string]()}
 }
 
 // add makes the terms of a kind count.
@@ -111,15 +114,21 @@ func (n *Names) KindsSince(end int) iter.Seq[*Kind] {
 	}
 }
 
-// Carries returns whether a node may have a label. It always returns true for usual labels, so that the leader of
-// replicas, which has no nodes, need not ask for them. After it has returned false, classes check all terms again
-// when a node gets the label.
+// Carries returns whether a node may have a label. It always returns true for usual labels, so that owners need not
+// report them to the leader, which has no nodes. After it has returned false, classes check all terms again when a
+// node gets the label.
 func (c *Cluster) Carries(label string) bool {
-	if isUsual(label) || c.labelled[label] != nil {
+	if isUsual(label) || c.labelled[label] != nil || c.Names.active.remote.Has(label) {
 		return true
 	}
 	c.Names.active.awaited.Insert(label)
 	return false
+}
+
+// NoteCarried records topology keys that owners have reported, so that they need not report them for each class.
+func (n *Names) NoteCarried(keys wire.TermKeys) {
+	n.active.remote.Insert(keys.Forbid...)
+	n.active.remote.Insert(keys.Prefer...)
 }
 
 // noteFirstCarrier makes classes check all terms again if one of them has ignored a label that a node has now.

@@ -283,6 +283,7 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 		}
 		if !answer.Missing.Empty() {
 			// Query again with the missing topology keys, for which the class has to be made again.
+			l.Cluster.Names.NoteCarried(answer.Missing)
 			class.agreement.TermKeys = class.agreement.Union(answer.Missing)
 			class.Class = nil
 			continue
