@@ -48,6 +48,12 @@ func (r *Replica) mayFollow(from string, a *wire.Assignment) (bool, error) {
 	switch {
 	case from == self:
 		return true, nil
+	case !r.options.Elected && r.leader.Contested(a):
+		err := r.options.Election.Check(r.ctx, a.Leader.Name, a.Term)
+		if err == nil {
+			r.leader.StartAgain(a.Term)
+		}
+		return false, err
 	case a.Leader.Name != from:
 		// Another replica has answered an assignment of this one with a later one. It is only important
 		// to a leader, which has been replaced if the later term is right.
@@ -57,6 +63,10 @@ func (r *Replica) mayFollow(from string, a *wire.Assignment) (bool, error) {
 	case current == nil || a.Term > current.Term:
 	case a.Term == current.Term:
 		if a.Leader.Name != current.Leader.Name {
+			if !r.options.Elected {
+				// The sender starts again with a later term.
+				return false, nil
+			}
 			return false, fmt.Errorf("replica %s as leader for term %d: %w; this is the term of %s", from, a.Term, membership.ErrNotElected, current.Leader.Name)
 		}
 		return true, nil

@@ -156,9 +156,18 @@ func nameCandidate(lock resourcelock.Interface, replica string) error {
 	return nil
 }
 
-// startTerm returns the term of a leader without leader election: the current Unix time, so that the other
-// replicas follow the one that started last.
-func startTerm(context.Context) (int64, error) { return time.Now().Unix(), nil }
+// startTerm returns the term of a leader without leader election: the Unix time at which it starts, so that the
+// other replicas follow the one that started last. It waits for the next second, so that a process that starts
+// again has another term than the last time.
+func startTerm(ctx context.Context) (int64, error) {
+	term := time.Now().Unix() + 1
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-time.After(time.Until(time.Unix(term, 0))):
+		return term, nil
+	}
+}
 
 // digest returns a digest of the profiles. Replicas compare it to detect different configurations.
 func digest(profiles []config.KubeSchedulerProfile) string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -158,4 +159,16 @@ func TestUnspecifiedBindAddressRequiresAdvertisedAddress(t *testing.T) {
 			t.Errorf("validate() with bind address %s, advertised %s = %v, want nil", bind, o.advertise, o.validate())
 		}
 	}
+}
+
+// TestProcessThatStartsAgainHasAnotherTerm starts to lead twice within a second, without leader election.
+func TestProcessThatStartsAgainHasAnotherTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(300 * time.Millisecond)
+		first, err := startTerm(t.Context())
+		second, errAgain := startTerm(t.Context())
+		if err != nil || errAgain != nil || first != time.Now().Unix()-1 || second != time.Now().Unix() {
+			t.Errorf("startTerm() = %d, %v, then %d, %v at %v, want two terms that are the current time", first, err, second, errAgain, time.Now())
+		}
+	})
 }

@@ -38,9 +38,7 @@ func (l *Leader) assign() {
 			owners = append(owners, member.Name)
 		}
 	}
-	if last := l.member.Assignment(); last != nil {
-		l.previous = [2]int64{last.Term, last.Number}
-	}
+	l.previous = l.member.Assignment()
 	l.table, l.members, l.discovered = membership.Assign(l.table, owners), members, discovered
 	l.number, l.assignedAt = l.number+1, time.Now()
 	l.ready = sets.New[string]()
@@ -97,8 +95,10 @@ func (l *Leader) excludeUnreachable() {
 // assignment returns the current assignment as a message.
 func (l *Leader) assignment() *wire.Assignment {
 	a := &wire.Assignment{
-		Term: l.term, Number: l.number, AfterTerm: l.previous[0], AfterNumber: l.previous[1],
-		Leader: l.options.Self, Members: l.members, Known: l.discovered,
+		Term: l.term, Number: l.number, Leader: l.options.Self, Members: l.members, Known: l.discovered,
+	}
+	if last := l.previous; last != nil {
+		a.AfterTerm, a.AfterNumber, a.AfterLeader = last.Term, last.Number, last.Leader.Name
 	}
 	a.SetTable(l.table)
 	return a
@@ -158,9 +158,6 @@ func (l *Leader) HandleStatus(from string, s *wire.Status) {
 		go l.retryUnschedulable()
 	}
 	if !reported {
-		select {
-		case l.changed <- struct{}{}:
-		default:
-		}
+		l.wake()
 	}
 }

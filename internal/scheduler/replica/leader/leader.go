@@ -47,10 +47,12 @@ type Leader struct {
 	// the time at which term was set. number counts the assignments of the term.
 	term, number int64
 	termStart    time.Time
+	// contested is the last term that another process claimed too (see [Leader.StartAgain]).
+	contested int64
 	// assignedAt is the time of the last assignment.
 	assignedAt time.Time
-	// previous is the term and number of the assignment that preceded the last one.
-	previous   [2]int64
+	// previous is the assignment that preceded the last one; nil if there was none.
+	previous   *wire.Assignment
 	table      membership.Table
 	members    []membership.Member
 	discovered []membership.Member
@@ -148,8 +150,7 @@ func (l *Leader) Start(ctx context.Context, term int64) {
 		term = max(term, last.Term+1)
 	}
 	l.mu.Lock()
-	l.term, l.termStart, l.earlier = term, time.Now(), map[types.UID]string{}
-	l.currentTerm.Store(term)
+	l.begin(term)
 	l.mu.Unlock()
 	go l.run(ctx)
 	for ctx.Err() == nil && !l.complete() {

@@ -12,12 +12,17 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// SendNewerAssignment sends the current assignment to a replica that has sent an assignment of an earlier term.
-// That replica does not know of the later leader, for example because its process was suspended.
+// SendNewerAssignment sends the current assignment to a replica that has sent an assignment which that one
+// supersedes. The replica may not know of the later leader, for example because its process was suspended, or
+// of the other leader for its term. A leader sends its own assignment to each replica anyway.
 func (m *Member) SendNewerAssignment(from string, a *wire.Assignment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if latest := m.assignment; latest != nil && latest.Term > a.Term {
+	latest := m.assignment
+	if latest == nil {
+		return
+	}
+	if leads := a.Leader.Name == from && latest.Leader.Name != m.Self(); latest.Term > a.Term || leads && a.Superseded(latest) {
 		m.send(from, func(b *wire.Batch) { b.Assignments = append(b.Assignments, latest) })
 	}
 }

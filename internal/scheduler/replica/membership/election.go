@@ -115,7 +115,7 @@ func (e *LeaseElection) holder(ctx context.Context, expected func(Holder) bool) 
 }
 
 // ClockElection is an Election without a Lease. A term is the Unix time at which its leader started, so
-// that the replicas follow the leader that started last.
+// that the replicas follow the leader that started last. If several claim the same term, they start again.
 type ClockElection struct{}
 
 // maxClockSkew is the tolerated difference between the clocks of two machines.

@@ -7,9 +7,10 @@ type Assignment struct {
 	// Term is the leader's term. Number counts the assignments of the term. A later assignment
 	// replaces an earlier one.
 	Term, Number int64
-	// AfterTerm and AfterNumber identify the preceding assignment. A replica that did not follow
-	// that one may have missed a change of owners, so it lists all its slots again.
+	// AfterTerm, AfterNumber and the name AfterLeader identify the preceding assignment. A replica that
+	// did not follow that one may have missed a change of owners, so it lists all its slots again.
 	AfterTerm, AfterNumber int64
+	AfterLeader            string
 	Leader                 membership.Member
 	// Members are the replicas that the leader considers alive. Known are all discovered replicas.
 	Members, Known []membership.Member
@@ -19,14 +20,21 @@ type Assignment struct {
 	Slots  []int16
 }
 
-// Later reports whether the assignment replaces the other one, which may be nil.
+// Later reports whether the assignment replaces the other one, which may be nil. Only the leader of a term can
+// replace its assignments.
 func (a *Assignment) Later(other *Assignment) bool {
-	return other == nil || a.Term > other.Term || a.Term == other.Term && a.Number > other.Number
+	return other == nil || a.Term > other.Term || a.Term == other.Term && a.Number > other.Number && a.Leader.Name == other.Leader.Name
+}
+
+// Superseded reports whether a replica that follows the other assignment will not follow a: the other one is of a
+// later term, or later in this term, or of another leader for this term.
+func (a *Assignment) Superseded(by *Assignment) bool {
+	return by.Term > a.Term || by.Term == a.Term && (by.Leader.Name != a.Leader.Name || by.Number > a.Number)
 }
 
 // Follows reports whether the other assignment, which may be nil, directly precedes a.
 func (a *Assignment) Follows(other *Assignment) bool {
-	return other != nil && a.AfterTerm == other.Term && a.AfterNumber == other.Number
+	return other != nil && a.AfterTerm == other.Term && a.AfterNumber == other.Number && a.AfterLeader == other.Leader.Name
 }
 
 // Table returns the owner of each slot.

@@ -1,0 +1,99 @@
+package replica
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+)
+
+// startWithoutElection starts replicas without leader election. Each that starts to lead reads the same clock.
+func startWithoutElection(t *testing.T, replicas int) *group {
+	t.Helper()
+	g := startReplicasWith(t, func(o *Options) { o.Elected, o.Election = false, membership.ClockElection{} }, make([]bool, replicas), schedtest.PlainNode("node", "8"))
+	g.election.clock = time.Now().Unix()
+	return g
+}
+
+// awaitOneLeader waits until all given replicas follow the same leader, and returns it when it leads.
+func (g *group) awaitOneLeader(replicas []*testReplica) *testReplica {
+	g.T.Helper()
+	var leader *testReplica
+	g.Eventually("all replicas follow one leader", func() error {
+		var first *wire.Assignment
+		for _, r := range replicas {
+			a := r.member.Assignment()
+			switch {
+			case a == nil:
+				return fmt.Errorf("%s follows no leader", r.member.Self())
+			case first == nil:
+				first = a
+			case a.Leader.Name != first.Leader.Name || a.Term != first.Term:
+				return fmt.Errorf("%s for term %d and %s for term %d lead", first.Leader.Name, first.Term, a.Leader.Name, a.Term)
+			}
+			if r.member.Self() == a.Leader.Name {
+				leader = r
+			}
+		}
+		if leader == nil {
+			return fmt.Errorf("%s leads", first.Leader.Name)
+		}
+		select {
+		case <-leader.Leads():
+			return nil
+		default:
+			return fmt.Errorf("%s is not ready", leader.member.Self())
+		}
+	})
+	return leader
+}
+
+// TestReplicasThatStartInTheSameSecondAgree has several replicas without leader election start to lead for the same
+// term. All of them follow one leader in the end, which schedules pods.
+func TestReplicasThatStartInTheSameSecondAgree(t *testing.T) {
+	for _, replicas := range []int{2, 5} {
+		g := startWithoutElection(t, replicas)
+		for _, r := range g.replicas {
+			r.schedule()
+		}
+		leader := g.awaitOneLeader(g.replicas)
+		g.in, g.Sched = leader.in, leader.sched
+		g.API.Put(schedtest.PlainPod("pod", "1"))
+		g.AwaitBound("pod")
+		if again := g.awaitOneLeader(g.replicas); again != leader {
+			t.Errorf("%s leads after %s without a reason", again.member.Self(), leader.member.Self())
+		}
+	}
+}
+
+// TestLeaderIsNotStoppedByLeaderThatIsGone has a replica without leader election start to lead while another replica
+// follows a leader that is gone: one that started in the same second, or an earlier process with the name of the new
+// leader, for whose last term the clock was ahead.
+func TestLeaderIsNotStoppedByLeaderThatIsGone(t *testing.T) {
+	for name, gone := range map[string]struct {
+		leader string
+		ahead  int64
+	}{"same second": {"gone", 0}, "earlier process": {"replica-0", 5}} {
+		g := startWithoutElection(t, 2)
+		leader, follower := g.replicas[0], g.replicas[1]
+		a := &wire.Assignment{
+			Term: g.election.clock + gone.ahead, Number: 3, Leader: membership.Member{Name: gone.leader, Address: "127.0.0.1:1"},
+			Known: leader.options.Discovery.Members(),
+		}
+		if gone.leader == leader.member.Self() {
+			a.Leader = leader.options.Self
+		}
+		a.SetTable(membership.Assign(nil, []string{gone.leader}))
+		g.Must(follower.Receive(gone.leader, &wire.Batch{Assignments: []*wire.Assignment{a}}))
+		if got := follower.member.Assignment(); got != a {
+			t.Fatalf("%s: the follower does not follow the first leader", name)
+		}
+		leader.schedule()
+		if got := g.awaitOneLeader(g.replicas); got != leader || leader.leader.Term() <= a.Term {
+			t.Errorf("%s: %s leads for term %d, want %s after term %d", name, got.member.Self(), got.leader.Term(), leader.member.Self(), a.Term)
+		}
+	}
+}
