@@ -38,6 +38,8 @@ type API struct {
 	// OnBind decides whether a bind is executed, and which error is returned for it. It is called
 	// without the lock, so it may block.
 	OnBind func(pod *v1.Pod, node string) (execute bool, answer error)
+	// OnClient is called with each new client; nil if not needed.
+	OnClient func(*fake.Clientset)
 	// OnDelete decides whether a deletion by a client is executed. It is called without the lock.
 	OnDelete func(pod *v1.Pod) bool
 	// Disorder, if set, makes scripted informers receive some events twice or late.
@@ -133,6 +135,9 @@ func (a *API) Client() *fake.Clientset {
 		}
 		return true, nil, nil
 	})
+	if a.OnClient != nil {
+		a.OnClient(client)
+	}
 	return client
 }
 

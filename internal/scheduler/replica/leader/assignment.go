@@ -17,6 +17,7 @@ func (l *Leader) assign() {
 	discovered := l.options.Discovery.Members()
 	l.mu.Lock()
 	l.excludeUnreachable()
+	l.excludeStalled()
 	members := []membership.Member{l.options.Self}
 	for _, member := range discovered {
 		if member.Name != l.member.Self() && l.isAlive(member.Name) {
@@ -58,7 +59,7 @@ func (l *Leader) assign() {
 // isAlive returns whether a replica can own slots. At the start of a term, replicas that have not
 // reported yet count as alive for deadAfter: otherwise slots would move away from them and back.
 func (l *Leader) isAlive(name string) bool {
-	if time.Since(l.termStart) > deadAfter && l.member.Unreachable(name) || time.Now().Before(l.excludedUntil[name]) {
+	if time.Since(l.termStart) > deadAfter && l.member.Unreachable(name) || time.Now().Before(l.excludedUntil[name]) || time.Now().Before(l.stalledUntil[name]) {
 		return false
 	}
 	s, reported := l.statuses[name]
@@ -134,6 +135,7 @@ func (l *Leader) HandleStatus(from string, s *wire.Status) {
 	}
 	last, reported := l.statuses[from]
 	l.statuses[from] = statusAt{*s, time.Now()}
+	l.recordProgress(from, s.Listing)
 	complete := l.ready.HasAll(l.table.Owners()...)
 	switch ready := s.Term == l.term && s.Number == l.number; {
 	case !ready:

@@ -42,7 +42,7 @@ func New(ctx context.Context, c *Config) *Leader {
 		options: c.Options, logger: klog.FromContext(ctx), ctx: ctx, member: c.Member, sched: c.Sched, client: c.Client, dial: c.Dial, answer: c.Answer,
 		podEvents: c.Feeds.pods, nodeEvents: c.Feeds.nodes, statuses: map[string]statusAt{}, ready: sets.New[string](),
 		changed: make(chan struct{}, 1), late: map[string]*lateReplica{}, lastAntiAffinityPlaced: map[string]time.Time{}, unanswered: map[types.UID]*v1.Pod{},
-		nominated: map[string]map[types.UID]nomination{}, excludedUntil: map[string]time.Time{}, pending: map[types.UID]refresh.Object{}, lists: refresh.Lists{},
+		nominated: map[string]map[types.UID]nomination{}, excludedUntil: map[string]time.Time{}, stalledUntil: map[string]time.Time{}, listing: map[string]listProgress{}, pending: map[types.UID]refresh.Object{}, lists: refresh.Lists{},
 	}
 	l.search = NewSearch(c.Ranker, c.Exclusively, l)
 	l.search.victims = newVictims(c.Client)

@@ -61,6 +61,7 @@ func (l *Leader) begin(term int64) {
 	l.earlier, l.statuses = map[types.UID]string{}, map[string]statusAt{}
 	l.ready.Clear()
 	clear(l.nominated)
+	clear(l.listing)
 	l.currentTerm.Store(term)
 }
 

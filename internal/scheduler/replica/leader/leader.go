@@ -77,8 +77,11 @@ type Leader struct {
 	// isolatedSince is the time since which no live replica owns nodes; zero if one does.
 	isolatedSince time.Time
 
-	// excludedUntil is the time, by replica, until which the replica gets no hash slots.
-	excludedUntil map[string]time.Time
+	// excludedUntil is the time, by replica, until which the replica gets no hash slots, because other replicas
+	// cannot reach it. stalledUntil is that of replicas whose lists make no progress.
+	excludedUntil, stalledUntil map[string]time.Time
+	// listing is the progress of the replicas whose first lists are incomplete.
+	listing map[string]listProgress
 
 	// unanswered are the pods that got no node, or could not preempt, because an owner did not answer.
 	unanswered map[types.UID]*v1.Pod

@@ -28,6 +28,7 @@ func (l *Leader) Connected(from string) {
 	l.pendingMu.Lock()
 	delete(l.lists, from)
 	l.pendingMu.Unlock()
+	l.forgetStall(from)
 	if l.Term() > 0 {
 		l.search.invalidate()
 		go l.retryUnschedulable()

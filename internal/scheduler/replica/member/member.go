@@ -116,6 +116,9 @@ type Options struct {
 	// WaitForAll makes each query wait for the answers of all owners. If one is missing, the pod is retried
 	// when all of them answer.
 	WaitForAll bool
+	// StallTimeout is the time after which the leader moves the hash slots of a replica whose first lists make
+	// no progress; 0 means the default.
+	StallTimeout time.Duration
 	// Config is a digest of the configuration, which must be the same in all replicas.
 	Config string
 	// Elected is true if leader election is used. Then a leader exits when another replica leads for

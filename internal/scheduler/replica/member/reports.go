@@ -33,7 +33,7 @@ func (m *Member) report(to string) {
 	if m.assignment == nil || to != "" && to != m.assignment.Leader.Name {
 		return
 	}
-	status := &wire.Status{Nodes: counts.Nodes, Pods: counts.Pods, Expired: counts.Expired, AntiAffinityBeyondNode: counts.AntiAffinityBeyondNode, Config: m.options.Config}
+	status := &wire.Status{Nodes: counts.Nodes, Pods: counts.Pods, Expired: counts.Expired, AntiAffinityBeyondNode: counts.AntiAffinityBeyondNode, Listing: m.listing(), Config: m.options.Config}
 	for _, member := range m.assignment.Members {
 		if p := m.peers[member.Name]; p != nil && p.unreachable() {
 			status.Unreachable = append(status.Unreachable, member.Name)
@@ -44,6 +44,15 @@ func (m *Member) report(to string) {
 		status.Term, status.Number, status.Earlier = term, m.assignment.Number, earlier
 	}
 	m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Status = status })
+}
+
+// listing returns 0 if all first lists of this replica are complete, otherwise a number that grows with their
+// progress.
+func (m *Member) listing() int64 {
+	if m.nodes.synced.Load() && m.pods.synced.Load() {
+		return 0
+	}
+	return 1 + m.nodes.progress.Load() + m.pods.progress.Load()
 }
 
 // Bounds and intervals of a member.

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
@@ -39,6 +40,8 @@ type slotWatcher[T object] struct {
 
 	// synced is true if the first list of each watch is complete.
 	synced atomic.Bool
+	// progress counts the objects that first lists have delivered, and the complete first lists.
+	progress atomic.Int64
 
 	mu      sync.Mutex
 	objects map[types.UID]T
@@ -52,8 +55,10 @@ type slotWatch[T object] struct {
 	// slots are the watched slots that this replica still owns, and slotsLeft is their number.
 	slots     []bool
 	slotsLeft int
-	// synced is true after the first list.
+	// synced is true after the first list. Until then, seen are the objects that attempts to list have
+	// delivered.
 	synced bool
+	seen   sets.Set[types.UID]
 	// version is the resource version of the last list, event or bookmark.
 	version string
 	stop    context.CancelFunc
@@ -110,7 +115,7 @@ func (w *slotWatch[T]) stopIfIdle() bool {
 
 // watch starts a watch of some slots.
 func (s *slotWatcher[T]) watch(ctx context.Context, slots []int) {
-	w := &slotWatch[T]{watcher: s, slots: make([]bool, membership.SlotCount), slotsLeft: len(slots)}
+	w := &slotWatch[T]{watcher: s, slots: make([]bool, membership.SlotCount), slotsLeft: len(slots), seen: sets.New[types.UID]()}
 	for _, slot := range slots {
 		w.slots[slot] = true
 	}
@@ -118,6 +123,20 @@ func (s *slotWatcher[T]) watch(ctx context.Context, slots []int) {
 	ctx, w.stop = context.WithCancel(ctx)
 	reflector := toolscache.NewReflectorWithOptions(s.listerWatcher(membership.Selector(slots)), s.kind, w, toolscache.ReflectorOptions{})
 	go reflector.RunWithContext(ctx)
+}
+
+// Transformer returns a function that a reflector calls for each object of a list as soon as the API server has
+// sent it. It counts the objects that no earlier attempt to list has delivered.
+func (w *slotWatch[T]) Transformer() toolscache.TransformFunc {
+	return func(item any) (any, error) {
+		w.watcher.mu.Lock()
+		defer w.watcher.mu.Unlock()
+		if object, ok := item.(T); ok && !w.synced && !w.seen.Has(object.GetUID()) {
+			w.seen.Insert(object.GetUID())
+			w.watcher.progress.Add(1)
+		}
+		return item, nil
+	}
 }
 
 // updateSynced computes synced from the watches.
@@ -249,7 +268,10 @@ func (w *slotWatch[T]) Replace(items []any, version string) error {
 			w.remove(uid)
 		}
 	}
-	w.synced = true
+	if !w.synced {
+		w.synced, w.seen = true, nil
+		w.watcher.progress.Add(1)
+	}
 	w.watcher.updateSynced()
 	w.watcher.mu.Unlock()
 	w.watcher.listed()

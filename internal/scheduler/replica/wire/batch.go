@@ -131,6 +131,9 @@ type Status struct {
 	// Unreachable are the names of the replicas to which this replica has had no connection for some
 	// time.
 	Unreachable []string `cbor:",omitempty"`
+	// Listing is not 0 while the first lists of the replica's hash slots are incomplete. Then it grows with each
+	// object that arrives.
+	Listing int64 `cbor:",omitempty"`
 	// Config is a digest of the replica's configuration. The leader ignores replicas with another one.
 	Config string
 }

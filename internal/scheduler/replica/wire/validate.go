@@ -60,7 +60,7 @@ func (b *Batch) validate() error {
 			return malformed("reservation without pod or node")
 		}
 	}
-	if s := b.Status; s != nil && (!validVersion(s.Term, s.Number) || s.Nodes < 0 || s.Pods < 0) {
+	if s := b.Status; s != nil && (!validVersion(s.Term, s.Number) || s.Nodes < 0 || s.Pods < 0 || s.Listing < 0) {
 		return malformed("status with an invalid assignment or a negative count")
 	}
 	if s := b.Status; s != nil && slices.ContainsFunc(s.Earlier, func(r EarlierReservation) bool { return r.UID == "" || r.Node == "" }) {
