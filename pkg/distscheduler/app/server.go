@@ -94,6 +94,9 @@ func run(cmd *cobra.Command, opts *options.Options, intakeOptions webhook.Option
 	if err := intakeOptions.Validate(); err != nil {
 		return err
 	}
+	if err := attach.UnsupportedGate(); err != nil && intakeOptions.Enabled() {
+		return fmt.Errorf("--intake webhook: %w; use --intake watch", err)
+	}
 	gate := opts.ComponentGlobalsRegistry.FeatureGateFor(basecompatibility.DefaultKubeComponent)
 	if err := logsapi.ValidateAndApply(opts.Logs, gate); err != nil {
 		// Logging is not configured yet, so print the error.
@@ -135,9 +138,6 @@ func run(cmd *cobra.Command, opts *options.Options, intakeOptions webhook.Option
 		return err
 	}
 	if intakeOptions.Enabled() {
-		if err := attach.UnsupportedGate(); err != nil {
-			return fmt.Errorf("--intake webhook: %w; use --intake watch", err)
-		}
 		// Without leader election every replica would write the webhook configuration.
 		if replicas.enabled() && !cfg.ComponentConfig.LeaderElection.LeaderElect {
 			return errors.New("--intake webhook requires leader election among replicas; set --leader-elect or use --intake watch")

@@ -10,7 +10,13 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	logsapi "k8s.io/component-base/logs/api/v1"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/features"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
 )
 
 const configuration = `apiVersion: kubescheduler.config.k8s.io/v1
@@ -29,9 +35,10 @@ current-context: nowhere
 users: [{name: nobody, user: {}}]
 `
 
-// TestConfigurationEnablesRegisteredPlugin checks that a plugin that WithPlugin has registered is
-// created if the configuration enables it.
-func TestConfigurationEnablesRegisteredPlugin(t *testing.T) {
+// execute runs dist-scheduler with the configuration and further arguments until it fails.
+func execute(t *testing.T, args []string, plugins ...Option) error {
+	t.Helper()
+	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 	dir := t.TempDir()
 	write := func(name, content string) string {
 		path := filepath.Join(dir, name)
@@ -41,14 +48,31 @@ func TestConfigurationEnablesRegisteredPlugin(t *testing.T) {
 		return path
 	}
 	config := write("config", strings.Replace(configuration, "KUBECONFIG", write("kubeconfig", kubeconfig), 1))
-	created := errors.New("plugin was created")
-	cmd := NewSchedulerCommand(WithPlugin("Ours", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-		return nil, created
-	}))
-	cmd.SetArgs([]string{"--config", config, "--secure-port", "0"})
+	cmd := NewSchedulerCommand(plugins...)
+	cmd.SetArgs(append([]string{"--config", config, "--secure-port", "0"}, args...))
 	cmd.SetOut(io.Discard)
 	cmd.SetErr(io.Discard)
-	if err := cmd.Execute(); !errors.Is(err, created) && (err == nil || !strings.Contains(err.Error(), created.Error())) {
+	return cmd.Execute()
+}
+
+// TestConfigurationEnablesRegisteredPlugin checks that a plugin that WithPlugin has registered is
+// created if the configuration enables it.
+func TestConfigurationEnablesRegisteredPlugin(t *testing.T) {
+	created := errors.New("plugin was created")
+	err := execute(t, nil, WithPlugin("Ours", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+		return nil, created
+	}))
+	if !errors.Is(err, created) && (err == nil || !strings.Contains(err.Error(), created.Error())) {
 		t.Errorf("Execute() = %v, want %v", err, created)
+	}
+}
+
+// TestWebhookIsRefusedWithoutIndex enables the feature gate with which upstream schedules running pods. The intake
+// needs the index, which does not support that.
+func TestWebhookIsRefusedWithoutIndex(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.InPlacePodVerticalScalingSchedulerPreemption, true)
+	err := execute(t, []string{"--intake", "webhook"})
+	if !errors.Is(err, attach.ErrResizePreemption) || !strings.Contains(err.Error(), "--intake watch") {
+		t.Errorf("Execute() = %v, want %v", err, attach.ErrResizePreemption)
 	}
 }
