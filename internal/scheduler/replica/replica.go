@@ -135,10 +135,13 @@ func (r *Replica) Leave(ctx context.Context) {
 }
 
 // startLeading starts to lead for the term that the given function returns. It returns when all owners
-// of nodes are ready.
+// of nodes are ready, or when the process is stopped.
 func (r *Replica) startLeading(term func(context.Context) (int64, error)) {
 	number, err := readTerm(r.ctx, r.options.Tenure, term)
-	if err != nil {
+	switch {
+	case r.ctx.Err() != nil:
+		return
+	case err != nil:
 		r.exit(err, "Reading the leader's term failed")
 	}
 	r.verifiedTerm.Store(max(r.verifiedTerm.Load(), number))
