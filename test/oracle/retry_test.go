@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/interpodaffinity"
 )
 
 // retry makes a change after which a pending pod fits, and judges whether the scheduler notices it. The change is
@@ -58,9 +59,19 @@ func (w *world) removePodFor(s state, pod *v1.Pod) {
 	}
 }
 
-// changeNodeFor gives a node other labels and no taints, so that a pod fits on it.
+// changeNodeFor gives a node other labels and no taints, so that a pod fits on it. It is not a node that rejects
+// the pod because of the anti-affinity of its pods: upstream's InterPodAffinity looks only at the terms of the
+// pending pod when a node changes, so that kube-scheduler does not notice this either.
 func (w *world) changeNodeFor(s state, pod *v1.Pod) {
+	fitError := w.observer.expect(s, pod).FitError
+	if fitError == nil {
+		return
+	}
 	for i := range s.nodes {
+		status := fitError.Diagnosis.NodeToStatus.Get(s.nodes[i].Name)
+		if slices.Contains(status.Reasons(), interpodaffinity.ErrReasonExistingAntiAffinityRulesNotMatch) {
+			continue
+		}
 		node := s.nodes[i].DeepCopy()
 		w.randomizeNode(node)
 		node.Status, node.Spec.Taints, node.Spec.Unschedulable = s.nodes[i].Status, nil, false
