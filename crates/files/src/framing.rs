@@ -127,7 +127,7 @@ pub fn decode_record(salt: u32, bytes: &[u8]) -> Option<Record<'_>> {
 
 /// Reads `sequence` and `durable` as if a record started at `bytes`, without verifying
 /// the checksum. A caller that scans every offset uses this to skip implausible offsets
-/// cheaply. [`decode_record`] must then confirm the plausible ones.
+/// cheaply; see [`crate::record_search`].
 pub fn peek_sequences(bytes: &[u8]) -> Option<(u64, u64)> {
     let header = bytes.first_chunk::<RECORD_HEADER_BYTES>()?;
     Some((u64_at(header, 8), u64_at(header, 16)))

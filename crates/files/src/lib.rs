@@ -6,6 +6,7 @@
 //!   snapshot is a header followed by records.
 //! - [`Error`]: the errors of file operations, with the path and, where possible, a
 //!   remedy. [`PayloadError`] is the error of a record's content.
+//! - [`record_search`]: finds the records after damage.
 //! - [`discard`]: removes a large file in steps, so that freeing its pages does not
 //!   delay other threads.
 //! - [`lock`]: locks a directory against other processes.
@@ -22,6 +23,7 @@ mod error;
 pub mod framing;
 mod identity;
 pub mod lock;
+pub mod record_search;
 pub mod replace;
 
 pub use error::{Error, PayloadError};

@@ -5,6 +5,7 @@
 //! snapshot, and its number identifies it.
 
 use files::framing::{self, HEADER_BYTES, Header};
+use files::record_search::RecordSearch;
 use files::{Error, PayloadError};
 
 use crate::medium::Medium;
@@ -68,25 +69,19 @@ fn scan_from(
     let path = medium.path().join(&name);
     let file = medium.open(&name).map_err(Error::io("open", &path))?;
     let content = file.read().map_err(Error::io("read", &path))?;
-    let salt = match framing::decode_header(segment::MAGIC, &content) {
-        Header::Valid { salt, .. } => salt,
+    let (number, salt) = match framing::decode_header(segment::MAGIC, &content) {
+        Header::Valid { number, salt, .. } => (number, salt),
         Header::Newer { format } => return Err(Error::newer_format(&path, format)),
         // Without the salt of a segment its records cannot be verified.
         Header::Damaged => return Ok(None),
     };
-    let Some(start) = find_record(&content, salt, from) else { return Ok(None) };
+    let is_it =
+        |offset, sequence, _| sequence == from && scan::may_contain(number, offset, sequence);
+    let found = RecordSearch::new(&content, salt).find(HEADER_BYTES, is_it);
+    let Some((start, _)) = found else { return Ok(None) };
     let mut log = ScannedLog { next: from, ..ScannedLog::default() };
     let end = scan::read_records((&content, start), salt, &path, from - 1, &mut log, visit)?;
     scan::judge_end(medium, &segments, (&content, end), &path, &mut log)?;
     scan::scan_rest(medium, &segments[1..], from - 1, &mut log, visit)?;
     Ok(Some(log))
-}
-
-/// Searches the content of a segment for the intact record `sequence`. Returns its offset.
-fn find_record(content: &[u8], salt: u32, sequence: u64) -> Option<usize> {
-    (HEADER_BYTES..content.len()).find(|&offset| {
-        // Computing a checksum at every offset would take hours. So check the number first.
-        framing::peek_sequences(&content[offset..]).is_some_and(|(found, _)| found == sequence)
-            && framing::decode_record(salt, &content[offset..]).is_some()
-    })
 }

@@ -14,6 +14,7 @@
 use std::path::{Path, PathBuf};
 
 use files::framing::{self, HEADER_BYTES, Header, RECORD_HEADER_BYTES};
+use files::record_search::RecordSearch;
 use files::{Error, PayloadError};
 
 use crate::head::{self, StoredHead};
@@ -336,7 +337,7 @@ struct Damage<'a> {
 }
 
 /// Fails if a record proves that the missing record `log.next` was durable. Searches
-/// `segments`: the damaged segment and all later ones.
+/// `segments`: the damaged segment from the damage on, and all later ones.
 fn refuse_if_durable(
     medium: &dyn Medium,
     segments: &[u64],
@@ -344,12 +345,14 @@ fn refuse_if_durable(
     damage: Damage<'_>,
 ) -> Result<(), Error> {
     let missing = log.next;
+    let mut start = HEADER_BYTES.max(damage.offset as usize);
     for &first in segments {
+        let from = std::mem::replace(&mut start, HEADER_BYTES);
         let path = medium.path().join(segment::file_name(first));
         let file = medium.open(&segment::file_name(first)).map_err(Error::io("open", &path))?;
         let content = file.read().map_err(Error::io("read", &path))?;
-        let salt = match framing::decode_header(segment::MAGIC, &content) {
-            Header::Valid { salt, .. } => salt,
+        let (number, salt) = match framing::decode_header(segment::MAGIC, &content) {
+            Header::Valid { number, salt, .. } => (number, salt),
             Header::Newer { format } => return Err(Error::newer_format(&path, format)),
             Header::Damaged if header_may_be_unfinished(&log.head, first, &content) => continue,
             Header::Damaged => {
@@ -357,7 +360,7 @@ fn refuse_if_durable(
                 return Err(Error::Corrupt { file: path, offset: 0, reason });
             }
         };
-        if let Some(proof) = find_proof(&content[HEADER_BYTES..], salt, missing) {
+        if let Some(proof) = find_proof((&content, from), number, salt, missing) {
             let reason = format!(
                 "record {missing} is damaged or missing, and record {proof} proves that it was durable"
             );
@@ -379,19 +382,19 @@ fn header_may_be_unfinished(head: &StoredHead, first: u64, content: &[u8]) -> bo
     first != head.head.first && !has_records
 }
 
-/// Searches `content` for an intact record that states that the record `missing` was
-/// durable. Returns its sequence.
-fn find_proof(content: &[u8], salt: u32, missing: u64) -> Option<u64> {
-    for offset in 0..content.len() {
-        let (sequence, durable) = framing::peek_sequences(&content[offset..])?;
-        // Computing a checksum at every offset would take hours. So check the numbers
-        // first.
-        let plausible = sequence > missing
-            && sequence - missing <= u64::from(u32::MAX)
-            && (missing..sequence).contains(&durable);
-        if plausible && framing::decode_record(salt, &content[offset..]).is_some() {
-            return Some(sequence);
-        }
-    }
-    None
+/// Searches the content of a segment from an offset on for an intact record that states that
+/// the record `missing` was durable. Returns its sequence. `first` is the sequence of the
+/// first record of the segment.
+fn find_proof((content, from): (&[u8], usize), first: u64, salt: u32, missing: u64) -> Option<u64> {
+    let proves = |offset, sequence, durable| {
+        may_contain(first, offset, sequence) && (missing..sequence).contains(&durable)
+    };
+    RecordSearch::new(content, salt).find(from, proves).map(|(_, record)| record.sequence)
+}
+
+/// Whether a segment whose first record is `first` may contain the record `sequence` at
+/// `offset`: all records before it need space.
+pub(crate) fn may_contain(first: u64, offset: usize, sequence: u64) -> bool {
+    let records_before = (offset - HEADER_BYTES) / RECORD_HEADER_BYTES;
+    sequence.checked_sub(first).is_some_and(|distance| distance <= records_before as u64)
 }
