@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,15 +58,22 @@ func (c *rawConn) start(stream uint32, path string, endStream bool, message []by
 	return c.WriteData(stream, endStream, message)
 }
 
-// checkUnread opens streams that the client does not read, and checks that the memory of the server grows
-// by at most 256 MiB.
+// checkUnread opens streams with the same request, which the client does not read, and checks that the
+// memory of the server grows by at most 256 MiB.
 func checkUnread(t *testing.T, s *server, streams int, path string, endStream bool, message []byte) {
 	t.Helper()
+	checkUnreadRequests(t, s, path, endStream, slices.Repeat([][]byte{message}, streams))
+}
+
+// checkUnreadRequests does the same with a stream for each request.
+func checkUnreadRequests(t *testing.T, s *server, path string, endStream bool, requests [][]byte) {
+	t.Helper()
+	streams := len(requests)
 	stop := bystander(t, s)
 	before := residentMemory(t, s)
 	conn := dialRaw(t, s)
-	for n := range streams {
-		if err := conn.start(uint32(2*n+1), path, endStream, message); err != nil {
+	for n, request := range requests {
+		if err := conn.start(uint32(2*n+1), path, endStream, request); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -96,6 +105,30 @@ func TestHostileRanges(t *testing.T) {
 	fillKeys(t, s, 1000, 16<<10)
 	request := &pb.RangeRequest{Key: []byte("filled/"), RangeEnd: []byte("filled0")}
 	checkUnread(t, s, 1800, "/etcdserverpb.KV/Range", true, message(t, request))
+}
+
+// TestHostileTxnRanges sends transactions that write, and read a value of 1.4 MB. All of them are queued
+// before the first one has an answer.
+func TestHostileTxnRanges(t *testing.T) {
+	s := startMemEtcd(t)
+	mustPut(t, s.dial(), "large", strings.Repeat("v", 1_400_000))
+	put := &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte("small")}}
+	get := &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte("large")}}
+	request := &pb.TxnRequest{Success: []*pb.RequestOp{{Request: put}, {Request: get}}}
+	checkUnread(t, s, 1800, "/etcdserverpb.KV/Txn", true, message(t, request))
+}
+
+// TestHostilePreviousValues deletes keys with values of 700 kB, and asks for the values.
+func TestHostilePreviousValues(t *testing.T) {
+	s := startMemEtcd(t)
+	a := s.dial()
+	var deletes [][]byte
+	for n := range 800 {
+		key := fmt.Sprintf("large/%d", n)
+		mustPut(t, a, key, strings.Repeat("v", 700_000))
+		deletes = append(deletes, message(t, &pb.DeleteRangeRequest{Key: []byte(key), PrevKv: true}))
+	}
+	checkUnreadRequests(t, s, "/etcdserverpb.KV/DeleteRange", true, deletes)
 }
 
 // TestHostileHistory opens watch streams that read history. Each could hold 4 MiB of events.

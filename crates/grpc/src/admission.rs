@@ -8,6 +8,9 @@
 //! - *Responses:* a connection that holds more than its part of the [`Budget`] starts no
 //!   calls and produces no messages until its client has read some. A connection that holds
 //!   almost nothing may always go on, with one response at a time.
+//! - *Replies:* a write is only queued when it starts, so many start before the first of their
+//!   replies counts. A large reply is therefore encoded only when the connection may hold it.
+//!   Until then it refers to records of the store.
 //! - *Memory:* a response that is encoded while it is sent is larger than its memory, and may
 //!   exceed what a connection may hold. So its memory counts as well, already while a slow
 //!   read gathers it. No slow read starts while all of this budget is used, and a connection
@@ -33,8 +36,12 @@ pub(crate) const UNCOUNTED_BYTES: usize = 64 << 10;
 /// A connection that holds more than this many bytes waits for its client, even if the
 /// budget has more.
 const CONNECTION_BYTES: usize = 64 << 20;
-/// A connection whose slow reads wait with requests of more bytes than this starts no calls.
+/// A connection starts no calls if more than this many bytes wait: requests of slow reads, or
+/// replies.
 const WAITING_BYTES: usize = 32 << 20;
+/// A reply of at most this many bytes is encoded at once, such as that to a put. A client may
+/// need it before it reads something else.
+const SMALL_REPLY_BYTES: usize = 256;
 /// A connection that holds more than this many bytes is closed if its client does not read.
 const STALL_BYTES: usize = 4 << 20;
 /// How often a connection checks whether other connections have returned a part of the
@@ -98,6 +105,10 @@ struct State {
     held: AtomicUsize,
     /// Bytes of the requests of slow reads that wait.
     waiting_bytes: AtomicUsize,
+    /// Bytes of the replies that wait until the connection may hold them.
+    waiting_replies: AtomicUsize,
+    /// Lets one of these replies check again.
+    next_reply: Notify,
     /// Number of slow reads that have begun.
     running: AtomicUsize,
     /// Notified when `held` or `running` decreases.
@@ -115,6 +126,8 @@ impl Admission {
             first_in_line: Semaphore::new(1),
             held: AtomicUsize::new(0),
             waiting_bytes: AtomicUsize::new(0),
+            waiting_replies: AtomicUsize::new(0),
+            next_reply: Notify::new(),
             running: AtomicUsize::new(0),
             decreased: Notify::new(),
         }))
@@ -124,7 +137,8 @@ impl Admission {
     /// Returns whether the connection may start another call or produce another message.
     #[inline]
     pub(crate) fn admits(&self, unread: Unread, deferred: usize) -> bool {
-        let bytes = unread.bytes + deferred + self.0.running_bytes() + self.0.waiting_bytes();
+        let waiting = self.0.waiting_bytes() + self.0.waiting_replies();
+        let bytes = unread.bytes + deferred + self.0.running_bytes() + waiting;
         match bytes <= UNCOUNTED_BYTES && self.0.responses.used() == 0 {
             true => true,
             false => self.0.update(unread, bytes),
@@ -132,9 +146,39 @@ impl Admission {
     }
 
     /// Whether a connection that holds `bytes` bytes for its client is closed if the client
-    /// makes no progress: it holds much, or no memory is left for others.
+    /// makes no progress: it holds much, its replies wait, or no memory is left for others.
     pub(crate) fn must_progress(&self, bytes: usize) -> bool {
-        bytes > STALL_BYTES || self.0.memory.free() == 0
+        bytes > STALL_BYTES || self.replies_wait() || self.0.memory.free() == 0
+    }
+
+    /// Whether the connection may hold another reply.
+    pub(crate) fn has_room(&self) -> bool {
+        self.0.has_room(0)
+    }
+
+    /// Whether replies wait until the connection may hold them.
+    pub(crate) fn replies_wait(&self) -> bool {
+        self.0.waiting_replies() > 0
+    }
+
+    /// Waits until the connection may hold a reply of `bytes` bytes, unless it is small.
+    /// [`Admission::let_reply_go_on`] ends the wait.
+    pub(crate) async fn wait_for_room(&self, bytes: usize) {
+        if bytes <= SMALL_REPLY_BYTES {
+            return;
+        }
+        let _waiting = Counted::add(self, |state| &state.waiting_replies, bytes);
+        while !self.has_room() {
+            self.0.next_reply.notified().await;
+        }
+    }
+
+    /// Lets the reply that has waited longest go on if the connection may hold it. Call it
+    /// whenever [`Admission::admits`] was called and replies may go on.
+    pub(crate) fn let_reply_go_on(&self) {
+        if self.replies_wait() && self.has_room() {
+            self.0.next_reply.notify_one();
+        }
     }
 
     /// Reserves memory for what a call keeps until it ends. It is empty at first.
@@ -192,6 +236,10 @@ impl State {
         self.waiting_bytes.load(Ordering::Relaxed)
     }
 
+    fn waiting_replies(&self) -> usize {
+        self.waiting_replies.load(Ordering::Relaxed)
+    }
+
     /// See [`Admission::admits`]. `bytes` is the sum of all that counts against the budget.
     #[cold]
     fn update(&self, unread: Unread, bytes: usize) -> bool {
@@ -206,7 +254,9 @@ impl State {
             self.decreased.notify_one();
         }
         // Other calls do not wait for what a slow read may return.
-        self.has_room(0) && self.waiting_bytes() <= WAITING_BYTES
+        self.has_room(0)
+            && self.waiting_bytes() <= WAITING_BYTES
+            && self.waiting_replies() <= WAITING_BYTES
     }
 
     /// Whether the connection may hold more in addition to `expected` bytes. What only waits

@@ -259,13 +259,15 @@ impl<S: Service> Calls<S> {
 
     fn poll_unary(&mut self, connection: &mut GrpcConnection, cx: &mut Context<'_>) -> bool {
         let mut any = false;
-        while let Some((stream, result)) = self.unary.poll_next(&mut self.deadlines, cx) {
-            self.send_unary_result(stream, result, connection);
-            // Slow reads that wait compare with the bytes that the connection holds.
+        loop {
+            // Slow reads and replies that wait compare with the bytes that the connection holds.
             self.admits(connection);
+            self.admission.let_reply_go_on();
+            let next = self.unary.poll_next(&mut self.deadlines, cx);
+            let Some((stream, result)) = next else { return any };
+            self.send_unary_result(stream, result, connection);
             any = true;
         }
-        any
     }
 
     fn send_unary_result(&self, stream: u32, result: UnaryResult, connection: &mut GrpcConnection) {
@@ -392,15 +394,21 @@ impl<S: Service> Calls<S> {
         }
     }
 
-    /// Lets the task be woken after a while if calls wait for other connections.
+    /// Lets the task be woken after a while if calls or replies wait for other connections.
     fn poll_recheck(&mut self, connection: &GrpcConnection, cx: &mut Context<'_>) {
         let (calls_wait, streams_wait) =
             (!self.deferred.is_empty(), self.streaming.ready_len() > 0);
-        if !calls_wait && !streams_wait {
+        let replies_wait = self.admission.replies_wait();
+        if !calls_wait && !streams_wait && !replies_wait {
             self.recheck = None;
             return;
         }
-        if self.admits(connection) {
+        let admits = self.admits(connection);
+        if replies_wait && self.admission.has_room() {
+            self.recheck = None;
+            return cx.waker().wake_by_ref();
+        }
+        if admits {
             self.recheck = None;
             // They were not admitted when they were looked at. Another connection has
             // returned bytes since then.

@@ -69,11 +69,19 @@ impl Payload {
 
 /// The reply of a handler: a message, or an [`Encoded`] one.
 pub trait Reply: Send + 'static {
+    /// Size of the message in bytes if it is not encoded yet; 0 if it is. A large message is
+    /// encoded only when the connection may hold it.
+    fn unencoded_len(&self) -> usize;
+
     /// Converts the reply to the payload to send.
     fn into_payload(self) -> Payload;
 }
 
 impl<M: Message + 'static> Reply for M {
+    fn unencoded_len(&self) -> usize {
+        self.encoded_len()
+    }
+
     fn into_payload(self) -> Payload {
         Payload::encode(&self)
     }
@@ -83,6 +91,10 @@ impl<M: Message + 'static> Reply for M {
 pub struct Encoded(pub Payload);
 
 impl Reply for Encoded {
+    fn unencoded_len(&self) -> usize {
+        0
+    }
+
     fn into_payload(self) -> Payload {
         self.0
     }

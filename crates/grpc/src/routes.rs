@@ -73,8 +73,8 @@ impl<S: Service> Routes<S> {
         Fut: Future<Output = Result<Rep, Status>> + Send + 'static,
     {
         self.methods.add(path, false);
-        self.handlers.push(Handler::Unary(Box::new(move |service, message, _| {
-            respond(message, |request| handler(service.clone(), request))
+        self.handlers.push(Handler::Unary(Box::new(move |service, message, admission| {
+            respond(message, admission, |request| handler(service.clone(), request))
         })));
         self
     }
@@ -93,7 +93,8 @@ impl<S: Service> Routes<S> {
     {
         self.methods.add(path, false);
         self.handlers.push(Handler::Unary(Box::new(move |service, message, admission| {
-            respond(message, |request| handler(service.clone(), request, admission.clone()))
+            let start = |request| handler(service.clone(), request, admission.clone());
+            respond(message, admission, start)
         })));
         self
     }
@@ -160,8 +161,13 @@ impl<S: Service> Routes<S> {
     }
 }
 
-/// Decodes the request message of a unary call and starts its handler.
-fn respond<Req, Rep, Fut>(message: Bytes, handler: impl FnOnce(Req) -> Fut) -> UnaryResponse
+/// Decodes the request message of a unary call and starts its handler. The reply is encoded
+/// when the connection may hold it.
+fn respond<Req, Rep, Fut>(
+    message: Bytes,
+    admission: &Admission,
+    handler: impl FnOnce(Req) -> Fut,
+) -> UnaryResponse
 where
     Req: Message + Default,
     Rep: Reply,
@@ -171,8 +177,14 @@ where
         Ok(request) => request,
         Err(status) => return Box::pin(std::future::ready(Err(status))),
     };
-    let response = handler(request);
-    Box::pin(async move { response.await.map(Reply::into_payload) })
+    let (response, admission) = (handler(request), admission.clone());
+    Box::pin(async move {
+        let reply = response.await?;
+        if !admission.has_room() {
+            Box::pin(admission.wait_for_room(reply.unencoded_len())).await;
+        }
+        Ok(reply.into_payload())
+    })
 }
 
 fn payloads<Rep: Reply>(

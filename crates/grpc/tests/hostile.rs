@@ -10,8 +10,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, Stream, StreamExt};
 use grpc::{
-    Budget, Capacity, Code, Encoded, Keepalive, Payload, Requests, Routes, ServerConfig, Service,
-    Status,
+    Budget, Capacity, Code, Encoded, Keepalive, Payload, Reply, Requests, Routes, ServerConfig,
+    Service, Status,
 };
 use http2::{FrameHeader, HEADER_BYTES, PREFACE, flag, kind, read_u32};
 use parking_lot::Mutex;
@@ -57,6 +57,20 @@ impl Drop for Alive {
     }
 }
 
+/// The reply to a write, of this size.
+struct Written(Arc<Counting>, usize);
+
+impl Reply for Written {
+    fn unencoded_len(&self) -> usize {
+        self.1
+    }
+
+    fn into_payload(self) -> Payload {
+        self.0.produced.fetch_add(1, Ordering::Relaxed);
+        Payload::encode(&"x".repeat(self.1))
+    }
+}
+
 fn large_message(service: &Counting) -> String {
     service.produced.fetch_add(1, Ordering::Relaxed);
     "x".repeat(MIB)
@@ -82,6 +96,19 @@ impl Counting {
     /// Returns 1 MiB.
     async fn large(self: Arc<Self>, _: String) -> Result<String, Status> {
         Ok(large_message(&self))
+    }
+
+    /// Returns 1 MiB, as the handler of a write does: it yields once, and its reply is not
+    /// encoded.
+    async fn write(self: Arc<Self>, _: String) -> Result<Written, Status> {
+        tokio::task::yield_now().await;
+        Ok(Written(self, MIB))
+    }
+
+    /// Does the same with a small reply.
+    async fn small_write(self: Arc<Self>, _: String) -> Result<Written, Status> {
+        tokio::task::yield_now().await;
+        Ok(Written(self, 100))
     }
 
     /// Returns a message that is larger than gRPC allows.
@@ -192,6 +219,8 @@ impl Server {
             .unary("/a/Wait", Counting::wait)
             .unary("/a/Short", Counting::short)
             .unary("/a/Large", Counting::large)
+            .unary("/a/Write", Counting::write)
+            .unary("/a/SmallWrite", Counting::small_write)
             .unary("/a/Oversize", Counting::oversize)
             .slow_unary("/a/Slow", slow)
             .slow_unary("/a/Endless", endless)
@@ -903,6 +932,68 @@ async fn clients_that_do_not_read_are_disconnected() {
     assert!(text.contains("the client does not read its responses"), "no GOAWAY");
     reading.send(&frame(kind::PING, 0, 0, &[7; 8])).await;
     while reading.read().await.0.kind != kind::PING {}
+}
+
+/// Frames that let the server send as much as it wants.
+fn open_windows() -> Vec<u8> {
+    let window = (1_u32 << 30).to_be_bytes();
+    let settings = frame(kind::SETTINGS, 0, 0, &[&[0, 4][..], &window].concat());
+    [settings, frame(kind::WINDOW_UPDATE, 0, 0, &window)].concat()
+}
+
+/// Writes start before the first of them has a reply. Their replies are encoded only while the
+/// connection may hold them, and all of them are sent when the client reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_replies_to_writes_are_bounded() {
+    let server = Server::new();
+    let produced = || server.service.produced.load(Ordering::Relaxed);
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let mut client = server.connect().await;
+        let calls: Vec<u8> = (0..300).flat_map(|_| client.call("/a/Write", &[]).1).collect();
+        client.send(&calls).await;
+        clients.push(client);
+    }
+    let encoded = settled(&server.service.produced).await;
+    assert!((100..=200).contains(&encoded), "{encoded} replies of 1 MiB in 200 MiB");
+    // Small replies do not wait, neither for their own connection nor for others.
+    let mut other = server.connect().await;
+    other.start("/a/SmallWrite", &[]).await;
+    eventually("the small reply", || produced() == encoded + 1).await;
+    assert!(!other.say().await.contains("too many"));
+    // A deadline and a reset end calls that wait.
+    let mut reading = clients.pop().unwrap();
+    drop(clients);
+    let (last, reset) = (reading.next_stream - 2, reading.next_stream - 4);
+    let code = 8_u32.to_be_bytes();
+    reading.send(&frame(kind::RST_STREAM, 0, reset, &code)).await;
+    reading.send(&open_windows()).await;
+    reading.end_of(last).await;
+    let ended = server.service.ended.lock();
+    let cancelled = ended.iter().filter(|call| **call == ("/a/Write", Code::Cancelled)).count();
+    assert!(cancelled > 3 * 100, "{cancelled} calls were cancelled");
+}
+
+/// A connection whose replies wait for memory that another one uses goes on when that is closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_wait_for_other_connections() {
+    let server = Server::new();
+    let mut greedy = Vec::new();
+    for _ in 0..20 {
+        let mut client = server.connect().await;
+        let calls: Vec<u8> = (0..100).flat_map(|_| client.call("/a/Write", &[]).1).collect();
+        client.send(&calls).await;
+        greedy.push(client);
+    }
+    let before = settled(&server.service.produced).await;
+    let mut last = server.connect().await;
+    let calls: Vec<u8> = (0..50).flat_map(|_| last.call("/a/Write", &[]).1).collect();
+    last.send(&calls).await;
+    let after = settled(&server.service.produced).await;
+    assert!(after - before < 10, "{} replies were encoded", after - before);
+    drop(greedy);
+    let produced = || server.service.produced.load(Ordering::Relaxed);
+    eventually("all replies are encoded", || produced() >= after + 50 - (after - before)).await;
 }
 
 /// What calls keep is limited, and free for others when they end.

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use etcdpb::rpc::{
-    CompactionRequest, CompactionResponse, DeleteRangeRequest, PutRequest, PutResponse,
-    RangeRequest, RangeResponse, RangeStreamResponse, TxnResponse,
+    CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
+    PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnResponse,
 };
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
@@ -16,6 +16,7 @@ use pipeline::{RangePages, RangeRead, TxnRead};
 use prost::Message;
 
 use super::nested_txn::NestedTxn;
+use super::pieces::WriteResponse;
 use super::service::{Api, SMALL_REQUEST_BYTES};
 use super::{pieces, status, validate};
 
@@ -113,13 +114,13 @@ impl Api {
     pub(super) async fn delete_range(
         self: Arc<Self>,
         request: DeleteRangeRequest,
-    ) -> Result<Encoded, Status> {
+    ) -> Result<WriteResponse<DeleteRangeResponse>, Status> {
         validate::delete_range(&request)?;
         let bytes = self.checked_size(&request)?;
         match self.propose(Command::DeleteRange(request), bytes).await? {
             Reply::DeleteRange(mut response) => {
                 self.complete_header(&mut response.header);
-                Ok(pieces::encode(response))
+                Ok(WriteResponse::Pairs(response))
             }
             other => unreachable!("not the reply to a delete: {other:?}"),
         }
@@ -129,27 +130,26 @@ impl Api {
         self: Arc<Self>,
         NestedTxn(request): NestedTxn,
         admission: Admission,
-    ) -> Result<Encoded, Status> {
+    ) -> Result<WriteResponse<TxnResponse>, Status> {
         validate::txn(&request, self.limits.txn_ops)?;
         let bytes = self.checked_size(&request)?;
         match self.pipeline.txn(request, bytes).await.map_err(status::from_pipeline)? {
-            TxnRead::Done(response) => Ok(self.complete_txn(response)),
+            TxnRead::Done(mut response) => {
+                self.complete_header(&mut response.header);
+                Ok(WriteResponse::Pairs(response))
+            }
             TxnRead::Large(txn) => {
                 let waiting_bytes = bytes + txn.waiting_bytes();
                 let read = move |slow: &SlowRead| {
                     let held = txn.held_bytes();
                     let stops = || slow.give_way_holding(held.load(Ordering::Relaxed));
-                    let response = txn.finish_unless(&stops)?;
-                    Ok(self.complete_txn(response))
+                    let mut response = txn.finish_unless(&stops)?;
+                    self.complete_header(&mut response.header);
+                    Ok(WriteResponse::Encoded(pieces::encode(response)))
                 };
                 admission.run_slow(waiting_bytes, read).await?.map_err(status::from_pipeline)
             }
         }
-    }
-
-    fn complete_txn(&self, mut response: TxnResponse) -> Encoded {
-        self.complete_header(&mut response.header);
-        pieces::encode(response)
     }
 
     /// Compacts the history before a revision, so that it can no longer be read. With

@@ -1,4 +1,5 @@
-//! Encodes large responses in pieces, while they are sent.
+//! Encodes responses with pairs as late as possible, and large ones in pieces, while they are
+//! sent.
 //!
 //! A pair in a response is a reference to a record of the store. Encoding all of them at once
 //! would copy all keys and values.
@@ -7,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use etcdpb::KeyValue;
 use etcdpb::rpc::response_op::Response;
 use etcdpb::rpc::{DeleteRangeResponse, RangeResponse, ResponseOp, TxnResponse};
-use grpc::{Encoded, Payload};
+use grpc::{Encoded, Payload, Reply};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
@@ -33,10 +34,34 @@ mod field {
     pub(super) const RESPONSE_TXN: u32 = 4;
 }
 
+/// The response to a write.
+pub(super) enum WriteResponse<M> {
+    /// A response that is encoded when the connection may hold it.
+    Pairs(M),
+    /// A response that a blocking thread has encoded.
+    Encoded(Encoded),
+}
+
+impl<M: ManyPairs + 'static> Reply for WriteResponse<M> {
+    fn unencoded_len(&self) -> usize {
+        match self {
+            WriteResponse::Pairs(response) => response.encoded_len(),
+            WriteResponse::Encoded(encoded) => encoded.unencoded_len(),
+        }
+    }
+
+    fn into_payload(self) -> Payload {
+        match self {
+            WriteResponse::Pairs(response) => encode(response).into_payload(),
+            WriteResponse::Encoded(encoded) => encoded.into_payload(),
+        }
+    }
+}
+
 /// Encodes a response, in pieces if it is large.
 pub(super) fn encode<M: ManyPairs>(response: M) -> Encoded {
     let pairs = response.pairs();
-    let is_small = pairs < 2
+    let is_small = pairs == 0
         || pairs <= MAX_SINGLE_PIECE_PAIRS && response.encoded_len() <= MAX_SINGLE_PIECE_BYTES;
     if is_small {
         return Encoded::new(&response);
