@@ -70,8 +70,10 @@ impl Durability {
     /// Includes a new segment and its name in the syncs that follow. Its header must be
     /// written.
     pub(crate) fn add_new_segment(&self, segment: &Segment) {
-        self.add_segment(segment);
+        // In this order: another thread may sync in between. It must not name the segment in
+        // `HEAD` before it has synced the names.
         self.names_changed.store(true, Ordering::Release);
+        self.add_segment(segment);
     }
 
     /// Whether `HEAD` names the newest segment, or does not exist.
