@@ -91,14 +91,15 @@ impl Applier {
         Applier { shared, queue, disk, batch: Vec::new(), collecting: false }
     }
 
-    /// Takes a batch from the queue, adds revocations of expired leases, applies it and
-    /// replies. Then it runs a step of garbage collection. If a batch was deferred, it
+    /// Applies a batch and replies: revocations of expired leases, and commands from the queue. Then it runs a step of garbage collection. If a batch was deferred, it
     /// continues with that one.
     pub(crate) fn apply_next_batch(&mut self, wait: Wait) -> BatchOutcome {
         let mut batch = std::mem::take(&mut self.batch);
         if batch.is_empty() {
-            self.take_from_queue(&mut batch);
+            // The revocations come first: a client may revoke such a lease and grant its ID
+            // again in this batch. The new lease must not be revoked.
             self.expire_leases(&mut batch);
+            self.take_from_queue(&mut batch);
         }
         let commands = batch.len();
         self.apply_batch(&mut batch, wait);
