@@ -52,6 +52,12 @@ impl LargeTxn {
         LargeTxn { shared: shared.clone(), rest, held_bytes: Arc::default() }
     }
 
+    /// Whether the transaction was executed, and only its ranges are left. An error then does
+    /// not mean that nothing was changed.
+    pub fn is_executed(&self) -> bool {
+        matches!(self.rest, Rest::Ranges(..))
+    }
+
     /// Returns the approximate memory in bytes that the transaction needs until it is
     /// finished, without its request.
     pub fn waiting_bytes(&self) -> usize {
@@ -224,6 +230,7 @@ mod tests {
             block_on(store.propose(Command::Put(put(&format!("key{n}"))), 0)).unwrap();
         }
         let txn = executed(&store);
+        assert!(matches!(&txn, TxnRead::Large(txn) if txn.is_executed()));
         expire_pins(&store);
         txn.finish().expect("nothing was compacted");
 

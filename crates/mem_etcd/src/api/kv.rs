@@ -12,7 +12,7 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use grpc::{Admission, Encoded, SlowRead, Status};
 use mvcc::{Command, Reply};
-use pipeline::{RangePages, RangeRead, TxnRead};
+use pipeline::{LargeTxn, RangePages, RangeRead, TxnRead};
 use prost::Message;
 
 use super::nested_txn::NestedTxn;
@@ -138,18 +138,34 @@ impl Api {
                 self.complete_header(&mut response.header);
                 Ok(WriteResponse::Pairs(response))
             }
+            TxnRead::Large(txn) if txn.is_executed() => {
+                let read = self.finish_txn(txn, bytes, admission).await;
+                let read = read.map_err(|status| status::ranges_not_read(&status))?;
+                read.map_err(status::from_executed_txn)
+            }
             TxnRead::Large(txn) => {
-                let waiting_bytes = bytes + txn.waiting_bytes();
-                let read = move |slow: &SlowRead| {
-                    let held = txn.held_bytes();
-                    let stops = || slow.give_way_holding(held.load(Ordering::Relaxed));
-                    let mut response = txn.finish_unless(&stops)?;
-                    self.complete_header(&mut response.header);
-                    Ok(WriteResponse::Encoded(pieces::encode(response)))
-                };
-                admission.run_slow(waiting_bytes, read).await?.map_err(status::from_pipeline)
+                self.finish_txn(txn, bytes, admission).await?.map_err(status::from_pipeline)
             }
         }
+    }
+
+    /// Reads the rest of a transaction. `bytes` is the size of the request. Returns an error of
+    /// the admission, or of the read.
+    async fn finish_txn(
+        self: Arc<Self>,
+        txn: LargeTxn,
+        bytes: usize,
+        admission: Admission,
+    ) -> Result<Result<WriteResponse<TxnResponse>, pipeline::Error>, Status> {
+        let waiting_bytes = bytes + txn.waiting_bytes();
+        let read = move |slow: &SlowRead| {
+            let held = txn.held_bytes();
+            let stops = || slow.give_way_holding(held.load(Ordering::Relaxed));
+            let mut response = txn.finish_unless(&stops)?;
+            self.complete_header(&mut response.header);
+            Ok(WriteResponse::Encoded(pieces::encode(response)))
+        };
+        admission.run_slow(waiting_bytes, read).await
     }
 
     /// Compacts the history before a revision, so that it can no longer be read. With

@@ -31,6 +31,24 @@ fn code_of(error: &pipeline::Error) -> Code {
     }
 }
 
+/// Returns the status of a failed read of the ranges of a transaction that was executed.
+pub fn from_executed_txn(error: pipeline::Error) -> Status {
+    match error {
+        // As in etcd, where this error has no other meaning either.
+        pipeline::Error::Refused(mvcc::Error::ResponseTooLarge) => from_pipeline(error),
+        error => ranges_not_read(&from_pipeline(error)),
+    }
+}
+
+/// The ranges of a transaction could not be read after it was executed. The statuses of other
+/// failed requests mean that nothing was executed, and a client may send those again.
+pub fn ranges_not_read(cause: &Status) -> Status {
+    let cause = cause.message();
+    Status::unavailable(format!(
+        "mem_etcd: the transaction was executed, but its ranges were not read: {cause}"
+    ))
+}
+
 /// The request has no key.
 pub fn empty_key() -> Status {
     Status::invalid_argument("etcdserver: key is not provided")
@@ -109,4 +127,25 @@ pub fn unknown_service() -> Status {
 /// The feature is not implemented. `feature` includes the verb, as in "aliases are".
 pub fn not_implemented(feature: &str) -> Status {
     Status::unimplemented(format!("mem_etcd: {feature} not implemented yet"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_after_the_execution_of_a_transaction_say_so() {
+        for error in [mvcc::Error::Compacted.into(), pipeline::Error::TooManyRequests] {
+            let not_executed = from_pipeline(error);
+            assert_ne!(not_executed.code(), Code::Unavailable);
+            let status = ranges_not_read(&not_executed);
+            assert_eq!(status.code(), Code::Unavailable);
+            assert!(status.message().contains("was executed"), "{}", status.message());
+            assert!(status.message().ends_with(not_executed.message()));
+        }
+        let compacted = from_executed_txn(mvcc::Error::Compacted.into());
+        assert_eq!(compacted.code(), Code::Unavailable);
+        let too_large = from_executed_txn(mvcc::Error::ResponseTooLarge.into());
+        assert_eq!(too_large.code(), Code::ResourceExhausted);
+    }
 }
