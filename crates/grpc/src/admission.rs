@@ -36,8 +36,8 @@ pub(crate) const UNCOUNTED_BYTES: usize = 64 << 10;
 /// A connection that holds more than this many bytes waits for its client, even if the
 /// budget has more.
 const CONNECTION_BYTES: usize = 64 << 20;
-/// A connection starts no calls if more than this many bytes wait: requests of slow reads, or
-/// replies.
+/// A connection starts no calls if more than this many bytes wait: requests of slow reads and
+/// expected replies, or replies.
 const WAITING_BYTES: usize = 32 << 20;
 /// A reply of at most this many bytes is encoded at once, such as that to a put. A client may
 /// need it before it reads something else.
@@ -103,7 +103,7 @@ struct State {
     first_in_line: Semaphore,
     /// Bytes of unread responses; 0 if they are few.
     held: AtomicUsize,
-    /// Bytes of the requests of slow reads that wait.
+    /// Bytes of the requests of slow reads that wait, and of expected replies.
     waiting_bytes: AtomicUsize,
     /// Bytes of the replies that wait until the connection may hold them.
     waiting_replies: AtomicUsize,
@@ -186,6 +186,12 @@ impl Admission {
         Reservation(Share::new(self.0.kept.clone()))
     }
 
+    /// Counts the memory of a reply that does not exist yet, until the guard is dropped. A
+    /// connection that expects much starts no calls.
+    pub fn expect_reply(&self, bytes: usize) -> ExpectedReply {
+        ExpectedReply { _counted: Counted::add(self, |state| &state.waiting_bytes, bytes) }
+    }
+
     /// Runs `read`, which may take long, on a blocking thread. Waits until the connection
     /// may hold its result and a slot is free. `request_bytes` is the size of the request,
     /// which the caller keeps in memory meanwhile.
@@ -213,6 +219,11 @@ impl Admission {
             Err(Status::internal(format!("grpc: a blocking operation failed: {error}")))
         })
     }
+}
+
+/// Memory that the reply of a call is expected to need. It counts until this is dropped.
+pub struct ExpectedReply {
+    _counted: Counted,
 }
 
 /// Memory that a call keeps until it ends, or drops the reservation.

@@ -62,7 +62,7 @@ mod streaming;
 mod turn;
 mod unary;
 
-pub use admission::{Admission, Capacity, Reservation};
+pub use admission::{Admission, Capacity, ExpectedReply, Reservation};
 pub use budget::Budget;
 pub use config::ServerConfig;
 pub use http2::Keepalive;

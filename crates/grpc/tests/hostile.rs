@@ -105,7 +105,18 @@ impl Counting {
         Ok(Written(self, MIB))
     }
 
-    /// Does the same with a small reply.
+    /// Expects a reply of 1 MiB, and waits for it for ever.
+    async fn expect(
+        self: Arc<Self>,
+        _: String,
+        admission: grpc::Admission,
+    ) -> Result<String, Status> {
+        let _expected = admission.expect_reply(MIB);
+        self.produced.fetch_add(1, Ordering::Relaxed);
+        std::future::pending().await
+    }
+
+    /// Does the same as [`Counting::write`] with a small reply.
     async fn small_write(self: Arc<Self>, _: String) -> Result<Written, Status> {
         tokio::task::yield_now().await;
         Ok(Written(self, 100))
@@ -226,6 +237,7 @@ impl Server {
             .slow_unary("/a/Endless", endless)
             .slow_unary("/a/Lazy", Counting::lazy)
             .slow_unary("/a/Gather", Counting::gather)
+            .slow_unary("/a/Expect", Counting::expect)
             .admitted_bidirectional("/a/Keep", Counting::keep)
             .bidirectional("/a/Work", Counting::work)
             .bidirectional("/a/Chat", Counting::chat);
@@ -972,6 +984,20 @@ async fn unread_replies_to_writes_are_bounded() {
     let ended = server.service.ended.lock();
     let cancelled = ended.iter().filter(|call| **call == ("/a/Write", Code::Cancelled)).count();
     assert!(cancelled > 3 * 100, "{cancelled} calls were cancelled");
+}
+
+/// Replies that do not exist yet keep a connection from starting more calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn expected_replies_are_bounded() {
+    let mut client = connect().await;
+    let calls: Vec<u8> = (0..100).flat_map(|_| client.call("/a/Expect", &[]).1).collect();
+    client.send(&calls).await;
+    assert_eq!(settled(&client.service.produced).await, 33, "32 MiB and one");
+    let code = 8_u32.to_be_bytes();
+    for stream in (1..20).step_by(2) {
+        client.send(&frame(kind::RST_STREAM, 0, stream, &code)).await;
+    }
+    assert_eq!(settled(&client.service.produced).await, 43, "10 calls were reset");
 }
 
 /// A connection whose replies wait for memory that another one uses goes on when that is closed.

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use etcdpb::KeyValue;
+use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
-    PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnResponse,
+    PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, ResponseOp, TxnRequest,
+    TxnResponse,
 };
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
@@ -24,6 +27,9 @@ use super::{pieces, status, validate};
 /// history has been freed. A physical compaction waits for that.
 const MIN_COLLECTED_POLL: Duration = Duration::from_millis(1);
 const MAX_COLLECTED_POLL: Duration = Duration::from_millis(100);
+
+/// The memory of a small reply to a transaction, which is not counted before it exists.
+const SMALL_REPLY_BYTES: usize = 1 << 10;
 
 impl Api {
     pub(super) async fn range(
@@ -133,6 +139,8 @@ impl Api {
     ) -> Result<WriteResponse<TxnResponse>, Status> {
         validate::txn(&request, self.limits.txn_ops)?;
         let bytes = self.checked_size(&request)?;
+        let expected = expected_reply_bytes(&request);
+        let _expected = (expected > SMALL_REPLY_BYTES).then(|| admission.expect_reply(expected));
         match self.pipeline.txn(request, bytes).await.map_err(status::from_pipeline)? {
             TxnRead::Done(mut response) => {
                 self.complete_header(&mut response.header);
@@ -194,6 +202,43 @@ impl Api {
         }
         Ok(bytes)
     }
+}
+
+/// Returns an upper bound of the memory of the reply to a transaction, without keys and values:
+/// until it is encoded, it refers to records of the store.
+fn expected_reply_bytes(request: &TxnRequest) -> usize {
+    /// The ranges of a transaction that is executed return up to this many pairs together.
+    const MAX_PAIRS: usize = 1000;
+    let ops = operations(request);
+    let has_range = ops.ranges > 0;
+    ops.all * size_of::<ResponseOp>() + usize::from(has_range) * MAX_PAIRS * size_of::<KeyValue>()
+}
+
+/// Numbers of the operations of a transaction in both branches, with those of nested ones.
+#[derive(Default)]
+struct Operations {
+    all: usize,
+    /// Ranges over several keys.
+    ranges: usize,
+}
+
+fn operations(request: &TxnRequest) -> Operations {
+    let mut sum = Operations::default();
+    for op in request.success.iter().chain(&request.failure) {
+        sum.all += 1;
+        match &op.request {
+            Some(Request::RequestRange(range)) => {
+                sum.ranges += usize::from(!range.range_end.is_empty());
+            }
+            Some(Request::RequestTxn(nested)) => {
+                let nested = operations(nested);
+                sum.all += nested.all;
+                sum.ranges += nested.ranges;
+            }
+            _ => {}
+        }
+    }
+    sum
 }
 
 /// Reads the next page of a range; `None` after the last one. A page for which more keys
