@@ -962,7 +962,8 @@ async fn unread_replies_to_writes_are_bounded() {
     let mut clients = Vec::new();
     for _ in 0..4 {
         let mut client = server.connect().await;
-        let calls: Vec<u8> = (0..300).flat_map(|_| client.call("/a/Write", &[]).1).collect();
+        let mut calls: Vec<u8> = (0..300).flat_map(|_| client.call("/a/Write", &[]).1).collect();
+        calls.extend(client.call("/a/Write", &[("grpc-timeout", "1S")]).1);
         client.send(&calls).await;
         clients.push(client);
     }
@@ -974,16 +975,19 @@ async fn unread_replies_to_writes_are_bounded() {
     eventually("the small reply", || produced() == encoded + 1).await;
     assert!(!other.say().await.contains("too many"));
     // A deadline and a reset end calls that wait.
+    let ended = |code| {
+        let ended = server.service.ended.lock();
+        ended.iter().filter(|call| **call == ("/a/Write", code)).count()
+    };
+    eventually("the deadlines", || ended(Code::DeadlineExceeded) == 4).await;
     let mut reading = clients.pop().unwrap();
+    let last = reading.next_stream - 6;
+    reading.send(&frame(kind::RST_STREAM, 0, last + 2, &8_u32.to_be_bytes())).await;
+    eventually("the reset", || ended(Code::Cancelled) == 1).await;
     drop(clients);
-    let (last, reset) = (reading.next_stream - 2, reading.next_stream - 4);
-    let code = 8_u32.to_be_bytes();
-    reading.send(&frame(kind::RST_STREAM, 0, reset, &code)).await;
     reading.send(&open_windows()).await;
     reading.end_of(last).await;
-    let ended = server.service.ended.lock();
-    let cancelled = ended.iter().filter(|call| **call == ("/a/Write", Code::Cancelled)).count();
-    assert!(cancelled > 3 * 100, "{cancelled} calls were cancelled");
+    eventually("the closed connections", || ended(Code::Cancelled) > 3 * 100).await;
 }
 
 /// Replies that do not exist yet keep a connection from starting more calls.
