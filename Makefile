@@ -8,6 +8,7 @@ KILLS     ?= 2000
 FAULTS    ?= 100
 CLUSTERS  ?= 200
 WORLDS    ?= 20
+REQUESTS  ?= 5000
 FUZZTIME  ?= 60s
 BENCH_FLAGS ?=
 
@@ -15,7 +16,7 @@ BENCH_FLAGS ?=
 # of this repository.
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
-OWN        := mem_etcd etcd-bench etcd-proxy k1m dist-scheduler
+OWN        := mem_etcd etcd-bench etcd-proxy kube-gateway k1m dist-scheduler
 
 # TestKill runs CRASH_ROUNDS rounds in each of CRASH_MODES combinations of WAL modes. About one round in
 # ten ends with a clean shutdown, all others with a kill. 20 more rounds per combination make sure that
@@ -24,14 +25,14 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz hostile oracle upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway hostile oracle upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
 
 build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build all binaries into bin/, including Kubernetes, kwok and etcd
 
-up: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
+up: $(addprefix bin/,$(filter-out kube-gateway,$(OWN)) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
 	@bin/k1m up --name $(NAME) --nodes $(NODES) --store $(STORE) $(K1M_FLAGS)
 
 down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m
@@ -47,6 +48,9 @@ check: $(addprefix bin/,$(OWN)) ## Check format, lints, import cycles, and links
 
 hostile: bin/mem_etcd bin/etcd ## Test mem_etcd with hostile clients: 1,000,000 watches, 10,000 connections, invalid input
 	@HOSTILE=full go test -count=1 -timeout 20m -v -run 'TestHostile' ./test/store
+
+gateway: bin/kube-gateway bin/mem_etcd bin/k1m bin/kube-apiserver bin/kwok ## Compare the answers of kube-gateway with those of API servers: REQUESTS=5000
+	@GATEWAY_REQUESTS=$(REQUESTS) GATEWAY_SEED=random go test -v -count=1 -timeout 1h ./test/gateway
 
 conformance: bin/mem_etcd ## Run Kubernetes' storage test suites against mem_etcd
 	@test/conformance/run.sh
@@ -95,7 +99,7 @@ clean: ## Remove build and result folders; keeps the caches of Go and Cargo
 tools:
 	@build/tools.sh
 
-bin/mem_etcd bin/etcd-bench bin/etcd-proxy: tools FORCE
+bin/mem_etcd bin/etcd-bench bin/etcd-proxy bin/kube-gateway: tools FORCE
 	@build/cargo.sh $(@F)
 
 bin/etcd-benchmark: tools/etcd-benchmark/go.mod tools/etcd-benchmark/go.sum | tools

@@ -98,4 +98,5 @@ func (b *builder) addFrontProxy(a *args) {
 	a.add("requestheader-extra-headers-prefix", "X-Remote-Extra-")
 	a.add("requestheader-group-headers", "X-Remote-Group")
 	a.add("requestheader-username-headers", "X-Remote-User")
+	a.add("requestheader-uid-headers", "X-Remote-Uid")
 }

@@ -1,0 +1,195 @@
+//! Keeps the load of the API servers even by moving client connections.
+//!
+//! A connection that must move gets a GOAWAY: its running requests end where they are, and the client
+//! dials again for new ones. Its watches are ended between two events
+//! (`forward/watch.rs`). The new connection goes to the less loaded of two servers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::config::Balance;
+use crate::metrics::Metrics;
+use crate::upstream::{Pool, Server};
+
+/// An API server's watch caches start with the state of about the time when it became ready.
+const CACHE_MARGIN: Duration = Duration::from_secs(2);
+/// Time between two plans, in which clients dial again.
+const PLAN_PERIOD: Duration = Duration::from_secs(5);
+/// Share of its load that an API server loses after a row of answers 429.
+const SHED_AFTER_REFUSALS: f64 = 0.05;
+
+/// Whether every API server can continue a watch.
+pub struct Freshness(Arc<Pool>);
+
+impl Freshness {
+    /// For the API servers of this pool.
+    pub fn new(pool: Arc<Pool>) -> Freshness {
+        Freshness(pool)
+    }
+
+    /// Whether a client that got an event at `event` can watch on at any API server that is ready:
+    /// the event must be younger than the watch caches of all.
+    pub fn allows(&self, event: Instant) -> bool {
+        let servers = self.0.servers();
+        let mut ready = servers.iter().filter(|server| server.is_ready());
+        ready.all(|server| event.elapsed() + CACHE_MARGIN < server.ready_for())
+    }
+}
+
+/// Moves connections until the process ends.
+pub async fn balance_forever(pool: Arc<Pool>, options: Balance, metrics: Arc<Metrics>) {
+    let mut balancer = Balancer::new(pool, options);
+    loop {
+        // A jitter keeps the gateways of one cluster apart.
+        let mean = 1.0 / balancer.options.moves_per_second;
+        let pause = Duration::from_secs_f64(mean * rand::random_range(0.5..1.5));
+        tokio::time::sleep(pause).await;
+        metrics.connections_moved(balancer.move_some(Instant::now()));
+    }
+}
+
+struct Balancer {
+    pool: Arc<Pool>,
+    options: Balance,
+    /// All servers that may still have connections.
+    known: Vec<Arc<Server>>,
+    /// The weight that each server has yet to lose, by its address.
+    plan: HashMap<String, usize>,
+    /// The next plan is not made before.
+    next_plan: Instant,
+}
+
+impl Balancer {
+    fn new(pool: Arc<Pool>, options: Balance) -> Balancer {
+        let (known, plan) = Default::default();
+        Balancer { pool, options, known, plan, next_plan: Instant::now() }
+    }
+
+    /// Moves at most one connection of each server. Returns the number of moved connections.
+    fn move_some(&mut self, now: Instant) -> usize {
+        self.update_known();
+        let servers = self.pool.servers();
+        let ready: Vec<_> = servers.iter().filter(|server| server.is_ready()).cloned().collect();
+        if ready.is_empty() {
+            return 0;
+        }
+        if self.plan.is_empty() && now >= self.next_plan {
+            self.make_plan(&ready);
+            self.next_plan = now + PLAN_PERIOD;
+        }
+        self.plan_refusals(&ready);
+        let is_ready = |server: &&Arc<Server>| ready.iter().any(|other| Arc::ptr_eq(other, server));
+        let leaving = self.known.iter().filter(|server| !is_ready(server));
+        let mut moved = leaving.filter_map(|server| server.move_one()).count();
+        for server in &ready {
+            moved += usize::from(self.move_planned(server));
+        }
+        self.plan.retain(|_, left| *left > 0);
+        moved
+    }
+
+    fn update_known(&mut self) {
+        for server in self.pool.servers().iter() {
+            if !self.known.iter().any(|known| Arc::ptr_eq(known, server)) {
+                self.known.push(server.clone());
+            }
+        }
+        self.known.retain(|server| self.pool.contains(server) || server.connections() > 0);
+    }
+
+    /// Plans what each overloaded server loses down to the mean. Connections that were told to move
+    /// count nowhere until their clients have dialled again, so a plan is carried out before the next
+    /// one is made.
+    fn make_plan(&mut self, ready: &[Arc<Server>]) {
+        let weights: Vec<usize> = ready.iter().map(|server| server.weight()).collect();
+        let mean = weights.iter().sum::<usize>() as f64 / ready.len() as f64;
+        // A difference of two connections cannot be improved.
+        let limit = (mean * (1.0 + self.options.imbalance)).max(mean + 2.0);
+        for (server, weight) in ready.iter().zip(weights) {
+            if weight as f64 > limit {
+                self.plan.insert(server.address.clone(), weight - mean.ceil() as usize);
+            }
+        }
+    }
+
+    fn plan_refusals(&mut self, ready: &[Arc<Server>]) {
+        for server in ready {
+            if server.take_refusals(self.options.too_many_requests) && ready.len() > 1 {
+                let weight = (server.weight() as f64 * SHED_AFTER_REFUSALS).ceil() as usize;
+                let planned = self.plan.entry(server.address.clone()).or_default();
+                *planned = weight.max(*planned);
+            }
+        }
+    }
+
+    /// Moves a connection of this server if the plan says so.
+    fn move_planned(&mut self, server: &Arc<Server>) -> bool {
+        let Some(left) = self.plan.get_mut(&server.address).filter(|left| **left > 0) else {
+            return false;
+        };
+        let moved = server.move_one();
+        // A server without connections has nothing to lose.
+        *left = moved.map_or(0, |weight| left.saturating_sub(weight));
+        moved.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::upstream::Place;
+
+    fn balancer(servers: usize) -> (Balancer, Arc<Vec<Arc<Server>>>) {
+        let addresses: Vec<_> = (0..servers).map(|n| format!("127.0.0.1:{n}")).collect();
+        let pool = Arc::new(Pool::new(&addresses));
+        let servers = pool.servers();
+        servers.iter().for_each(|server| assert!(server.set_ready(true)));
+        (Balancer::new(pool, Balance::default()), servers)
+    }
+
+    fn places(server: &Arc<Server>, count: usize) -> Vec<Place> {
+        (0..count).map(|_| Place::new(server.clone(), CancellationToken::new())).collect()
+    }
+
+    /// Moves `times` times without a new plan. Returns the number of moved connections.
+    fn move_often(balancer: &mut Balancer, times: usize) -> usize {
+        let now = Instant::now();
+        (0..times).map(|_| balancer.move_some(now)).sum()
+    }
+
+    #[test]
+    fn a_server_that_returns_gets_its_share() {
+        let (mut balancer, servers) = balancer(3);
+        let _places = [places(&servers[0], 150), places(&servers[1], 150)];
+        assert_eq!(move_often(&mut balancer, 200), 100);
+        assert_eq!(servers[0].connections(), 100);
+    }
+
+    #[test]
+    fn an_even_load_stays() {
+        let (mut balancer, servers) = balancer(2);
+        let _places = [places(&servers[0], 50), places(&servers[1], 55)];
+        assert_eq!(move_often(&mut balancer, 50), 0);
+    }
+
+    #[test]
+    fn an_unready_server_loses_all_connections() {
+        let (mut balancer, servers) = balancer(2);
+        let _places = [places(&servers[0], 10), places(&servers[1], 10)];
+        servers[0].set_ready(false);
+        assert_eq!(move_often(&mut balancer, 50), 10);
+        assert_eq!(servers[1].connections(), 10);
+    }
+
+    #[test]
+    fn a_row_of_refusals_costs_connections() {
+        let (mut balancer, servers) = balancer(2);
+        let _places = [places(&servers[0], 40), places(&servers[1], 40)];
+        (0..balancer.options.too_many_requests).for_each(|_| servers[0].answered(true));
+        assert_eq!(move_often(&mut balancer, 50), 2);
+        assert_eq!(servers[0].connections(), 38);
+    }
+}

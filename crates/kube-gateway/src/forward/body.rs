@@ -1,0 +1,138 @@
+//! Bodies on their way through the gateway. They are forwarded frame by frame as they arrive. Flow
+//! control on both sides bounds what a slow reader holds.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use crate::exchange::Exchange;
+use crate::forward::watch::WatchEnd;
+
+/// The body of a request. Its trailers are dropped: kube-apiserver has no use for them, and they
+/// could carry fields that are removed from the header.
+pub struct RequestBody(Option<Incoming>);
+
+impl RequestBody {
+    /// Wraps the body of a client's request.
+    pub fn new(body: Incoming) -> RequestBody {
+        RequestBody(Some(body))
+    }
+
+    /// A body without bytes.
+    pub fn empty() -> RequestBody {
+        RequestBody(None)
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(body) = &mut self.0 else { return Poll::Ready(None) };
+        match std::task::ready!(Pin::new(body).poll_frame(cx)) {
+            Some(Ok(frame)) if frame.is_trailers() => Poll::Ready(None),
+            frame => Poll::Ready(frame),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+    }
+}
+
+/// The body of an answer.
+pub struct AnswerBody {
+    source: Source,
+    /// Ends with the body.
+    exchange: Option<Exchange>,
+}
+
+enum Source {
+    /// A text of the gateway.
+    Own(Option<Bytes>),
+    /// An API server's body.
+    Upstream(Incoming),
+    /// An API server's watch, which may be ended early.
+    Watch(Incoming, Box<WatchEnd>),
+}
+
+impl AnswerBody {
+    /// A body of the gateway itself.
+    pub fn own(text: String) -> AnswerBody {
+        AnswerBody { source: Source::Own(Some(text.into())), exchange: None }
+    }
+
+    /// A body of an API server.
+    pub fn upstream(body: Incoming, watch: Option<WatchEnd>, exchange: Exchange) -> AnswerBody {
+        let source = match watch {
+            Some(watch) => Source::Watch(body, Box::new(watch)),
+            None => Source::Upstream(body),
+        };
+        AnswerBody { source, exchange: Some(exchange) }
+    }
+
+    /// Adds what ends with the body.
+    pub fn with_exchange(mut self, exchange: Exchange) -> AnswerBody {
+        self.exchange = Some(exchange);
+        self
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = &mut *self;
+        let frame = match &mut this.source {
+            Source::Own(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Source::Upstream(body) => Pin::new(body).poll_frame(cx),
+            Source::Watch(body, watch) => watch.poll_frame(body, cx),
+        };
+        let (Some(exchange), Poll::Ready(outcome)) = (&mut this.exchange, &frame) else {
+            return frame;
+        };
+        match outcome {
+            Some(Ok(data)) => exchange.count(data.data_ref().map_or(0, Bytes::len)),
+            Some(Err(_)) => {
+                exchange.failed();
+                // client-go watches on from its last event after an end in any place. A reset stream
+                // is an internal error to it, after which it lists again.
+                if matches!(this.source, Source::Watch(..)) {
+                    return Poll::Ready(None);
+                }
+            }
+            None => {}
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            Source::Own(text) => text.is_none(),
+            Source::Upstream(body) | Source::Watch(body, _) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::Own(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
+            Source::Upstream(body) => body.size_hint(),
+            Source::Watch(..) => SizeHint::default(),
+        }
+    }
+}

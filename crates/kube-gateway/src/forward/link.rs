@@ -1,0 +1,247 @@
+//! The connection of one client to its API server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures_util::TryFutureExt as _;
+use http::{HeaderMap, Method, Request, Response, Uri};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+use super::body::RequestBody;
+use super::shared::Shared;
+use crate::exchange::Exchange;
+use crate::upstream::{Place, Protocol, Speaker};
+
+/// Bytes of one answer that an API server may send ahead of a slow client.
+const STREAM_WINDOW: u32 = 256 << 10;
+/// Bytes of all answers of one client that an API server may send ahead of it.
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// Bytes of a request that wait for an API server.
+const SEND_BUFFER: usize = 64 << 10;
+/// A connection without any frame for this time is checked by a PING, as client-go does.
+const PING_AFTER: Duration = Duration::from_secs(30);
+/// A connection whose PING is not answered within this time is closed.
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Bytes of the header of an answer.
+const MAX_HEADER: u32 = 1 << 20;
+/// Attempts to send one request. An API server that closes its connections while it stops can cost a
+/// few.
+const MAX_ATTEMPTS: usize = 4;
+
+/// Sends the requests of one client to one API server. If the connection ends, the next request
+/// opens another one, perhaps to another API server.
+pub struct Link {
+    shared: Arc<Shared>,
+    protocol: Protocol,
+    /// Cancelled when the client must dial again.
+    moved: CancellationToken,
+    /// One connection for each [`Speaker`]: a client whose certificate expires while it is connected
+    /// goes on with its token.
+    connections: [Mutex<Option<Connection>>; 2],
+}
+
+struct Connection {
+    sender: Sender,
+    place: Arc<Place>,
+}
+
+enum Sender {
+    Http1(http1::SendRequest<RequestBody>),
+    Http2(http2::SendRequest<RequestBody>),
+}
+
+/// Why a request has no answer.
+pub enum SendError {
+    /// No API server was reached; the request was not sent.
+    NoServer(anyhow::Error),
+    /// The connection ended after the request was sent, which may have been executed.
+    Broken(hyper::Error),
+}
+
+impl Link {
+    /// Creates a link without a connection. `moved` is cancelled when the client must dial again.
+    pub fn new(shared: Arc<Shared>, protocol: Protocol, moved: CancellationToken) -> Link {
+        Link { shared, protocol, moved, connections: Default::default() }
+    }
+
+    /// Cancelled when the client must dial again.
+    pub fn moved(&self) -> &CancellationToken {
+        &self.moved
+    }
+
+    /// Sends a request and waits for the head of its answer. A request that was not sent before the
+    /// connection ended, or that reads and has no body, is sent again over another connection.
+    pub async fn send(
+        &self,
+        mut request: Request<RequestBody>,
+        speaker: Speaker,
+        exchange: &mut Exchange,
+    ) -> Result<Response<Incoming>, SendError> {
+        let repeat = Repeat::of(&request);
+        let mut attempts = 1;
+        loop {
+            let failure = match self.try_send(request, speaker, exchange).await {
+                Ok(answer) => return Ok(answer),
+                Err(Attempt::Ended(error)) => return Err(error),
+                Err(Attempt::Failed(failure)) => failure,
+            };
+            attempts += 1;
+            request = match (failure.unsent, &repeat) {
+                _ if attempts > MAX_ATTEMPTS => return Err(SendError::Broken(failure.error)),
+                (Some(unsent), _) => unsent,
+                (None, Some(repeat)) => repeat.request(),
+                (None, None) => return Err(SendError::Broken(failure.error)),
+            };
+        }
+    }
+
+    async fn try_send(
+        &self,
+        request: Request<RequestBody>,
+        speaker: Speaker,
+        exchange: &mut Exchange,
+    ) -> Result<Response<Incoming>, Attempt> {
+        let mut slot = self.connections[speaker as usize].lock().await;
+        if slot.as_ref().is_none_or(|connection| connection.sender.is_closed()) {
+            *slot = Some(self.dial(speaker).await.map_err(Attempt::Ended)?);
+        }
+        let connection = slot.as_mut().expect("a connection was just opened");
+        exchange.assign(&connection.place);
+        let result = match &mut connection.sender {
+            Sender::Http2(sender) => {
+                let mut sender = sender.clone();
+                // Other requests of the client use the connection at the same time.
+                drop(slot);
+                sender.try_send_request(request).await
+            }
+            // Requests of HTTP/1.1 are in sequence, so nobody waits for the lock.
+            Sender::Http1(sender) => match sender.ready().await {
+                Ok(()) => sender.try_send_request(request).await,
+                Err(error) => return Err(Failure { error, unsent: Some(request) }.into()),
+            },
+        };
+        result.map_err(|mut failed| {
+            let unsent = failed.take_message();
+            Failure { error: failed.into_error(), unsent }.into()
+        })
+    }
+
+    /// Opens a connection to an API server. One that cannot be reached counts as unready until the
+    /// next probe.
+    async fn dial(&self, speaker: Speaker) -> Result<Connection, SendError> {
+        let Shared { pool, connector, .. } = &*self.shared;
+        let mut failed = Vec::new();
+        let mut last = anyhow::anyhow!("there is no API server");
+        while let Some(server) = pool.choose(&failed) {
+            let connected = async {
+                let io = connector.connect(&server.address, speaker, self.protocol).await?;
+                self.handshake(TokioIo::new(io)).await.context("HTTP handshake")
+            };
+            match connected.await {
+                Ok(sender) => {
+                    let place = Arc::new(Place::new(server, self.moved.clone()));
+                    return Ok(Connection { sender, place });
+                }
+                Err(error) => {
+                    let address = &server.address;
+                    if server.set_ready(false) {
+                        let error = format!("{error:#}");
+                        tracing::warn!(server = address, error, "an API server cannot be reached");
+                    }
+                    last = error.context(address.clone());
+                    failed.push(server);
+                }
+            }
+        }
+        Err(SendError::NoServer(last))
+    }
+
+    async fn handshake(&self, io: TokioIo<TlsStream<TcpStream>>) -> anyhow::Result<Sender> {
+        let ended = |error: hyper::Error| tracing::debug!(%error, "connection to an API server");
+        match self.protocol {
+            Protocol::Http1 => {
+                let (sender, connection) = http1::handshake(io).await?;
+                tokio::spawn(connection.with_upgrades().unwrap_or_else(ended));
+                Ok(Sender::Http1(sender))
+            }
+            Protocol::Http2 => {
+                let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+                    .timer(TokioTimer::new())
+                    .initial_stream_window_size(STREAM_WINDOW)
+                    .initial_connection_window_size(CONNECTION_WINDOW)
+                    .max_send_buf_size(SEND_BUFFER)
+                    .max_header_list_size(MAX_HEADER)
+                    .keep_alive_interval(PING_AFTER)
+                    .keep_alive_timeout(PING_TIMEOUT)
+                    .handshake(io)
+                    .await?;
+                tokio::spawn(connection.unwrap_or_else(ended));
+                Ok(Sender::Http2(sender))
+            }
+        }
+    }
+}
+
+impl Sender {
+    fn is_closed(&self) -> bool {
+        match self {
+            Sender::Http1(sender) => sender.is_closed(),
+            Sender::Http2(sender) => sender.is_closed(),
+        }
+    }
+}
+
+/// A failed attempt to send.
+enum Attempt {
+    /// No other attempt can succeed.
+    Ended(SendError),
+    /// The connection ended.
+    Failed(Box<Failure>),
+}
+
+struct Failure {
+    error: hyper::Error,
+    /// The request, if it was not sent.
+    unsent: Option<Request<RequestBody>>,
+}
+
+impl From<Failure> for Attempt {
+    fn from(failure: Failure) -> Attempt {
+        Attempt::Failed(failure.into())
+    }
+}
+
+/// What is needed to send a request again that reads and has no body.
+struct Repeat {
+    method: Method,
+    uri: Uri,
+    fields: HeaderMap,
+}
+
+impl Repeat {
+    fn of(request: &Request<RequestBody>) -> Option<Repeat> {
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        (reads && request.body().is_end_stream()).then(|| Repeat {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            fields: request.headers().clone(),
+        })
+    }
+
+    fn request(&self) -> Request<RequestBody> {
+        let mut request = Request::new(RequestBody::empty());
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.fields.clone();
+        request
+    }
+}

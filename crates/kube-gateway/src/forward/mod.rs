@@ -1,0 +1,17 @@
+//! Forwards requests. Each client connection has one connection to one API server
+//! ([`Link`]), of the same HTTP version: one client's reads stay monotonic, and an error that ends a
+//! connection ends it for one client only.
+
+mod answer;
+mod body;
+mod fields;
+mod framing;
+mod link;
+mod request;
+mod shared;
+mod upgrade;
+mod watch;
+
+pub use link::Link;
+pub use request::{Client, forward};
+pub use shared::Shared;

@@ -1,0 +1,8 @@
+//! The side of the clients: accepting, TLS, and serving HTTP.
+
+mod accept;
+mod serve;
+mod tls;
+
+pub use accept::{Front, Pace, listen};
+pub use tls::{FrontFiles, FrontTls};

@@ -1,0 +1,13 @@
+//! The API servers: which there are, whether they are ready, how loaded they are, and how to connect
+//! to them.
+
+mod connect;
+mod load;
+mod pool;
+mod probe;
+mod server;
+
+pub use connect::{Connector, ConnectorFiles, Protocol, Speaker};
+pub use pool::Pool;
+pub use probe::{Prober, probe_forever};
+pub use server::{Member, Place, Server};

@@ -1,0 +1,160 @@
+//! The set of API servers, and the choice among them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use arc_swap::ArcSwap;
+
+use super::server::Server;
+
+/// All API servers.
+pub struct Pool {
+    servers: ArcSwap<Vec<Arc<Server>>>,
+}
+
+impl Pool {
+    /// Creates a pool of these addresses.
+    pub fn new(addresses: &[String]) -> Pool {
+        let pool = Pool { servers: ArcSwap::default() };
+        pool.update(addresses);
+        pool
+    }
+
+    /// Replaces the set of API servers. Those that stay keep their state. Returns the new ones.
+    pub fn update(&self, addresses: &[String]) -> Vec<Arc<Server>> {
+        let current = self.servers.load();
+        let mut added = Vec::new();
+        let mut servers = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            let known = current.iter().find(|server| server.address == *address);
+            servers.push(known.cloned().unwrap_or_else(|| {
+                let server = Arc::new(Server::new(address.clone()));
+                added.push(server.clone());
+                server
+            }));
+        }
+        self.servers.store(Arc::new(servers));
+        added
+    }
+
+    /// All API servers.
+    pub fn servers(&self) -> Arc<Vec<Arc<Server>>> {
+        self.servers.load_full()
+    }
+
+    /// Whether this server still belongs to the pool.
+    pub fn contains(&self, server: &Arc<Server>) -> bool {
+        self.servers.load().iter().any(|other| Arc::ptr_eq(other, server))
+    }
+
+    /// Chooses the less loaded one of two random servers that are ready and not in `failed`. If none
+    /// is ready, any that is not in `failed` is tried: the probe may be wrong.
+    pub fn choose(&self, failed: &[Arc<Server>]) -> Option<Arc<Server>> {
+        let servers = self.servers.load();
+        let untried: Vec<_> = servers
+            .iter()
+            .filter(|server| !failed.iter().any(|other| Arc::ptr_eq(other, server)))
+            .collect();
+        let ready: Vec<_> = untried.iter().copied().filter(|server| server.is_ready()).collect();
+        let candidates = if ready.is_empty() { untried } else { ready };
+        let (first, second) = two_of(candidates.len())?;
+        let means = Means::of(&servers);
+        let (first, second) = (candidates[first], candidates[second]);
+        let better = if means.load(first) <= means.load(second) { first } else { second };
+        Some(better.clone())
+    }
+}
+
+/// Two random indices below `count`, different if there are two.
+fn two_of(count: usize) -> Option<(usize, usize)> {
+    if count == 0 {
+        return None;
+    }
+    let first = rand::random_range(0..count);
+    if count == 1 {
+        return Some((first, first));
+    }
+    let second = rand::random_range(0..count - 1);
+    Some((first, second + usize::from(second >= first)))
+}
+
+/// Means over all servers, by which loads of different units are compared.
+struct Means {
+    connections: f64,
+    requests: f64,
+    watches: f64,
+    cores: f64,
+}
+
+impl Means {
+    fn of(servers: &[Arc<Server>]) -> Means {
+        let mean = |value: fn(&Server) -> f64| {
+            let sum: f64 = servers.iter().map(|server| value(server)).sum();
+            sum / servers.len().max(1) as f64
+        };
+        Means {
+            connections: mean(|server| server.connections() as f64),
+            requests: mean(|server| server.requests.load(Relaxed) as f64),
+            watches: mean(|server| server.watches.load(Relaxed) as f64),
+            cores: mean(Server::cores),
+        }
+    }
+
+    /// The load of a server in units of the mean. Each measure is bounded from below, so that a
+    /// difference of a few requests on idle servers does not outweigh all others.
+    fn load(&self, server: &Server) -> f64 {
+        let share = |value: f64, mean: f64, unit: f64| value / mean.max(unit);
+        share(server.connections() as f64, self.connections, 1.0)
+            + share(server.requests.load(Relaxed) as f64, self.requests, 10.0)
+            + share(server.watches.load(Relaxed) as f64, self.watches, 10.0)
+            + share(server.cores(), self.cores, 0.5)
+            // A server that refuses requests is chosen less often at once.
+            + f64::from(server.refusals()) / 10.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::server::Place;
+    use super::*;
+
+    fn pool(count: usize) -> Pool {
+        let addresses: Vec<_> = (0..count).map(|n| format!("127.0.0.1:{}", 6443 + n)).collect();
+        let pool = Pool::new(&addresses);
+        pool.servers().iter().for_each(|server| assert!(server.set_ready(true)));
+        pool
+    }
+
+    #[test]
+    fn the_choice_of_two_is_even() {
+        let pool = pool(3);
+        let place = |_| Place::new(pool.choose(&[]).unwrap(), CancellationToken::new());
+        let _places: Vec<Place> = (0..300).map(place).collect();
+        for server in pool.servers().iter() {
+            let connections = server.connections();
+            assert!((95..=105).contains(&connections), "{connections} of 300");
+        }
+    }
+
+    #[test]
+    fn unready_and_failed_servers_are_the_last_choice() {
+        let pool = pool(2);
+        let servers = pool.servers();
+        servers[0].set_ready(false);
+        assert!((0..20).all(|_| Arc::ptr_eq(&pool.choose(&[]).unwrap(), &servers[1])));
+        let failed = [servers[1].clone()];
+        assert!(Arc::ptr_eq(&pool.choose(&failed).unwrap(), &servers[0]));
+        assert!(pool.choose(&servers).is_none());
+    }
+
+    #[test]
+    fn servers_that_stay_keep_their_state() {
+        let pool = pool(2);
+        let first = pool.servers()[0].clone();
+        let added = pool.update(&[first.address.clone(), "127.0.0.1:1".into()]);
+        assert_eq!(added.len(), 1);
+        assert!(pool.contains(&first) && pool.servers()[0].is_ready());
+    }
+}

@@ -1,0 +1,224 @@
+//! Asks API servers whether they are ready, how much CPU they use, and which others there are.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use http::{HeaderValue, Request, StatusCode};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::Value;
+
+use super::connect::{Connector, Protocol, Speaker};
+use super::load::cpu_seconds;
+use super::pool::Pool;
+use super::server::Server;
+use crate::identity::FieldNames;
+
+/// The gateway's own user. It needs no more than the group `system:monitoring` may: /readyz and
+/// /metrics; and for `upstream.discover` a Role to list EndpointSlices in the namespace `default`.
+const USER: &str = "system:kube-gateway";
+const GROUP: &str = "system:monitoring";
+/// An API server that does not answer within this time counts as failed.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// Timeouts in a row after which an API server counts as unready. A busy one is slow, and the others
+/// would be slower without it.
+const MAX_TIMEOUTS: u32 = 3;
+/// Time between two reads of the metrics.
+const METRICS_PERIOD: Duration = Duration::from_secs(15);
+/// Bytes of a page of metrics.
+const MAX_PAGE: usize = 64 << 20;
+/// Time between two reads of the EndpointSlices.
+const DISCOVERY_PERIOD: Duration = Duration::from_secs(10);
+/// The EndpointSlices of the Service of the API servers.
+const ENDPOINT_SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices\
+     ?labelSelector=kubernetes.io%2Fservice-name%3Dkubernetes";
+
+/// Probes the servers of a pool.
+pub struct Prober {
+    /// The pool.
+    pub pool: Arc<Pool>,
+    /// Opens connections.
+    pub connector: Arc<Connector>,
+    /// Names of the identity's fields.
+    pub names: Arc<FieldNames>,
+    /// Time between two probes of a server.
+    pub period: Duration,
+}
+
+/// Probes all servers until the process ends. With `discover`, keeps the pool as the EndpointSlices
+/// say.
+pub async fn probe_forever(prober: Arc<Prober>, discover: bool) {
+    for server in prober.pool.servers().iter() {
+        tokio::spawn(prober.clone().probe_server(server.clone()));
+    }
+    if discover {
+        prober.discover_forever().await;
+    }
+}
+
+impl Prober {
+    /// Probes a server until it leaves the pool.
+    pub async fn probe_server(self: Arc<Self>, server: Arc<Server>) {
+        let mut probe =
+            Probe { prober: &self, server: &server, sender: None, timeouts: 0, cpu: None };
+        while self.pool.contains(&server) {
+            probe.run().await;
+            let period = self.period.mul_f64(rand::random_range(0.9..1.1));
+            tokio::time::sleep(period).await;
+        }
+    }
+
+    async fn discover_forever(self: Arc<Self>) {
+        loop {
+            match self.discover().await {
+                Ok(addresses) => {
+                    for server in self.pool.update(&addresses) {
+                        tracing::info!(server = server.address, "found an API server");
+                        tokio::spawn(self.clone().probe_server(server));
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(error = format!("{error:#}"), "failed to list API servers");
+                }
+            }
+            tokio::time::sleep(DISCOVERY_PERIOD).await;
+        }
+    }
+
+    async fn discover(&self) -> Result<Vec<String>> {
+        let mut failure = anyhow::anyhow!("there is no API server");
+        for server in self.pool.servers().iter() {
+            let mut probe = Probe { prober: self, server, sender: None, timeouts: 0, cpu: None };
+            match probe.get(ENDPOINT_SLICES).await {
+                Ok((StatusCode::OK, body)) => return addresses(&body),
+                Ok((code, _)) => failure = anyhow::anyhow!("{}: status {code}", server.address),
+                Err(error) => failure = error.context(server.address.clone()),
+            }
+        }
+        Err(failure)
+    }
+}
+
+/// Returns the addresses in a list of EndpointSlices.
+fn addresses(list: &[u8]) -> Result<Vec<String>> {
+    let list: Value = serde_json::from_slice(list).context("parse the EndpointSlices")?;
+    let array = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut addresses = Vec::new();
+    for slice in array(&list["items"]) {
+        let ports = array(&slice["ports"]);
+        let named = ports.iter().find(|port| port["name"] == "https").or(ports.first());
+        let Some(port) = named.and_then(|port| port["port"].as_u64()) else { continue };
+        for endpoint in array(&slice["endpoints"]) {
+            for address in array(&endpoint["addresses"]).iter().filter_map(Value::as_str) {
+                let host =
+                    if address.contains(':') { format!("[{address}]") } else { address.into() };
+                addresses.push(format!("{host}:{port}"));
+            }
+        }
+    }
+    ensure!(!addresses.is_empty(), "the EndpointSlices of the Service kubernetes have no address");
+    addresses.sort();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+/// The probing of one server, with a connection that stays open.
+struct Probe<'a> {
+    prober: &'a Prober,
+    server: &'a Server,
+    sender: Option<SendRequest<Empty<Bytes>>>,
+    timeouts: u32,
+    /// When the metrics were read, and the CPU seconds that they had.
+    cpu: Option<(Instant, f64)>,
+}
+
+impl Probe<'_> {
+    async fn run(&mut self) {
+        let ready = match tokio::time::timeout(TIMEOUT, self.get("/readyz")).await {
+            Ok(result) => {
+                self.timeouts = 0;
+                result.is_ok_and(|(code, _)| code == StatusCode::OK)
+            }
+            Err(_) => {
+                self.sender = None;
+                self.timeouts += 1;
+                self.server.is_ready() && self.timeouts < MAX_TIMEOUTS
+            }
+        };
+        if self.server.set_ready(ready) {
+            tracing::info!(server = self.server.address, ready, "an API server's state changed");
+        }
+        if ready && self.cpu.is_none_or(|(read, _)| read.elapsed() >= METRICS_PERIOD) {
+            self.read_cpu().await;
+        }
+    }
+
+    async fn read_cpu(&mut self) {
+        let now = Instant::now();
+        let page = tokio::time::timeout(TIMEOUT, self.get("/metrics")).await;
+        let seconds = page.ok().and_then(Result::ok).and_then(|(_, page)| cpu_seconds(&page));
+        if let (Some(seconds), Some((before, used))) = (seconds, self.cpu) {
+            // A restarted server counts from zero again.
+            let cores = (seconds - used).max(0.0) / (now - before).as_secs_f64();
+            self.server.set_cores(cores);
+        }
+        // Without a value, the next attempt is also a period away.
+        self.cpu = Some((now, seconds.unwrap_or_default()));
+    }
+
+    async fn get(&mut self, path: &str) -> Result<(StatusCode, Bytes)> {
+        let result = self.try_get(path).await;
+        if result.is_err() {
+            self.sender = None;
+        }
+        result
+    }
+
+    async fn try_get(&mut self, path: &str) -> Result<(StatusCode, Bytes)> {
+        if self.sender.as_ref().is_none_or(|sender| sender.is_closed()) {
+            self.sender = Some(self.connect().await?);
+        }
+        let sender = self.sender.as_mut().context("connected")?;
+        let names = &self.prober.names;
+        let request = Request::get(format!("https://kubernetes{path}"))
+            .header(&names.user, HeaderValue::from_static(USER))
+            .header(&names.group, HeaderValue::from_static(GROUP))
+            .header("accept", "application/json, text/plain")
+            .header("user-agent", concat!("kube-gateway/", env!("CARGO_PKG_VERSION")))
+            .body(Empty::new())?;
+        let answer = sender.send_request(request).await?;
+        let code = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_PAGE).collect().await;
+        let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
+        Ok((code, body.to_bytes()))
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>> {
+        let connector = &self.prober.connector;
+        let address = &self.server.address;
+        let io = connector.connect(address, Speaker::FrontProxy, Protocol::Http2).await?;
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(io)).await?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection of a probe");
+            }
+        });
+        Ok(sender)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_from_endpoint_slices() {
+        let list = br#"{"items":[{"ports":[{"name":"https","port":6443}],
+            "endpoints":[{"addresses":["10.0.0.2"]},{"addresses":["fd00::1"]}]}]}"#;
+        assert_eq!(addresses(list).unwrap(), ["10.0.0.2:6443", "[fd00::1]:6443"]);
+        assert!(addresses(br#"{"items":[]}"#).is_err());
+    }
+}

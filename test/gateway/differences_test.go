@@ -1,0 +1,262 @@
+package gateway
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+// defaultRequests is the number of random requests, and defaultSeed what makes them; GATEWAY_REQUESTS and
+// GATEWAY_SEED (a number, or "random") change them.
+const (
+	defaultRequests        = 400
+	defaultSeed     uint64 = 1
+)
+
+// changing is what changes by itself between two answers: the revision in the message about a version that is too
+// large, times, and versions in YAML. age is an age in a table.
+var (
+	changing = regexp.MustCompile(`current: [0-9]+|[0-9-]+T[0-9:]+Z|resourceVersion: "[0-9]+"`)
+	age      = regexp.MustCompile(`"[0-9dhms]+"`)
+)
+
+// request is an HTTP request of the differential test.
+type request struct {
+	method, path string
+	fields       http.Header
+	body         string
+}
+
+func (r request) String() string {
+	return fmt.Sprintf("%s %s %v %.200s", r.method, r.path, r.fields, r.body)
+}
+
+// answer is what a client sees of an answer.
+type answer struct {
+	Code   int
+	Fields http.Header
+	Body   any
+}
+
+// generator makes random requests. None changes the cluster: writes are dry runs or invalid.
+type generator struct{ *rand.Rand }
+
+func pick[T any](g generator, values ...T) T { return values[g.IntN(len(values))] }
+
+func (g generator) request() request {
+	switch g.IntN(6) {
+	case 0:
+		return g.write()
+	case 1:
+		return g.apply()
+	case 2:
+		return g.odd()
+	default:
+		return g.read()
+	}
+}
+
+// read returns a read of stable objects.
+func (g generator) read() request {
+	path := pick(g,
+		"/api/v1/namespaces", "/api/v1/namespaces/default", "/api/v1/namespaces/none", "/api/v1/configmaps",
+		"/api/v1/namespaces/kube-system/configmaps", "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+		"/apis/rbac.authorization.k8s.io/v1/clusterroles/system:node", "/api", "/apis", "/apis/apps/v1", "/version",
+		"/openapi/v3", "/healthz", "/livez?verbose", "/apis/none/v1/things", "/none")
+	query := pick(g, "", "limit=3", "labelSelector=a%3Db", "labelSelector=a%3D%3D%3D", "fieldSelector=metadata.name%3Ddefault",
+		"resourceVersion=0", "resourceVersion=1&resourceVersionMatch=Exact", "limit=-1", "pretty=true", "continue=wrong",
+		"timeoutSeconds=1&watch=true&resourceVersion=999999999", "watch=true&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
+	if query != "" {
+		path += pick(g, "?", "?") + query
+	}
+	fields := http.Header{"Accept": {pick(g,
+		"application/json", "application/vnd.kubernetes.protobuf", "application/yaml", "*/*", "text/plain", "",
+		"application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+		"application/vnd.kubernetes.protobuf,application/json")}}
+	if g.IntN(3) == 0 {
+		fields.Set("Accept-Encoding", "gzip")
+	}
+	return request{method: pick(g, "GET", "GET", "GET", "HEAD"), path: path, fields: fields}
+}
+
+// write returns a write that changes nothing.
+func (g generator) write() request {
+	name := fmt.Sprintf("c%d", g.IntN(5))
+	object := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"a":%q}}`, name, strings.Repeat("x", g.IntN(2000)))
+	path := "/api/v1/namespaces/default/configmaps"
+	fields := http.Header{"Content-Type": {pick(g, "application/json", "application/json", "application/yaml", "text/html", "application/vnd.kubernetes.protobuf")}}
+	switch g.IntN(4) {
+	case 0:
+		return request{"PUT", path + "/" + name + "?dryRun=All", fields, object}
+	case 1:
+		return request{"DELETE", path + "/" + name + "?dryRun=All", fields, pick(g, "", `{"kind":"DeleteOptions","apiVersion":"v1"}`, "{")}
+	default:
+		return request{"POST", path + "?dryRun=All" + pick(g, "", "&fieldManager=a", "&fieldValidation=Strict", "&fieldValidation=Wrong"), fields, object[:len(object)-g.IntN(2)]}
+	}
+}
+
+// apply returns a patch that changes nothing.
+func (g generator) apply() request {
+	kind := pick(g, "application/apply-patch+yaml", "application/merge-patch+json", "application/json-patch+json", "application/strategic-merge-patch+json")
+	body := pick(g, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c1}\ndata: {b: c}\n", `{"metadata":{"labels":{"a":"b"}}}`,
+		`[{"op":"add","path":"/metadata/labels","value":{"a":"b"}}]`, "{")
+	path := "/api/v1/namespaces/" + pick(g, "default", "kube-system")
+	if g.IntN(2) == 0 {
+		path += "/configmaps/" + pick(g, "c1", "kube-root-ca.crt")
+	}
+	return request{"PATCH", path + "?dryRun=All&fieldManager=test", http.Header{"Content-Type": {kind}}, body}
+}
+
+// odd returns a request that is unusual or wrong.
+func (g generator) odd() request {
+	return pick(g,
+		request{method: "OPTIONS", path: "/api/v1/nodes"},
+		request{method: "FOO", path: "/api/v1/nodes"},
+		request{method: "GET", path: "/api/v1//nodes"},
+		request{method: "GET", path: "/api/v1/../v1/nodes"},
+		request{method: "GET", path: "/api/v1/namespaces/%2e%2e/pods"},
+		request{method: "GET", path: "/api/v1/namespaces/a%2Fb"},
+		request{method: "GET", path: "/api/v1/nodes?limit=1;b"},
+		request{method: "GET", path: "/api/v1/nodes?%zz"},
+		request{method: "POST", path: "/api/v1/nodes", body: strings.Repeat("x", 4<<20)},
+		request{method: "GET", path: "/" + strings.Repeat("a", 5000)},
+		request{method: "GET", path: "/api/v1/nodes", fields: http.Header{"X-Large": {strings.Repeat("a", 60000)}}},
+		request{method: "GET", path: "/api/v1/namespaces/default", fields: http.Header{"Te": {"trailers"}}},
+		request{method: "GET", path: "/api/v1/namespaces/default", fields: http.Header{"Impersonate-User": {"nobody"}}},
+		request{method: "GET", path: "/api/v1/namespaces/default", fields: http.Header{"Impersonate-Group": {"nobody"}}},
+		request{method: "GET", path: "/api/v1/namespaces/default", fields: http.Header{"Authorization": {"Bearer wrong"}}},
+		request{method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+			fields: http.Header{"Content-Type": {"application/json"}},
+			body:   `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"pods"}}}`},
+	)
+}
+
+// testDifferences sends random requests to an API server and through the gateway and compares the
+// answers.
+func testDifferences(t *testing.T, c *cluster) {
+	count, seed := defaultRequests, defaultSeed
+	if text := os.Getenv("GATEWAY_REQUESTS"); text != "" {
+		var err error
+		count, err = strconv.Atoi(text)
+		must(t, err)
+	}
+	switch text := os.Getenv("GATEWAY_SEED"); text {
+	case "":
+	case "random":
+		seed = rand.Uint64()
+	default:
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		must(t, err)
+	}
+	t.Logf("%d requests; to repeat this test: GATEWAY_SEED=%d", count, seed)
+	g := generator{rand.New(rand.NewPCG(seed, 0))}
+	clients := map[bool]*http.Client{}
+	for _, http2 := range []bool{true, false} {
+		tls, err := rest.TLSConfigFor(c.admin(t, c.gateway))
+		must(t, err)
+		clients[http2] = httpClient(t, tls.Certificates, http2)
+		clients[http2].Transport.(*http.Transport).TLSClientConfig.GetClientCertificate = tls.GetClientCertificate
+		clients[http2].Transport.(*http.Transport).DisableCompression = true
+	}
+	different := 0
+	for range count {
+		r, http2 := g.request(), g.IntN(2) == 0
+		direct, directErr := send(t, clients[http2], c.servers[0], c.servers, r)
+		through, throughErr := send(t, clients[http2], c.gateway, c.servers, r)
+		if (directErr != nil) != (throughErr != nil) || directErr == nil && !reflect.DeepEqual(direct, through) {
+			t.Errorf("HTTP/2 %t: %v\nan API server: %v\nthe gateway:   %v", http2, r, shorten(direct, directErr), shorten(through, throughErr))
+			if different++; different == 10 {
+				t.Fatal("stopped after ten differences")
+			}
+		}
+	}
+}
+
+// shorten returns an answer or an error as text.
+func shorten(a answer, err error) string {
+	text := fmt.Sprintf("%q %v", fmt.Sprint(a), err)
+	return text[:min(len(text), 1500)]
+}
+
+// send sends a request and returns its answer without what differs between any two answers.
+func send(t *testing.T, client *http.Client, address string, servers []string, r request) (answer, error) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), r.method, "https://"+address+r.path, strings.NewReader(r.body))
+	must(t, err)
+	for name, values := range r.fields {
+		request.Header[name] = values
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return answer{}, err
+	}
+	for _, name := range []string{"Date", "Audit-Id", "Connection"} {
+		response.Header.Del(name)
+	}
+	if strings.Contains(response.Header.Get("Content-Type"), "protobuf;stream=watch") {
+		body = nil // it ends with the current revision
+	}
+	if response.Header.Get("Content-Encoding") == "gzip" && len(body) > 0 {
+		// The length depends on where the server flushed.
+		response.Header.Del("Content-Length")
+		reader, err := gzip.NewReader(bytes.NewReader(body))
+		must(t, err)
+		body, err = io.ReadAll(reader)
+		must(t, err)
+	}
+	// The length of a dry run's object depends on its times.
+	if r.method != http.MethodGet && r.method != http.MethodHead {
+		response.Header.Del("Content-Length")
+	}
+	body = age.ReplaceAll(changing.ReplaceAll(body, []byte("-")), []byte(`"-"`))
+	// /api names the API server.
+	for _, server := range servers {
+		body = bytes.ReplaceAll(body, []byte(server), []byte("SERVER"))
+	}
+	return answer{response.StatusCode, response.Header, normalize(body)}, nil
+}
+
+// normalize removes UIDs, times and versions of objects that dry runs create.
+func normalize(body []byte) any {
+	var object any
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	if decoder.Decode(&object) != nil || decoder.More() {
+		return string(body)
+	}
+	strip(object)
+	return object
+}
+
+func strip(value any) {
+	switch value := value.(type) {
+	case map[string]any:
+		for _, name := range []string{"uid", "creationTimestamp", "time", "resourceVersion", "lastHeartbeatTime", "age", "deletionTimestamp", "cells"} {
+			delete(value, name)
+		}
+		for _, inner := range value {
+			strip(inner)
+		}
+	case []any:
+		for _, inner := range value {
+			strip(inner)
+		}
+	}
+}

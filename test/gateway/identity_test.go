@@ -1,0 +1,155 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestGateway runs all tests in one cluster.
+func TestGateway(t *testing.T) {
+	c := newCluster(t)
+	t.Run("identity", func(t *testing.T) { testIdentity(t, c) })
+	t.Run("names that a field would change", func(t *testing.T) { testBlanks(t, c) })
+	t.Run("an empty group", func(t *testing.T) { testEmptyGroup(t, c) })
+	t.Run("claims are removed", func(t *testing.T) { testClaims(t, c) })
+	t.Run("answers are the same", func(t *testing.T) { testDifferences(t, c) })
+	t.Run("watches survive a killed API server", func(t *testing.T) { testKilledServer(t, c) })
+}
+
+// httpClient returns a client with a certificate, for one protocol. It closes its connections with the
+// test.
+func httpClient(t *testing.T, certificates []tls.Certificate, http2 bool) *http.Client {
+	transport := &http.Transport{
+		// The servers' certificates are not what is tested.
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, Certificates: certificates},
+		ForceAttemptHTTP2: http2,
+	}
+	if !http2 {
+		transport.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// whoami returns the status code and the user that an address sees.
+func whoami(t *testing.T, client *http.Client, address string, fields http.Header) (int, authenticationv1.UserInfo) {
+	t.Helper()
+	review := []byte(`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+		"https://"+address+"/apis/authentication.k8s.io/v1/selfsubjectreviews", bytes.NewReader(review))
+	must(t, err)
+	for name, values := range fields {
+		request.Header[name] = values
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := client.Do(request)
+	must(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	must(t, err)
+	var answer authenticationv1.SelfSubjectReview
+	if response.StatusCode == http.StatusCreated {
+		must(t, json.Unmarshal(body, &answer))
+	}
+	return response.StatusCode, answer.Status.UserInfo
+}
+
+// describe returns a user as text.
+func describe(code int, user authenticationv1.UserInfo) string {
+	return fmt.Sprintf("%d user=%q uid=%q groups=%q extra=%v", code, user.Username, user.UID, user.Groups, user.Extra)
+}
+
+// testIdentity compares who a client is, for each certificate with each kind of token.
+func testIdentity(t *testing.T, c *cluster) {
+	token := c.token(t)
+	bearer := func(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
+	credentials := map[string]http.Header{
+		"no token":                 {},
+		"a token":                  bearer(token),
+		"a wrong token":            bearer("wrong"),
+		"an empty token":           {"Authorization": {"Bearer "}},
+		"a password":               {"Authorization": {"Basic YTpi"}},
+		"an impersonated user":     {"Impersonate-User": {"carol"}, "Impersonate-Group": {"x"}},
+		"a token and a user":       {"Authorization": {"Bearer " + token}, "Impersonate-User": {"carol"}},
+		"a claim of a front proxy": {"X-Remote-User": {"system:admin"}, "X-Remote-Group": {"system:masters"}},
+	}
+	for what, certificates := range c.corpus(t) {
+		for with, fields := range credentials {
+			for _, http2 := range []bool{true, false} {
+				client := httpClient(t, certificates, http2)
+				direct := describe(whoami(t, client, c.servers[0], fields))
+				through := describe(whoami(t, client, c.gateway, fields))
+				if direct != through {
+					t.Errorf("certificate %s, with %s, HTTP/2 %t:\nan API server: %s\nthe gateway:   %s", what, with, http2, direct, through)
+				}
+			}
+		}
+	}
+}
+
+// token returns a token of a service account.
+func (c *cluster) token(t *testing.T) string {
+	t.Helper()
+	accounts := c.client(t, c.servers[0]).CoreV1().ServiceAccounts("default")
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "gateway-test"}}
+	_, err := accounts.Create(context.Background(), account, metav1.CreateOptions{})
+	must(t, err)
+	request, err := accounts.CreateToken(context.Background(), account.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	must(t, err)
+	return request.Status.Token
+}
+
+// testBlanks checks that no name becomes another one on its way.
+func testBlanks(t *testing.T, c *cluster) {
+	for what, certificates := range c.blanks(t) {
+		code, user := whoami(t, httpClient(t, certificates, true), c.gateway, nil)
+		if code != http.StatusUnauthorized {
+			t.Errorf("%s: %s, want status 401", what, describe(code, user))
+		}
+	}
+}
+
+// testEmptyGroup checks the only other difference: a header field cannot carry an empty group, so it is left out.
+func testEmptyGroup(t *testing.T, c *cluster) {
+	subject := pkix.Name{CommonName: "bob", Organization: []string{"", "dev"}}
+	certificates := []tls.Certificate{c.clusterCA(t).sign(t, template(subject))}
+	code, user := whoami(t, httpClient(t, certificates, true), c.gateway, nil)
+	if code != http.StatusCreated || !slices.Equal(user.Groups, []string{"dev", "system:authenticated"}) {
+		t.Errorf("%s, want the groups dev and system:authenticated", describe(code, user))
+	}
+}
+
+// testClaims checks that a client cannot claim or remove an identity, in any spelling.
+func testClaims(t *testing.T, c *cluster) {
+	valid := c.corpus(t)["no groups"]
+	for _, fields := range []http.Header{
+		{"X-Remote-User": {"system:admin"}, "X-Remote-Group": {"system:masters"}},
+		{"x-remote-group": {"system:masters"}},
+		{"X-REMOTE-EXTRA-scopes": {"all"}},
+		{"X-Remote-Uid": {"0"}},
+		{"Connection": {"X-Remote-User"}},
+		{"Connection": {"keep-alive, X-Remote-User, X-Remote-Group"}, "X-Remote-User": {"a"}},
+	} {
+		for _, http2 := range []bool{true, false} {
+			if http2 && fields["Connection"] != nil {
+				continue // HTTP/2 has no such field
+			}
+			code, user := whoami(t, httpClient(t, valid, http2), c.gateway, fields)
+			if code != http.StatusCreated || user.Username != "bob" || user.UID != "" || len(user.Groups) != 1 || len(user.Extra) != 1 {
+				t.Errorf("%v, HTTP/2 %t: %s, want bob without other groups", fields, http2, describe(code, user))
+			}
+		}
+	}
+}
