@@ -226,7 +226,9 @@ proptest! {
                 prop_assert_eq!(content(&open(dir.path()).unwrap()).len() as i64, keys + 1);
             }
             // The snapshot is missing, or the damage changed the format number.
-            Err(OpenError::Files(Error::Gap { .. } | Error::NewerFormat { .. })) => {
+            Err(OpenError::Files(
+                Error::Gap { .. } | Error::MissingSnapshot { .. } | Error::NewerFormat { .. },
+            )) => {
                 prop_assert!(open(dir.path()).is_err());
             }
             Err(other) => prop_assert!(false, "unexpected error: {other}"),
