@@ -167,7 +167,7 @@ impl Gateway {
             max_streams: listen.max_streams,
             shared,
             permits: sockets::connection_permits(FILES_PER_CONNECTION),
-            pace: Arc::new(Pace::new(listen.handshakes_per_second)),
+            pace: Pace::new(listen.handshakes_per_second),
         }
     }
 

@@ -1,6 +1,5 @@
 //! Forwards one request.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::header::{
@@ -30,8 +29,8 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub struct Client {
     /// Its certificates.
     pub peer: Peer,
-    /// Its address.
-    pub address: SocketAddr,
+    /// Its address without the port, as the value of a header field.
+    pub address: HeaderValue,
     /// Its connection to an API server.
     pub link: Link,
     /// What all connections share.
@@ -42,13 +41,13 @@ pub struct Client {
 /// one.
 pub async fn forward(client: Arc<Client>, request: Request<Incoming>) -> Response<AnswerBody> {
     let info = RequestInfo::new(request.method(), request.uri());
+    let watch = watch_of(&info, request.uri());
     let metrics = client.shared.metrics.clone();
-    let mut exchange = Exchange::new(&request, info.clone(), client.shared.sample(), metrics);
+    let mut exchange = Exchange::new(&request, info, client.shared.sample(), metrics);
     let own = match admit(&client, &request) {
         Err(refusal) => *refusal,
         Ok(credential) => {
             let (upstream, upgrade) = prepare(&client, request, &credential);
-            let watch = watch_of(&info, upstream.uri());
             match client.link.send(upstream, speaker(&credential), &mut exchange).await {
                 Ok(answer) => return finish(&client, answer, upgrade, watch, exchange),
                 Err(error) => own_answer(error),
@@ -95,9 +94,7 @@ fn prepare(
     let fields = &mut parts.headers;
     remove_hop_by_hop(fields);
     client.shared.names.remove_claims(fields);
-    if let Ok(address) = HeaderValue::try_from(client.address.ip().to_canonical().to_string()) {
-        fields.insert(X_FORWARDED_FOR, address);
-    }
+    fields.insert(X_FORWARDED_FOR, client.address.clone());
     if let Credential::Certificate(identity) = credential {
         identity.add_to(fields);
     }

@@ -33,7 +33,7 @@ pub struct Front {
     /// A permit for each connection that the limit on open files allows.
     pub permits: Arc<Semaphore>,
     /// Bounds the rate of handshakes.
-    pub pace: Arc<Pace>,
+    pub pace: Pace,
 }
 
 /// Spreads handshakes evenly over time. A handshake costs about a millisecond of CPU: without a

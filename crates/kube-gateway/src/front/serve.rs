@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use http::HeaderValue;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -57,6 +58,7 @@ pub async fn serve(
     let peer = Peer::new(chain, shared.names.clone(), tls.client_ca.clone());
     let moved = CancellationToken::new();
     let link = Link::new(shared.clone(), protocol, moved.clone());
+    let address = HeaderValue::try_from(address.ip().to_canonical().to_string())?;
     let client = Arc::new(Client { peer, address, link, shared });
     let service = service_fn(move |request| {
         let client = client.clone();

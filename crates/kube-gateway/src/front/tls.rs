@@ -37,12 +37,10 @@ pub struct FrontFiles {
 /// The current TLS configuration of the front.
 pub struct FrontTls {
     files: FrontFiles,
-    acceptor: ArcSwap<AcceptorCell>,
+    acceptor: ArcSwap<TlsAcceptor>,
     /// The CA against which clients are verified.
     pub client_ca: Arc<ArcSwap<ClientCa>>,
 }
-
-struct AcceptorCell(TlsAcceptor);
 
 impl FrontTls {
     /// Reads the files.
@@ -62,11 +60,11 @@ impl FrontTls {
 
     /// Does handshakes with the current certificate.
     pub fn acceptor(&self) -> TlsAcceptor {
-        self.acceptor.load().0.clone()
+        TlsAcceptor::clone(&self.acceptor.load())
     }
 }
 
-fn read(files: &FrontFiles) -> Result<(AcceptorCell, ClientCa)> {
+fn read(files: &FrontFiles) -> Result<(TlsAcceptor, ClientCa)> {
     let ca_certificates = sockets::read_certificates(&files.client_ca)?;
     let client_ca =
         ClientCa::new(&ca_certificates).with_context(|| files.client_ca.display().to_string())?;
@@ -81,7 +79,7 @@ fn read(files: &FrontFiles) -> Result<(AcceptorCell, ClientCa)> {
         .with_single_cert(sockets::read_certificates(&files.cert)?, key)
         .with_context(|| format!("use the certificate in {}", files.cert.display()))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok((AcceptorCell(TlsAcceptor::from(Arc::new(config))), client_ca))
+    Ok((TlsAcceptor::from(Arc::new(config)), client_ca))
 }
 
 /// Refuses a client CA that accepts the front-proxy certificate: whoever has it could then be a user

@@ -62,8 +62,7 @@ pub async fn probe_forever(prober: Arc<Prober>, discover: bool) {
 impl Prober {
     /// Probes a server until it leaves the pool.
     pub async fn probe_server(self: Arc<Self>, server: Arc<Server>) {
-        let mut probe =
-            Probe { prober: &self, server: &server, sender: None, timeouts: 0, cpu: None };
+        let mut probe = Probe::new(&self, &server);
         while self.pool.contains(&server) {
             probe.run().await;
             let period = self.period.mul_f64(rand::random_range(0.9..1.1));
@@ -91,7 +90,7 @@ impl Prober {
     async fn discover(&self) -> Result<Vec<String>> {
         let mut failure = anyhow::anyhow!("there is no API server");
         for server in self.pool.servers().iter() {
-            let mut probe = Probe { prober: self, server, sender: None, timeouts: 0, cpu: None };
+            let mut probe = Probe::new(self, server);
             match probe.get(ENDPOINT_SLICES).await {
                 Ok((StatusCode::OK, body)) => return addresses(&body),
                 Ok((code, _)) => failure = anyhow::anyhow!("{}: status {code}", server.address),
@@ -135,7 +134,11 @@ struct Probe<'a> {
     cpu: Option<(Instant, f64)>,
 }
 
-impl Probe<'_> {
+impl<'a> Probe<'a> {
+    fn new(prober: &'a Prober, server: &'a Server) -> Probe<'a> {
+        Probe { prober, server, sender: None, timeouts: 0, cpu: None }
+    }
+
     async fn run(&mut self) {
         let ready = match tokio::time::timeout(TIMEOUT, self.get("/readyz")).await {
             Ok(result) => {
