@@ -1,8 +1,6 @@
 //! The process: its startup, reloads and shutdown.
 
-use std::fs;
 use std::io::IsTerminal as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +10,7 @@ use http::HeaderName;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use sockets::FileStamp;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -225,13 +224,8 @@ async fn reload_forever(tls: Arc<FrontTls>, connector: Arc<Connector>, files: Ve
     }
 }
 
-/// What tells whether a file was replaced or overwritten.
-fn stamps_of(files: &[PathBuf]) -> Vec<Option<(u64, u64, i64, i64)>> {
-    let stamp = |path: &PathBuf| {
-        let file = fs::metadata(path).ok()?;
-        Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
-    };
-    files.iter().map(stamp).collect()
+fn stamps_of(files: &[PathBuf]) -> Vec<Option<FileStamp>> {
+    files.iter().map(|path| FileStamp::of(path)).collect()
 }
 
 async fn serve_pages(listener: TcpListener, routes: axum::Router) {

@@ -118,7 +118,7 @@ fn copy_all(from: &Path, to: &Path) {
         let target = to.join(entry.file_name());
         match entry.file_type().unwrap().is_dir() {
             true => copy_all(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target)),
+            false => drop(fs::copy(entry.path(), target).unwrap()),
         }
     }
 }

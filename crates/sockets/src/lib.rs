@@ -27,5 +27,6 @@ pub use http_version::{Detected, Replayed, detect_http_version};
 pub use io::Io;
 pub use socket_url::SocketUrl;
 pub use tls::{
-    Acceptor, TlsFiles, TlsVersion, read_ca_certificates, read_certificates, tls_acceptor,
+    Acceptor, FileStamp, TlsFiles, TlsVersion, read_ca_certificates, read_certificates,
+    tls_acceptor,
 };

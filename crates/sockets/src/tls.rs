@@ -1,7 +1,7 @@
 //! TLS for client listeners. As in etcd, changed certificate files apply from the next
 //! handshake on. Open connections are not affected.
 
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -116,8 +116,8 @@ struct CurrentAcceptor {
 }
 
 /// The metadata by which a replaced or overwritten file is recognized.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct FileStamp {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStamp {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -173,18 +173,26 @@ impl Acceptor {
     }
 }
 
+impl FileStamp {
+    /// Returns the stamp of a file; `None` if it is missing.
+    pub fn of(path: &Path) -> Option<FileStamp> {
+        let file = fs::metadata(path).ok()?;
+        Some(FileStamp {
+            device: file.dev(),
+            inode: file.ino(),
+            bytes: file.len(),
+            modified: (file.mtime(), file.mtime_nsec()),
+            changed: (file.ctime(), file.ctime_nsec()),
+        })
+    }
+}
+
 /// Returns the stamp of each file; `None` for a file that is missing or not configured.
 fn file_stamps(files: &TlsFiles) -> Vec<Option<FileStamp>> {
-    let stamp = |file: &Metadata| FileStamp {
-        device: file.dev(),
-        inode: file.ino(),
-        bytes: file.len(),
-        modified: (file.mtime(), file.mtime_nsec()),
-        changed: (file.ctime(), file.ctime_nsec()),
-    };
-    let stamp_of = |path: &Option<PathBuf>| fs::metadata(path.as_ref()?).ok().as_ref().map(stamp);
     let TlsFiles { cert_file, key_file, trusted_ca_file, client_crl_file, .. } = files;
-    [cert_file, key_file, trusted_ca_file, client_crl_file].map(stamp_of).to_vec()
+    [cert_file, key_file, trusted_ca_file, client_crl_file]
+        .map(|path| FileStamp::of(path.as_ref()?))
+        .to_vec()
 }
 
 fn server_config(files: &TlsFiles, cert: &Path, key: &Path) -> Result<ServerConfig> {
