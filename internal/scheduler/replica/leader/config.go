@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/utils/clock"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
@@ -45,7 +46,7 @@ func New(ctx context.Context, c *Config) *Leader {
 		nominated: map[string]map[types.UID]nomination{}, excludedUntil: map[string]time.Time{}, stalledUntil: map[string]time.Time{}, listing: map[string]listProgress{}, pending: map[types.UID]refresh.Object{}, lists: refresh.Lists{},
 	}
 	l.search = NewSearch(c.Ranker, c.Exclusively, l)
-	l.search.victims = newVictims(c.Client)
+	l.search.victims = newVictims(c.Client, clock.RealClock{})
 	c.Feeds.pods.observe = l.search.victims.observe
 	l.assumptions = newAssumptions(c.Sched.Cache, l.search, l)
 	return l

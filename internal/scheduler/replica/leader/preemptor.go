@@ -68,8 +68,10 @@ func (l *Search) trackVictims(upstream *defaultpreemption.DefaultPreemption, fw 
 	attach.WakePreemptors(fw, l.victims.isGone)
 	evict := upstream.Executor.PreemptPod
 	upstream.Executor.PreemptPod = func(ctx context.Context, c preemption.Candidate, preemptor preemption.ExecutorPreemptor, victim *v1.Pod, plugin string) (bool, error) {
-		defer l.victims.begin(victim)()
-		return evict(ctx, c, preemptor, victim, plugin)
+		end := l.victims.begin(victim)
+		inMemory, err := evict(ctx, c, preemptor, victim, plugin)
+		end(!inMemory && err == nil)
+		return inMemory, err
 	}
 	return nil
 }
@@ -226,6 +228,7 @@ func (*candidate) NumPodGroupDisruptions() int { return 0 }
 // evictVictims evicts the victims through upstream's evaluator. The evaluator sees only the candidate's
 // node and gets its victims from chosenVictims.
 func (p *Preemptor) evictVictims(ctx context.Context, state fwk.CycleState, pod *v1.Pod, best preemption.Candidate) (*fwk.PostFilterResult, *fwk.Status) {
+	p.search.victims.markDeleted(best.Victims().Pods)
 	info := framework.NewNodeInfo()
 	info.SetNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: best.Name()}})
 	statuses := framework.NewDefaultNodeToStatus()
