@@ -120,12 +120,26 @@ func (n *Nominations) AddUnschedulablePodIfNotPresent(logger klog.Logger, pod *f
 
 // AddNominatedPod nominates a pod to a node.
 func (n *Nominations) AddNominatedPod(logger klog.Logger, pod fwk.PodInfo, info *fwk.NominatingInfo) {
-	n.SchedulingQueue.AddNominatedPod(logger, pod, info)
+	read := &lastRead{PodInfo: pod}
+	n.SchedulingQueue.AddNominatedPod(logger, read, info)
 	if info != nil {
-		n.markStale(pod.GetPod(), info.NominatedNodeName)
+		n.markStale(read.pod, info.NominatedNodeName)
 	} else {
-		n.markStale(pod.GetPod())
+		n.markStale(read.pod)
 	}
+}
+
+// lastRead remembers which pod upstream's queue has last read from a PodInfo. The queue reads it under its lock. The
+// queue may own the PodInfo, and replaces its pod by a new version under the same lock, so only the queue may read it.
+type lastRead struct {
+	fwk.PodInfo
+	pod *v1.Pod
+}
+
+// GetPod returns the pod.
+func (l *lastRead) GetPod() *v1.Pod {
+	l.pod = l.PodInfo.GetPod()
+	return l.pod
 }
 
 // UpdateNominatedPod replaces a nominated pod by a new version.

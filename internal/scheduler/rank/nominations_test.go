@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -78,6 +79,34 @@ func TestNominationsEqualThoseOfUpstreamsQueue(t *testing.T) {
 		if random.IntN(3) > 0 {
 			compareNominees(t, queue, nodes)
 		}
+	}
+}
+
+// TestNominationWhileThePodIsUpdated nominates a pod that was returned to the queue, as kube-scheduler does after a
+// failed attempt, while the pod is updated. With -race, it fails if the pod is read without the queue's lock.
+func TestNominationWhileThePodIsUpdated(t *testing.T) {
+	f := schedtest.NewScripted(t, schedtest.NewAPI())
+	logger, queue := klog.Background(), f.Ranker.Nominations
+	pod := st.MakePod().Name("pod").UID("pod").Namespace("default").SchedulerName("default-scheduler").Obj()
+	f.Must(f.Informers.Core().V1().Pods().Informer().GetIndexer().Add(pod))
+	queue.Add(f.Ctx, pod)
+	next, err := queue.Pop(logger)
+	f.Must(err)
+	queued := next.(*framework.QueuedPodInfo)
+	queued.UnschedulablePlugins.Insert("Plugin")
+	f.Must(queue.AddUnschedulablePodIfNotPresent(logger, queued, queue.SchedulingCycle()))
+	var updating sync.WaitGroup
+	updating.Go(func() {
+		for range 1000 {
+			queue.Update(f.Ctx, pod, pod.DeepCopy())
+		}
+	})
+	for range 1000 {
+		queue.AddNominatedPod(logger, queued.PodInfo, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: "n"})
+	}
+	updating.Wait()
+	if nominees := queue.ByNode(); len(nominees["n"]) != 1 {
+		t.Errorf("ByNode() = %v, want the pod on node n", nominees)
 	}
 }
 
