@@ -46,7 +46,7 @@ func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer,
 	a := &wire.Answer{}
 	if query.NodeByNode {
 		w := &nodeWalk{class: class, except: sets.New(query.Exclude...), refused: refused, answer: a}
-		a.Summary, err = w.summarize(indexClass, query.Node, nominated)
+		a.Summary, err = w.summarize(ctx, indexClass, query.Node, nominated)
 		a.InUse = r.Cluster.ClaimsInUse(pod.Pod)
 	} else {
 		a.Summary, err = r.summarize(indexClass, query, nominated)
@@ -141,6 +141,9 @@ func (cl *Class) evaluateNominated(ctx context.Context, pod *v1.Pod, nominees []
 	var nominated []index.Nominated
 	refused := map[index.NodeID]*fwk.Status{}
 	for _, node := range nominees {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
 		a := index.Nominated{Node: node.node.ID}
 		status := cl.fitsWithNominated(ctx, pod, node.node)
 		if !status.IsSuccess() && !status.IsRejected() {

@@ -183,7 +183,7 @@ func (cl *Class) Verdict(id index.NodeID, state *index.State) (index.Verdict, er
 	if known || err != nil {
 		return verdict, err
 	}
-	verdict, refused, err := cl.runPlugins(cl.state, cl.cluster.ByID[id].Info)
+	verdict, refused, err := cl.runPlugins(context.Background(), cl.state, cl.cluster.ByID[id].Info)
 	if refused != nil {
 		verdict.Refusal = cl.refusal(refused)
 	}
@@ -192,8 +192,8 @@ func (cl *Class) Verdict(id index.NodeID, state *index.State) (index.Verdict, er
 
 // runPlugins runs the filter and score plugins for a node, except those that the cycle state skips. If a
 // plugin rejects the node, it returns the status.
-func (cl *Class) runPlugins(state fwk.CycleState, info *framework.NodeInfo) (index.Verdict, *fwk.Status, error) {
-	ctx, pod := context.Background(), cl.pod.GetPod()
+func (cl *Class) runPlugins(ctx context.Context, state fwk.CycleState, info *framework.NodeInfo) (index.Verdict, *fwk.Status, error) {
+	pod := cl.pod.GetPod()
 	status := cl.profile.Framework.RunFilterPlugins(ctx, state, pod, info)
 	if status.IsRejected() {
 		return index.Verdict{}, status, nil

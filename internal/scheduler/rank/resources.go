@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"context"
 	"math"
 	"slices"
 	"strings"
@@ -211,7 +212,7 @@ func (cl *Class) Steps(id index.NodeID, used *index.State, limit int) ([]index.S
 func (cl *Class) pluginStep(id index.NodeID) ([]index.Step, error) {
 	info := cl.cluster.ByID[id].Info.SnapshotConcrete()
 	info.AddPodInfo(cl.pod)
-	verdict, _, err := cl.runPlugins(cl.state, info)
+	verdict, _, err := cl.runPlugins(context.Background(), cl.state, info)
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +232,7 @@ func (cl *Class) judgeShape(n *cache.Node) (*shapeVerdict, error) {
 	state := cl.state.Clone()
 	state.SetSkipFilterPlugins(cl.state.GetSkipFilterPlugins().Union(usagePlugins))
 	state.SetSkipScorePlugins(cl.state.GetSkipScorePlugins().Union(usagePlugins))
-	verdict, _, err := cl.runPlugins(state, n.Info)
+	verdict, _, err := cl.runPlugins(context.Background(), state, n.Info)
 	if err != nil {
 		return nil, err
 	}

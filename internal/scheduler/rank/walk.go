@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"context"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -25,12 +26,18 @@ type nodeWalk struct {
 	answer *wire.Answer
 }
 
-// summarize returns the summary of the nodes to evaluate.
-func (w *nodeWalk) summarize(indexClass *index.Class, only string, nominated []index.Nominated) (index.Summary, error) {
+// summarize returns the summary of the nodes to evaluate. It returns an error when the context ends: then the leader
+// does not wait for the answer any more, and reservations wait for the end of the walk.
+func (w *nodeWalk) summarize(ctx context.Context, indexClass *index.Class, only string, nominated []index.Nominated) (index.Summary, error) {
 	if err := w.forgetUnavailable(); err != nil {
 		return index.Summary{}, err
 	}
-	return indexClass.SummarizeEach(w.nodeIDs(only), nominated, w.verdict)
+	return indexClass.SummarizeEach(w.nodeIDs(only), nominated, func(id index.NodeID) (index.Verdict, error) {
+		if err := ctx.Err(); err != nil {
+			return index.Verdict{}, err
+		}
+		return w.verdict(ctx, id)
+	})
 }
 
 // nodeIDs returns the nodes to evaluate: the one named only, or those that the pod names, or all. It adds
@@ -70,7 +77,7 @@ func (w *nodeWalk) refuseOthers(names sets.Set[string]) {
 }
 
 // verdict runs the plugins for one node, unless it is already refused or excluded.
-func (w *nodeWalk) verdict(id index.NodeID) (index.Verdict, error) {
+func (w *nodeWalk) verdict(ctx context.Context, id index.NodeID) (index.Verdict, error) {
 	n := w.class.cluster.ByID[id]
 	if w.except.Has(n.Info.Node().Name) {
 		// The leader knows the status with which its plugins have rejected this node.
@@ -81,7 +88,7 @@ func (w *nodeWalk) verdict(id index.NodeID) (index.Verdict, error) {
 	if known != nil && known.Plugin() != pluginnames.DynamicResources {
 		return index.Verdict{}, nil
 	}
-	verdict, refused, err := w.class.runPlugins(w.class.state, n.Info)
+	verdict, refused, err := w.class.runPlugins(ctx, w.class.state, n.Info)
 	if refused != nil && refused.Plugin() == pluginnames.DynamicResources && err == nil {
 		err = w.noteUnavailable(n.Info.Node().Name)
 	}

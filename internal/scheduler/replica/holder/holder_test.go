@@ -1,6 +1,9 @@
 package holder
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -292,5 +295,44 @@ func TestAnswerWithoutOwnReservation(t *testing.T) {
 	}
 	if refused := h.reserve(t, podOnNode("large", "2"), true, false); refused == "" {
 		t.Error("Reserve() of 2 CPUs with 1 CPU free succeeded, want it refused")
+	}
+}
+
+// endingContext is a context that ends after its error was read a number of times.
+type endingContext struct {
+	context.Context
+	left, reads int
+}
+
+// Err returns an error if it was read often enough before.
+func (c *endingContext) Err() error {
+	c.reads++
+	if c.left--; c.left < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// TestWalkEndsAtItsDeadline ends the context of a query while its nodes are evaluated one by one. The evaluation ends,
+// because the leader does not wait for it any more, and reservations have to wait for its end.
+func TestWalkEndsAtItsDeadline(t *testing.T) {
+	h := newTestHolder(t)
+	const nodes = 1000
+	for i := range nodes {
+		h.ChangeNode(nil, schedtest.PlainNode(fmt.Sprint("node-", i), "4"))
+	}
+	query := &wire.Request{Query: &wire.Query{
+		Pod: wire.MarshalObject(schedtest.PlainPod("pod", "1")), Profile: v1.DefaultSchedulerName, NodeByNode: true, Offers: 1,
+	}}
+	ctx := &endingContext{Context: t.Context(), left: nodes / 2}
+	if answer, err := h.Answer(ctx, "leader", query, "self"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Answer() = %v, error %v, want error %v", answer, err, context.DeadlineExceeded)
+	}
+	if ctx.reads > nodes*3/4 {
+		t.Errorf("the context was read %d times, want the walk to end after %d", ctx.reads, nodes/2)
+	}
+	answer, err := h.Answer(t.Context(), "leader", query, "self")
+	if err != nil || answer.Summary.Nodes != nodes+1 {
+		t.Errorf("Answer() = %+v, error %v, want %d nodes", answer, err, nodes+1)
 	}
 }
