@@ -1,10 +1,14 @@
 package replica
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
@@ -95,5 +99,27 @@ func TestLeaderIsNotStoppedByLeaderThatIsGone(t *testing.T) {
 		if got := g.awaitOneLeader(g.replicas); got != leader || leader.leader.Term() <= a.Term {
 			t.Errorf("%s: %s leads for term %d, want %s after term %d", name, got.member.Self(), got.leader.Term(), leader.member.Self(), a.Term)
 		}
+	}
+}
+
+// TestReservationsOfReplicaThatDoesNotLeadCount has a replica send a reservation while the receiver follows another
+// leader. The receiver refuses it. It must count it nevertheless, because the sender counts it too: if that one leads
+// later, its queries would otherwise wait for a reservation that has already arrived.
+func TestReservationsOfReplicaThatDoesNotLeadCount(t *testing.T) {
+	g := newGroup(t, 2, schedtest.PlainNode("node", "4"))
+	owner, pod := g.replicas[1], schedtest.PlainPod("pod", "1")
+	pod.Spec.NodeName = "node"
+	g.Must(owner.Receive("former", &wire.Batch{Reservations: []wire.Reservation{holder.NewReservation(pod, wire.TermKeys{})}}))
+	if n := owner.holder.Counts().Reservations; n != 0 {
+		t.Errorf("the owner has %d reservations, want none of a replica that does not lead", n)
+	}
+	ctx, cancel := context.WithTimeout(g.Ctx, 5*time.Second)
+	defer cancel()
+	query := &wire.Request{
+		Query:        &wire.Query{Pod: wire.MarshalObject(schedtest.PlainPod("other", "1")), Profile: v1.DefaultSchedulerName, Offers: 1, Steps: 1},
+		Reservations: map[string]uint64{owner.member.Self(): 1},
+	}
+	if _, err := owner.holder.Answer(ctx, "former", query, owner.member.Self()); err != nil {
+		t.Errorf("Answer() = error %v, want none after the reservation has arrived", err)
 	}
 }

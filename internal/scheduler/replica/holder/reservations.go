@@ -49,8 +49,7 @@ const (
 func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready bool, r *wire.Reservation) (refused string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.reservationsSeen[from]++
-	h.reservationArrived.Broadcast()
+	h.countSeen(from)
 	if r.Nominated {
 		return h.nominate(from, r)
 	}
@@ -95,6 +94,20 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 	h.countAntiAffinity(pod, 1)
 	h.reservations[pod.UID] = &reservation{pod: pod, term: term, until: time.Now().Add(reservationLife)}
 	return ""
+}
+
+// SkipReservation counts a reservation of a replica that does not lead. The replica counts it as well, and may lead
+// later on the same connection. Then each of its queries would wait for a reservation that has already arrived.
+func (h *Holder) SkipReservation(from string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.countSeen(from)
+}
+
+// countSeen counts a reservation that has arrived. The caller holds the lock.
+func (h *Holder) countSeen(from string) {
+	h.reservationsSeen[from]++
+	h.reservationArrived.Broadcast()
 }
 
 // nomination is the nomination of a pod to a node. from is the leader that has sent it.

@@ -199,6 +199,8 @@ func (m *Member) HandleReservations(from string, b *wire.Batch) {
 		ack := wire.Ack{UID: b.Reservations[i].UID, Refused: "another replica leads"}
 		if leads {
 			ack.Refused = m.holder.Reserve(ctx, from, term, ready, &b.Reservations[i])
+		} else {
+			m.holder.SkipReservation(from)
 		}
 		if len(b.Reservations[i].Pod) > 0 && !b.Reservations[i].Nominated {
 			acks = append(acks, ack)
