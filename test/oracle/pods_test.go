@@ -7,6 +7,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest/generate"
 )
 
 // randomPod returns a random pod. It uses few different values, so that constraints often match other pods
@@ -48,7 +50,7 @@ func (w *world) randomPod() *v1.Pod {
 	}
 	w.addNodeConstraints(pod)
 	for w.chance(20) {
-		w.addSpreadConstraint(pod)
+		generate.AddSpreadConstraint(w.rand, pod, topologies, apps)
 	}
 	for w.chance(20) {
 		w.addPodAffinityTerm(pod)

@@ -492,18 +492,12 @@ func (w *world) scheduleAndCompareTo(pod *v1.Pod, want reference.Decision) (kube
 	} else {
 		w.fallbacks[string(w.ranker.LastFallback)]++
 	}
-	switch {
-	case err != nil && want.Feasible > 0:
-		w.fail(pod, "SchedulePod() = error %v, want one of the nodes %v", err, want.Best)
+	// The full scan also finds a best node: it samples nodes only if there are at least 100.
+	switch problem := want.Check(result, err); {
+	case problem != "":
+		w.fail(pod, "%s", problem)
 	case err != nil:
 		w.compareErrors(pod, err, want.FitError)
-	case want.Feasible == 0:
-		w.fail(pod, "SchedulePod() = %s, want error %v", result.SuggestedHost, want.FitError)
-	case !want.Best.Has(result.SuggestedHost):
-		// The full scan also finds a best node: it samples nodes only if there are at least 100.
-		w.fail(pod, "SchedulePod() = %s, want one of the nodes %v", result.SuggestedHost, want.Best)
-	case result.FeasibleNodes != want.Feasible:
-		w.fail(pod, "SchedulePod() found %d feasible nodes, want %d", result.FeasibleNodes, want.Feasible)
 	case ranked && w.search == nil && len(w.nominated) == 0 && want.Scores != nil:
 		w.compareScores(pod, info, want.Scores)
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice/tracker"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -73,6 +74,24 @@ type Decision struct {
 	PluginScores []fwk.NodePluginScores
 	// FitError has the reasons if no node fits; otherwise nil.
 	FitError *framework.FitError
+}
+
+// Check returns what is wrong with a result of SchedulePod; "" if nothing is. It does not compare the reasons for which a
+// pod fits on no node.
+func (d Decision) Check(result kubescheduler.ScheduleResult, err error) string {
+	switch {
+	case err != nil && d.Feasible > 0:
+		return fmt.Sprintf("SchedulePod() = error %v, want one of the nodes %v", err, d.Best)
+	case err != nil:
+		return ""
+	case d.Feasible == 0:
+		return fmt.Sprintf("SchedulePod() = %s, want error %v", result.SuggestedHost, d.FitError)
+	case !d.Best.Has(result.SuggestedHost):
+		return fmt.Sprintf("SchedulePod() = %s, want one of the nodes %v", result.SuggestedHost, d.Best)
+	case result.FeasibleNodes != d.Feasible:
+		return fmt.Sprintf("SchedulePod() found %d feasible nodes, want %d", result.FeasibleNodes, d.Feasible)
+	}
+	return ""
 }
 
 // New returns a reference for a profile. The informers of the factory need not run, but the

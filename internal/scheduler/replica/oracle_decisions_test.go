@@ -93,18 +93,12 @@ func (w *oracleWorld) conclude(pod *v1.Pod, result kubescheduler.ScheduleResult,
 // compare compares a decision with that of the reference.
 func (w *oracleWorld) compare(pod *v1.Pod, result kubescheduler.ScheduleResult, err error, want reference.Decision) {
 	w.tally.decisions++
-	switch {
-	case err != nil && want.Feasible > 0:
-		w.fail(pod, "SchedulePod() = error %v, want one of the nodes %v", err, want.Best)
+	switch problem := want.Check(result, err); {
+	case problem != "":
+		w.fail(pod, "%s", problem)
 	case err != nil:
 		w.tally.refused++
 		w.compareErrors(pod, err, want.FitError)
-	case want.Feasible == 0:
-		w.fail(pod, "SchedulePod() = %s, want error %v", result.SuggestedHost, want.FitError)
-	case !want.Best.Has(result.SuggestedHost):
-		w.fail(pod, "SchedulePod() = %s, want one of the nodes %v", result.SuggestedHost, want.Best)
-	case result.FeasibleNodes != want.Feasible:
-		w.fail(pod, "SchedulePod() found %d feasible nodes, want %d", result.FeasibleNodes, want.Feasible)
 	default:
 		w.tally.placed++
 	}

@@ -141,7 +141,7 @@ func (c *Cluster) addConstraints(pod *v1.Pod) {
 		c.affinityOf(pod).NodeAffinity = c.nodeAffinity()
 	}
 	for c.Chance(20) {
-		c.addSpreadConstraint(pod)
+		AddSpreadConstraint(c.Rand, pod, topologies, Apps)
 	}
 	for c.Chance(20) {
 		c.addPodAffinityTerm(pod, Pick(c.Rand, topologies), c.Rand.IntN(8))
@@ -197,55 +197,13 @@ func (c *Cluster) nodeAffinity() *v1.NodeAffinity {
 // topologies are the topology keys of constraints. Few nodes have the last one as a label, and often none has.
 var topologies = []string{v1.LabelHostname, v1.LabelTopologyZone, "rack", "row"}
 
-// selector returns a label selector. It often selects the pod itself.
-func (c *Cluster) selector(pod *v1.Pod) *metav1.LabelSelector {
-	switch c.Rand.IntN(5) {
-	case 0:
-		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-			{Key: "app", Operator: metav1.LabelSelectorOpNotIn, Values: []string{Pick(c.Rand, Apps)}},
-		}}
-	case 1:
-		return &metav1.LabelSelector{MatchLabels: map[string]string{"version": "1"}}
-	case 2:
-		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": Pick(c.Rand, Apps)}}
-	}
-	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": pod.Labels["app"]}}
-}
-
-// addSpreadConstraint adds a topology spread constraint, unless it would be a duplicate.
-func (c *Cluster) addSpreadConstraint(pod *v1.Pod) {
-	constraint := v1.TopologySpreadConstraint{
-		MaxSkew: int32(1 + c.Rand.IntN(3)), TopologyKey: Pick(c.Rand, topologies),
-		WhenUnsatisfiable: Pick(c.Rand, []v1.UnsatisfiableConstraintAction{v1.DoNotSchedule, v1.ScheduleAnyway}),
-		LabelSelector:     c.selector(pod),
-	}
-	for _, other := range pod.Spec.TopologySpreadConstraints {
-		if other.TopologyKey == constraint.TopologyKey && other.WhenUnsatisfiable == constraint.WhenUnsatisfiable {
-			return
-		}
-	}
-	if c.Chance(20) {
-		constraint.MatchLabelKeys = []string{"version"}
-	}
-	if c.Chance(20) && constraint.WhenUnsatisfiable == v1.DoNotSchedule {
-		constraint.MinDomains = ptr.To(int32(1 + c.Rand.IntN(5)))
-	}
-	if c.Chance(30) {
-		constraint.NodeTaintsPolicy = ptr.To(v1.NodeInclusionPolicyHonor)
-	}
-	if c.Chance(30) {
-		constraint.NodeAffinityPolicy = ptr.To(v1.NodeInclusionPolicyIgnore)
-	}
-	pod.Spec.TopologySpreadConstraints = append(pod.Spec.TopologySpreadConstraints, constraint)
-}
-
 // rareLabel returns one of many keys of node labels. Few nodes have each of them.
 func rareLabel(number int) string { return fmt.Sprint("rare-", number) }
 
 // addPodAffinityTerm adds a term with a topology key. The kind is 0 for required affinity, 1 to 3 for anti-affinity,
 // and up to 7 for preferred affinity.
 func (c *Cluster) addPodAffinityTerm(pod *v1.Pod, key string, kind int) {
-	term := v1.PodAffinityTerm{LabelSelector: c.selector(pod), TopologyKey: key}
+	term := v1.PodAffinityTerm{LabelSelector: Selector(c.Rand, pod, Apps), TopologyKey: key}
 	switch c.Rand.IntN(6) {
 	case 0:
 		term.Namespaces = []string{Pick(c.Rand, Namespaces)}
