@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"fmt"
+	"net"
 	"testing"
 	"time"
 
@@ -17,7 +18,16 @@ import (
 // startWithoutElection starts replicas without leader election. Each that starts to lead reads the same clock.
 func startWithoutElection(t *testing.T, replicas int) *group {
 	t.Helper()
-	g := startReplicasWith(t, func(o *Options) { o.Elected, o.Election = false, membership.ClockElection{} }, make([]bool, replicas), schedtest.PlainNode("node", "8"))
+	return startWithoutElectionWith(t, func(*Options) {}, replicas)
+}
+
+// startWithoutElectionWith is [startWithoutElection] with changed options.
+func startWithoutElectionWith(t *testing.T, change func(*Options), replicas int) *group {
+	t.Helper()
+	g := startReplicasWith(t, func(o *Options) {
+		o.Elected, o.Election = false, membership.ClockElection{}
+		change(o)
+	}, make([]bool, replicas), schedtest.PlainNode("node", "8"))
 	g.election.clock = time.Now().Unix()
 	return g
 }
@@ -99,6 +109,37 @@ func TestLeaderIsNotStoppedByLeaderThatIsGone(t *testing.T) {
 		if got := g.awaitOneLeader(g.replicas); got != leader || leader.leader.Term() <= a.Term {
 			t.Errorf("%s: %s leads for term %d, want %s after term %d", name, got.member.Self(), got.leader.Term(), leader.member.Self(), a.Term)
 		}
+	}
+}
+
+// lateListener accepts connections only after a time.
+type lateListener struct {
+	net.Listener
+	from time.Time
+}
+
+// Accept waits for a connection.
+func (l lateListener) Accept() (net.Conn, error) {
+	time.Sleep(time.Until(l.from))
+	return l.Listener.Accept()
+}
+
+// TestLeaderLearnsOfLaterTermOnNextConnection has a replica without leader election start to lead for an earlier term
+// than the one that the other replica follows. When that one receives the assignment, it has no connection yet on which
+// it could send the later assignment.
+func TestLeaderLearnsOfLaterTermOnNextConnection(t *testing.T) {
+	g := startWithoutElectionWith(t, func(o *Options) {
+		if o.Self.Name == "replica-0" {
+			o.Listener = lateListener{o.Listener, time.Now().Add(2 * time.Second)}
+		}
+	}, 2)
+	leader, follower := g.replicas[0], g.replicas[1]
+	a := &wire.Assignment{Term: g.election.clock + 5, Number: 3, Leader: leader.options.Self, Known: leader.options.Discovery.Members()}
+	a.SetTable(membership.Assign(nil, []string{a.Leader.Name}))
+	g.Must(follower.Receive(a.Leader.Name, &wire.Batch{Assignments: []*wire.Assignment{a}}))
+	leader.schedule()
+	if got := g.awaitOneLeader(g.replicas); got != leader || leader.leader.Term() <= a.Term {
+		t.Errorf("%s leads for term %d, want %s after term %d", got.member.Self(), got.leader.Term(), leader.member.Self(), a.Term)
 	}
 }
 

@@ -14,12 +14,22 @@ import (
 
 // SendNewerAssignment sends the current assignment to a replica that has sent an assignment which that one
 // supersedes. The replica may not know of the later leader, for example because its process was suspended, or
-// of the other leader for its term. A leader sends its own assignment to each replica anyway.
+// of the other leader for its term. A leader sends its own assignment to each replica anyway. Without a connection to the
+// replica, the assignment is sent on the next one.
 func (m *Member) SendNewerAssignment(from string, a *wire.Assignment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if p := m.peers[from]; p != nil {
+		p.assigned = a
+	}
+	m.sendNewerAssignment(from, a)
+}
+
+// sendNewerAssignment is [Member.SendNewerAssignment] for a caller that holds the lock. a is nil if the replica has
+// sent none.
+func (m *Member) sendNewerAssignment(from string, a *wire.Assignment) {
 	latest := m.assignment
-	if latest == nil {
+	if latest == nil || a == nil {
 		return
 	}
 	if leads := a.Leader.Name == from && latest.Leader.Name != m.Self(); latest.Term > a.Term || leads && a.Superseded(latest) {

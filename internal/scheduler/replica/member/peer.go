@@ -64,6 +64,7 @@ func (m *Member) connected(ctx context.Context, link *wire.Link) {
 	m.hooks.Greet(link)
 	m.mu.Lock()
 	p.greetedConnection = connection
+	m.sendNewerAssignment(link.To().Name, p.assigned)
 	m.mu.Unlock()
 	for _, uid := range m.nodes.uids() {
 		if !link.WaitForRoom(ctx) {
@@ -110,6 +111,8 @@ type peer struct {
 	answeredID int64
 	// sentPending is true after this replica has sent all pending pods to the peer, if it leads.
 	sentPending bool
+	// assigned is the last assignment that the peer has sent; nil if it has sent none.
+	assigned *wire.Assignment
 }
 
 // SendToAll adds to the next message for every peer, including this replica.
