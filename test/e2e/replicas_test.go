@@ -161,9 +161,8 @@ func (r *replica) await() {
 var held = regexp.MustCompile(`(?m)^scheduler_replica_objects\{kind="(\w+)"\} (\S+)$`)
 var members = regexp.MustCompile(`(?m)^scheduler_replica_members (\S+)$`)
 
-// objectCounts returns the numbers of objects in the metrics of a replica, by kind. If the replica is the
-// leader, "members" is the number of members.
-func (r *replica) objectCounts() (map[string]int, error) {
+// scrape returns the metrics of a replica.
+func (r *replica) scrape() ([]byte, error) {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true, DialContext: r.set.net.dial(r.name),
 	}}
@@ -172,7 +171,13 @@ func (r *replica) objectCounts() (map[string]int, error) {
 		return nil, err
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	return io.ReadAll(response.Body)
+}
+
+// objectCounts returns the numbers of objects in the metrics of a replica, by kind. If the replica is the
+// leader, "members" is the number of members.
+func (r *replica) objectCounts() (map[string]int, error) {
+	text, err := r.scrape()
 	if err != nil {
 		return nil, err
 	}

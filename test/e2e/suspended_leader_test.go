@@ -51,6 +51,7 @@ func TestSuspendedLeader(t *testing.T) {
 	rs.qps = 5000
 	rs.add(false)
 	rs.add(false)
+	rs.logPendingPods(client)
 	eventually(t, time.Minute, "all replicas own nodes", func() error { return rs.allOwn(s.nodes) })
 	first.signal(syscall.SIGSTOP)
 	suspended := time.Now()
