@@ -96,7 +96,7 @@ func (b *bulkCommand) connect() (*bulk.Clients, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bulk.NewClients(rest, component.APIServerURLs(config), b.options.Connections)
+	return bulk.NewClients(rest, component.ClientURLs(config), b.options.Connections)
 }
 
 // perform performs the operation and displays its progress.

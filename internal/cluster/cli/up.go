@@ -41,6 +41,9 @@ that it started.`,
   # Start a cluster with etcd and two API servers
   k1m up --name peer --store etcd --apiservers 2
 
+  # Start three API servers behind a kube-gateway
+  k1m up --name gateway --apiservers 3 --gateway
+
   # Pass flags and environment variables to kube-apiserver
   k1m up --apiserver-arg event-ttl=5m --apiserver-env GOGC=200`,
 		Args: usageArgs(cobra.NoArgs),

@@ -40,7 +40,8 @@ func Load(d Dir) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("reading the cluster's settings: %w", err)
 	}
-	var config Config
+	// An older k1m saved settings without Gateways.
+	config := Config{Settings: Settings{Gateways: 1}}
 	if err := json.Unmarshal(content, &config); err != nil {
 		return Config{}, fmt.Errorf("%s is damaged: %w; remove the cluster with `k1m down --name %s`", d.clusterFile(), err, d.name)
 	}

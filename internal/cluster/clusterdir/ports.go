@@ -123,6 +123,7 @@ func (s *Settings) componentNames() []string {
 	for i := range s.APIServers {
 		names = append(names, APIServerName(i))
 	}
+	names = append(names, s.GatewayNames()...)
 	if s.Trace {
 		names = append(names, ProxyPort)
 	}
@@ -142,6 +143,9 @@ func (s Settings) PortNames() []string {
 		if s.SchedulerIntake == IntakeWebhook {
 			names = append(names, IntakePort(scheduler))
 		}
+	}
+	for _, gateway := range s.GatewayNames() {
+		names = append(names, GatewayMetricsPort(gateway))
 	}
 	if s.Trace {
 		names = append(names, ProxyMetricsPort)

@@ -71,6 +71,15 @@ type Settings struct {
 	// servers always use free ports.
 	APIServerPort int `json:"apiserverPort,omitempty"`
 
+	// Gateway means that kube-gateway runs in front of the API servers, and that clients connect to
+	// it. It is nil until [Settings.Complete] sets the default, which depends on the number of API
+	// servers.
+	Gateway *bool `json:"gateway,omitempty"`
+	// Gateways is the number of kube-gateway processes.
+	Gateways int `json:"gateways"`
+	// GatewayConfig is a YAML file with further fields of the gateways' configuration.
+	GatewayConfig string `json:"gatewayConfig,omitempty"`
+
 	// StoreAddress is the URL of a running store. If it is set, k1m starts no store.
 	StoreAddress string `json:"storeAddress,omitempty"`
 	StoreCAFile  string `json:"storeCAFile,omitempty"`
@@ -90,6 +99,7 @@ type Settings struct {
 	SchedulerEnv          []string `json:"schedulerEnv,omitempty"`
 	StoreArgs             []string `json:"storeArgs,omitempty"`
 	KwokArgs              []string `json:"kwokArgs,omitempty"`
+	GatewayArgs           []string `json:"gatewayArgs,omitempty"`
 
 	// CPUs restricts components to CPUs. An entry is NAME=LIST. NAME is a component, a program or
 	// [AnyScheduler]; LIST is a CPU list such as 0-3,8.
@@ -104,14 +114,19 @@ func DefaultSettings() Settings {
 		Store:      StoreMemEtcd,
 		Scheduler:  SchedulerKube,
 		APIServers: 1,
+		Gateways:   1,
 
 		SchedulerReplicas: 1,
 		SchedulerIntake:   IntakeWatch,
 	}
 }
 
-// Complete sets the defaults of empty fields. The default of WALMode depends on the store.
+// Complete sets the defaults of empty fields. The default of WALMode depends on the store, that of Gateway
+// on the number of API servers.
 func (s *Settings) Complete() {
+	if s.Gateway == nil {
+		s.Gateway = new(gatewayByDefault(s.APIServers))
+	}
 	// An older k1m saved settings without SchedulerReplicas and SchedulerIntake.
 	if s.SchedulerReplicas == 0 {
 		s.SchedulerReplicas = 1

@@ -20,6 +20,10 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&s.APIServers, "apiservers", s.APIServers, "number of kube-apiserver processes; clients are spread over them")
 	fs.StringVar(&s.DataDir, "data-dir", s.DataDir, "data directory of the store (default: data/ in the cluster directory)")
 	fs.IntVar(&s.APIServerPort, "apiserver-port", s.APIServerPort, "port of the first kube-apiserver (default: any free port)")
+	fs.Var(optionalBool{&s.Gateway}, "gateway", "run kube-gateway in front of the API servers; all clients then connect to it (default false)")
+	fs.Lookup("gateway").NoOptDefVal = "true"
+	fs.IntVar(&s.Gateways, "gateways", s.Gateways, "number of kube-gateway processes; clients are spread over them")
+	fs.StringVar(&s.GatewayConfig, "gateway-config", s.GatewayConfig, "YAML file with fields of kube-gateway's configuration, which override those that k1m writes")
 	fs.StringVar(&s.StoreAddress, "store-address", s.StoreAddress, "URL of a running store, e.g. https://127.0.0.1:2379; k1m then starts no store")
 	fs.StringVar(&s.StoreCAFile, "store-cafile", s.StoreCAFile, "CA certificate that verifies the certificate of --store-address")
 	fs.StringVar(&s.StoreCert, "store-certfile", s.StoreCert, "client certificate for --store-address")
@@ -34,6 +38,7 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&s.SchedulerEnv, "scheduler-env", s.SchedulerEnv, "environment variable of the schedulers, KEY=VALUE; repeatable")
 	fs.StringArrayVar(&s.StoreArgs, "store-arg", s.StoreArgs, "additional store flag, key=value; repeatable")
 	fs.StringArrayVar(&s.KwokArgs, "kwok-arg", s.KwokArgs, "additional kwok flag, key=value; repeatable")
+	fs.StringArrayVar(&s.GatewayArgs, "gateway-arg", s.GatewayArgs, "additional kube-gateway flag, key=value; repeatable")
 	fs.StringArrayVar(&s.CPUs, "cpus", s.CPUs, "CPUs of a component or of all components with the same program, NAME=LIST, e.g. scheduler=0-3,8; repeatable (default: all CPUs)")
 }
 
@@ -55,6 +60,7 @@ func Overlay(saved Settings, given *pflag.FlagSet) (Settings, error) {
 	if merged.Store != saved.Store && !given.Changed("wal-mode") {
 		merged.WALMode = ""
 	}
+	merged.overlayGateway(&saved, given)
 	// kube-scheduler supports only the watch, so the saved intake does not apply to another scheduler.
 	if merged.Scheduler != saved.Scheduler && !given.Changed("scheduler-intake") {
 		merged.SchedulerIntake = IntakeWatch

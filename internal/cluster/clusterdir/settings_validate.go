@@ -15,7 +15,7 @@ var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
 
 // Validate returns a usage error, with the remedy, for the first invalid setting.
 func (s *Settings) Validate() error {
-	for _, check := range []func() error{s.validateNodesAndAPIServers, s.validateStore, s.validateTrace, s.validateScheduler, s.validatePassThrough, s.validateCPUs} {
+	for _, check := range []func() error{s.validateNodesAndAPIServers, s.validateGateway, s.validateStore, s.validateTrace, s.validateScheduler, s.validatePassThrough, s.validateCPUs} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -125,6 +125,7 @@ func (s *Settings) validatePassThrough() error {
 		{"--scheduler-env", s.SchedulerEnv},
 		{"--store-arg", s.StoreArgs},
 		{"--kwok-arg", s.KwokArgs},
+		{"--gateway-arg", s.GatewayArgs},
 	}
 	for _, list := range lists {
 		for _, value := range list.values {

@@ -40,6 +40,9 @@ func Build(config clusterdir.Config, dir clusterdir.Dir, locate func(binary stri
 	for i := range config.Settings.APIServers {
 		components = append(components, b.apiServer(i))
 	}
+	for _, name := range config.Settings.GatewayNames() {
+		components = append(components, b.gateway(name))
+	}
 	components = append(components, b.controllerManager())
 	for i, name := range config.Settings.Schedulers() {
 		components = append(components, b.scheduler(name, i >= config.Settings.SchedulerReplicas))
@@ -62,7 +65,7 @@ func (b *builder) pin(c *Component) {
 	}
 }
 
-// APIServerURLs returns the URLs of all API servers.
+// APIServerURLs returns the URLs of all API servers. Clients use [ClientURLs].
 func APIServerURLs(config clusterdir.Config) []string {
 	urls := make([]string, config.Settings.APIServers)
 	for i := range urls {
@@ -89,6 +92,14 @@ func (b *builder) apiServerNames() []string {
 		names[i] = clusterdir.APIServerName(i)
 	}
 	return names
+}
+
+// clientDependencies returns the names of the components that a client of the API depends on.
+func (b *builder) clientDependencies() []string {
+	if gateways := b.config.Settings.GatewayNames(); len(gateways) > 0 {
+		return gateways
+	}
+	return b.apiServerNames()
 }
 
 // secureProbe returns a readiness probe of a path on the HTTPS port of a component.

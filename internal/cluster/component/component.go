@@ -3,7 +3,7 @@
 // the files that the processes read ([WriteConfigFiles], [WriteKubeconfigs]). Package supervisor starts
 // the processes.
 //
-// Each component has its own file: store.go, proxy.go, apiserver.go, controller_manager.go,
+// Each component has its own file: store.go, proxy.go, apiserver.go, gateway.go, controller_manager.go,
 // scheduler.go, kwok.go.
 package component
 
@@ -20,7 +20,8 @@ import (
 var ErrNoBinary = errors.New("program not found")
 
 // Names of the components that exist at most once per cluster. [clusterdir.APIServerName] returns the
-// names of the API servers, and [clusterdir.Settings.Schedulers] those of the schedulers.
+// names of the API servers, [clusterdir.GatewayName] those of the gateways, and
+// [clusterdir.Settings.Schedulers] those of the schedulers.
 const (
 	Store             = "store"
 	Proxy             = "etcd-proxy"

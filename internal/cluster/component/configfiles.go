@@ -16,6 +16,11 @@ func WriteConfigFiles(config clusterdir.Config, dir clusterdir.Dir) error {
 	if config.Settings.SchedulerIntake == clusterdir.IntakeWebhook {
 		files = append(files, file{admissionConfigFile, admissionConfig}, file{webhookKubeconfigFile, webhookKubeconfig})
 	}
+	for _, name := range config.Settings.GatewayNames() {
+		files = append(files, file{gatewayConfigFile(name), func(config clusterdir.Config, dir clusterdir.Dir) ([]byte, error) {
+			return gatewayConfig(config, dir, name)
+		}})
+	}
 	for _, file := range files {
 		content, err := file.content(config, dir)
 		if err == nil {

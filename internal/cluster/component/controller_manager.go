@@ -39,7 +39,7 @@ func (b *builder) controllerManager() Component {
 		Binary:    b.binary("kube-controller-manager"),
 		Args:      a,
 		Address:   b.config.Ports.URL(ControllerManager),
-		DependsOn: b.apiServerNames(),
+		DependsOn: b.clientDependencies(),
 		Ready:     b.secureProbe(ControllerManager, "/healthz"),
 		StopGrace: statelessStopGrace,
 	}

@@ -7,22 +7,50 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
-// WriteKubeconfigs writes the kubeconfig of every user. The components are spread over the API servers;
-// administrators use the first API server.
+// WriteKubeconfigs writes the kubeconfig of every user. The components of the control plane and kwok are
+// spread over the gateways or, without a gateway, over the API servers; the administrator uses the first
+// of these. The super-administrator, which is the user of k1m itself, always uses the first API server:
+// its supervisor creates objects before a gateway is ready, and `k1m status` also works without one.
+//
+// A kubeconfig has one server, so a client uses one gateway. For the others there are kubeconfigs of the
+// administrator, one for each server ([ServerNames]).
 func WriteKubeconfigs(config clusterdir.Config, dir clusterdir.Dir, authority *pki.Authority) error {
-	servers := APIServerURLs(config)
-	for i, user := range []pki.User{pki.ControllerManager, pki.Scheduler, pki.Kwok, pki.Admin, pki.SuperAdmin} {
-		server := servers[i%len(servers)]
-		if user.File == pki.Admin.File || user.File == pki.SuperAdmin.File {
-			server = servers[0]
-		}
+	write := func(file, server string, user pki.User) error {
 		content, err := pki.Kubeconfig(config.Name, server, authority, user)
 		if err != nil {
 			return err
 		}
-		if err := clusterdir.WriteFileAtomic(dir.Kubeconfig(user.File), content, 0o600); err != nil {
+		if err := clusterdir.WriteFileAtomic(dir.Kubeconfig(file), content, 0o600); err != nil {
 			return fmt.Errorf("writing kubeconfig: %w", err)
 		}
+		return nil
 	}
-	return nil
+	urls := ClientURLs(config)
+	for i, user := range []pki.User{pki.ControllerManager, pki.Scheduler, pki.Kwok} {
+		if err := write(user.File, urls[i%len(urls)], user); err != nil {
+			return err
+		}
+	}
+	for _, name := range ServerNames(config) {
+		if err := write(AdminFileFor(name), config.Ports.URL(name), pki.Admin); err != nil {
+			return err
+		}
+	}
+	if err := write(pki.Admin.File, urls[0], pki.Admin); err != nil {
+		return err
+	}
+	return write(pki.SuperAdmin.File, APIServerURLs(config)[0], pki.SuperAdmin)
 }
+
+// ServerNames returns the names of all components that serve the Kubernetes API: the gateways and the API
+// servers.
+func ServerNames(config clusterdir.Config) []string {
+	names := config.Settings.GatewayNames()
+	for i := range config.Settings.APIServers {
+		names = append(names, clusterdir.APIServerName(i))
+	}
+	return names
+}
+
+// AdminFileFor returns the base name of the administrator's kubeconfig for one of [ServerNames].
+func AdminFileFor(server string) string { return pki.Admin.File + "-" + server }

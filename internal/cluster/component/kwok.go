@@ -41,7 +41,7 @@ func (b *builder) kwok() Component {
 		Binary:    b.binary("kwok"),
 		Args:      a,
 		Address:   "http://" + address,
-		DependsOn: b.apiServerNames(),
+		DependsOn: b.clientDependencies(),
 		Ready:     Probe{URL: "http://" + address + "/healthz"},
 		StopGrace: statelessStopGrace,
 	}

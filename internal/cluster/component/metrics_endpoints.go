@@ -9,18 +9,21 @@ import (
 // Roles that several components can have. The role of any other component is its name.
 const (
 	RoleAPIServer = "kube-apiserver"
+	RoleGateway   = "kube-gateway"
 	RoleScheduler = "scheduler"
 )
 
 // Supervisor is the name under which MetricsEndpoints lists the supervisor process.
 const Supervisor = "supervisor"
 
-// RoleOf returns the role of a component: RoleAPIServer for each API server, RoleScheduler for each
-// scheduler, otherwise the name.
+// RoleOf returns the role of a component: RoleAPIServer for each API server, RoleGateway for each gateway,
+// RoleScheduler for each scheduler, otherwise the name.
 func RoleOf(name string) string {
 	switch {
 	case strings.HasPrefix(name, clusterdir.APIServerName(0)):
 		return RoleAPIServer
+	case strings.HasPrefix(name, clusterdir.GatewayName(0)):
+		return RoleGateway
 	case strings.HasPrefix(name, clusterdir.SchedulerKube), strings.HasPrefix(name, clusterdir.SchedulerDist):
 		return RoleScheduler
 	}
@@ -43,6 +46,9 @@ func MetricsEndpoints(config clusterdir.Config) []MetricsEndpoint {
 	}
 	for i := range settings.APIServers {
 		add(clusterdir.APIServerName(i), ports.URL(clusterdir.APIServerName(i)))
+	}
+	for _, name := range settings.GatewayNames() {
+		add(name, "http://"+ports.Address(clusterdir.GatewayMetricsPort(name)))
 	}
 	add(ControllerManager, ports.URL(ControllerManager))
 	for _, name := range settings.Schedulers() {

@@ -56,7 +56,7 @@ func (b *builder) scheduler(name string, relay bool) Component {
 		Args:      a,
 		Env:       b.config.Settings.SchedulerEnv,
 		Address:   b.config.Ports.URL(name),
-		DependsOn: b.apiServerNames(),
+		DependsOn: b.clientDependencies(),
 		Ready:     b.secureProbe(name, "/readyz"),
 		StopGrace: statelessStopGrace,
 	}

@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// supervisorStopTimeout is more than the sum of the stop timeouts of three levels of components,
-	// because the supervisor stops the levels one after the other.
+	// supervisorStopTimeout is more than the sum of the stop periods of all levels of components (store,
+	// etcd-proxy, API servers, gateways, clients), because the supervisor stops the levels one after the
+	// other.
 	supervisorStopTimeout = 70 * time.Second
 	killTimeout           = 5 * time.Second
 	// lockTimeout is the time for which lockOperation waits, because the kernel releases the locks of

@@ -21,7 +21,7 @@ func ensureNodes(ctx context.Context, o UpOptions, config clusterdir.Config) (in
 	}
 	options := bulk.DefaultOptions(bulk.NodePrefix)
 	options.Range.Count = config.Settings.Nodes
-	clients, err := bulk.NewClients(rest, component.APIServerURLs(config), options.Connections)
+	clients, err := bulk.NewClients(rest, component.ClientURLs(config), options.Connections)
 	if err != nil {
 		return 0, err
 	}

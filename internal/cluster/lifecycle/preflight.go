@@ -91,7 +91,7 @@ func dial(ctx context.Context, address *url.URL, s clusterdir.Settings) (net.Con
 // absolutePaths makes the paths in the settings absolute, because the supervisor has another working
 // directory.
 func absolutePaths(s clusterdir.Settings) (clusterdir.Settings, error) {
-	for _, path := range []*string{&s.DataDir, &s.StoreCAFile, &s.StoreCert, &s.StoreKey, &s.TraceFile} {
+	for _, path := range []*string{&s.DataDir, &s.StoreCAFile, &s.StoreCert, &s.StoreKey, &s.TraceFile, &s.GatewayConfig} {
 		if *path == "" {
 			continue
 		}

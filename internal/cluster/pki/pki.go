@@ -46,6 +46,9 @@ const (
 	WebhookClientName = "kube-apiserver-webhook-client"
 )
 
+// GatewayFile is the base name of the serving certificate of kube-gateway and its key, without extension.
+const GatewayFile = "kube-gateway"
+
 // Authority is a certificate authority with its private key.
 type Authority struct {
 	Cert *x509.Certificate
@@ -81,6 +84,9 @@ func Ensure(dir, clusterName, serviceCIDR string, loopback net.IP) (*Authority, 
 		}
 	}
 	if err := ensureServing(dir, clusterCA, loopback); err != nil {
+		return nil, err
+	}
+	if err := ensureGateway(dir, clusterCA, init); err != nil {
 		return nil, err
 	}
 	if err := ensureLeaf(dir, WebhookClientFile, clusterCA, leafConfig(WebhookClientName, nil, x509.ExtKeyUsageClientAuth)); err != nil {
@@ -162,6 +168,18 @@ func ensureServing(dir string, authority *Authority, loopback net.IP) error {
 		}
 	}
 	return nil
+}
+
+// ensureGateway creates the serving certificate of kube-gateway. It has the names and addresses of the API
+// servers' certificate, because clients may reach the gateway by any of them.
+func ensureGateway(dir string, authority *Authority, init *kubeadm.InitConfiguration) error {
+	names, err := pkiutil.GetAPIServerAltNames(init)
+	if err != nil {
+		return fmt.Errorf("certificate %s: %w", GatewayFile, err)
+	}
+	config := leafConfig(GatewayFile, nil, x509.ExtKeyUsageServerAuth)
+	config.AltNames = *names
+	return ensureLeaf(dir, GatewayFile, authority, config)
 }
 
 func ensureServiceAccountKey(dir string) error {

@@ -51,7 +51,7 @@ func TestServingCertificatesAreValidForLoopback(t *testing.T) {
 	authority := ensure(t, dir)
 	roots := x509.NewCertPool()
 	roots.AddCert(authority.Cert)
-	for _, name := range []string{"apiserver.crt", "kube-scheduler.crt", "dist-scheduler.crt", "kube-controller-manager.crt"} {
+	for _, name := range []string{"apiserver.crt", "kube-scheduler.crt", "dist-scheduler.crt", "kube-controller-manager.crt", "kube-gateway.crt"} {
 		certs, err := cert.CertsFromFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -59,6 +59,28 @@ func TestServingCertificatesAreValidForLoopback(t *testing.T) {
 		if _, err := certs[0].Verify(x509.VerifyOptions{DNSName: "127.0.0.1", Roots: roots}); err != nil {
 			t.Errorf("Verify() of %s for 127.0.0.1 = %v, want nil", name, err)
 		}
+	}
+}
+
+// TestGatewayHasNamesOfTheAPIServers checks that clients may reach a gateway by each name of the API servers.
+func TestGatewayHasNamesOfTheAPIServers(t *testing.T) {
+	dir := t.TempDir()
+	ensure(t, dir)
+	read := func(file string) *x509.Certificate {
+		certs, err := cert.CertsFromFile(filepath.Join(dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return certs[0]
+	}
+	server, gateway := read("apiserver.crt"), read("kube-gateway.crt")
+	for _, name := range append(server.DNSNames, "10.96.0.1") {
+		if err := gateway.VerifyHostname(name); err != nil {
+			t.Errorf("VerifyHostname() of the gateway's certificate = %v, want nil", err)
+		}
+	}
+	if len(server.DNSNames) == 0 {
+		t.Error("the certificate of the API servers has no names")
 	}
 }
 

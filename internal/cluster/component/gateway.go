@@ -1,0 +1,101 @@
+package component
+
+import (
+	"fmt"
+	"os"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+)
+
+// gatewayDrainTimeout is how long a gateway waits after SIGTERM for requests in progress. It is less than
+// the stop period, so that the process exits before it is killed.
+const gatewayDrainTimeout = "3s"
+
+// gateway returns the kube-gateway with the given component name. All gateways forward to all API servers.
+func (b *builder) gateway(name string) Component {
+	ports := b.config.Ports
+	var a args
+	a.add("config", b.dir.ConfigFile(gatewayConfigFile(name)))
+	a.addUserArgs(b.config.Settings.GatewayArgs)
+
+	return Component{
+		Name:      name,
+		Binary:    b.binary("kube-gateway"),
+		Args:      a,
+		Address:   ports.URL(name),
+		DependsOn: b.apiServerNames(),
+		Ready:     Probe{URL: "http://" + ports.Address(clusterdir.GatewayMetricsPort(name)) + "/readyz"},
+		StopGrace: statelessStopGrace,
+	}
+}
+
+func gatewayConfigFile(gateway string) string { return gateway + ".yaml" }
+
+// gatewayConfig returns the content of the configuration file of a gateway. It probes the API servers and
+// reads their load as the user system:kube-gateway of the group system:monitoring. The front-proxy
+// certificate allows it to name any user, so it needs no certificate and no permissions of its own.
+func gatewayConfig(config clusterdir.Config, dir clusterdir.Dir, name string) ([]byte, error) {
+	b := builder{config: config, dir: dir}
+	servers := make([]string, config.Settings.APIServers)
+	for i := range servers {
+		servers[i] = config.Ports.Address(clusterdir.APIServerName(i))
+	}
+	fields := map[string]any{
+		"apiVersion": "gateway.k8s-1m.dev/v1alpha1",
+		"kind":       "GatewayConfiguration",
+		"listen": map[string]any{
+			"address":        config.Ports.Address(name),
+			"metricsAddress": config.Ports.Address(clusterdir.GatewayMetricsPort(name)),
+			"certFile":       b.pki(pki.GatewayFile + ".crt"),
+			"keyFile":        b.pki(pki.GatewayFile + ".key"),
+			"clientCaFile":   b.pki("ca.crt"),
+		},
+		"upstream": map[string]any{"servers": servers, "caFile": b.pki("ca.crt")},
+		"requestHeader": map[string]any{
+			"certFile": b.pki("front-proxy-client.crt"), "keyFile": b.pki("front-proxy-client.key"),
+		},
+		"drainTimeout": gatewayDrainTimeout,
+	}
+	if path := config.Settings.GatewayConfig; path != "" {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("--gateway-config: %w", err)
+		}
+		var user map[string]any
+		if err := yaml.Unmarshal(content, &user); err != nil {
+			return nil, fmt.Errorf("--gateway-config %s: %w", path, err)
+		}
+		override(fields, user)
+	}
+	return yaml.Marshal(fields)
+}
+
+// override sets the fields of target that are in source. Objects are merged field by field.
+func override(target, source map[string]any) {
+	for key, value := range source {
+		from, isObject := value.(map[string]any)
+		into, wasObject := target[key].(map[string]any)
+		if isObject && wasObject {
+			override(into, from)
+			continue
+		}
+		target[key] = value
+	}
+}
+
+// ClientURLs returns the URLs to which clients connect: those of the gateways or, without a gateway, those
+// of the API servers.
+func ClientURLs(config clusterdir.Config) []string {
+	gateways := config.Settings.GatewayNames()
+	if len(gateways) == 0 {
+		return APIServerURLs(config)
+	}
+	urls := make([]string, len(gateways))
+	for i, name := range gateways {
+		urls[i] = config.Ports.URL(name)
+	}
+	return urls
+}
