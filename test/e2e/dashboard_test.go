@@ -30,7 +30,7 @@ func TestDashboardMetricsExist(t *testing.T) {
 	w := newWorkspace(t)
 	const name = "dashboard"
 	t.Cleanup(func() { w.k1m(t, "down", "--name", name) })
-	w.succeed(t, "up", "--name", name, "--nodes", "5", "--store", storeKind(), "--scheduler", "dist-scheduler")
+	w.succeed(t, "up", "--name", name, "--nodes", "5", "--store", storeKind(), "--scheduler", "dist-scheduler", "--gateway")
 	w.succeed(t, "pods", "create", "--name", name, "--count", "3")
 
 	checkTop(t, w, name)
@@ -56,7 +56,7 @@ func TestDashboardMetricsExist(t *testing.T) {
 func checkTop(t *testing.T, w *workspace, name string) {
 	t.Helper()
 	page := w.succeed(t, "top", "--name", name, "--once").stdout
-	for _, part := range []string{"CPU (cores)", "memory (MiB)", "kube-apiserver", "store", "scheduler", "kwok"} {
+	for _, part := range []string{"CPU (cores)", "memory (MiB)", "kube-apiserver", "kube-gateway: watches by API server", "store", "scheduler", "kwok"} {
 		if !strings.Contains(page, part) {
 			t.Errorf("k1m top does not print %q:\n%s", part, page)
 		}

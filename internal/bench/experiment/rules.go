@@ -36,6 +36,7 @@ type rule struct {
 
 const (
 	apiServer = component.RoleAPIServer
+	gateway   = component.RoleGateway
 	scheduler = component.RoleScheduler
 )
 
@@ -54,6 +55,18 @@ var rules = []rule{
 		plot: "kube-apiserver: watch events sent", unit: "events/s", factor: 1},
 	{role: apiServer, metric: "apiserver_longrunning_requests", conversion: gauge, name: "watches",
 		plot: "kube-apiserver: watches", unit: "watches", factor: 1},
+	{role: gateway, metric: "kube_gateway_requests_total", conversion: rate, by: []string{"verb"},
+		plot: "kube-gateway: requests by verb", unit: "requests/s", factor: 1},
+	{role: gateway, metric: "kube_gateway_request_duration_seconds", conversion: quantile, q: 0.95, by: []string{"verb"},
+		plot: "kube-gateway: p95 latency by verb, with the API server's", unit: "ms", factor: 1000, logY: true},
+	{role: gateway, metric: "kube_gateway_server_requests_in_flight", conversion: gauge, by: []string{"server"},
+		plot: "kube-gateway: requests in flight by API server", unit: "requests", factor: 1},
+	{role: gateway, metric: "kube_gateway_server_connections", conversion: gauge, by: []string{"server"},
+		plot: "kube-gateway: connections by API server", unit: "connections", factor: 1},
+	{role: gateway, metric: "kube_gateway_server_watches", conversion: gauge, by: []string{"server"},
+		plot: "kube-gateway: watches by API server", unit: "watches", factor: 1},
+	{role: gateway, metric: "kube_gateway_connections_moved_total", conversion: rate, name: "moved",
+		plot: "kube-gateway: moved connections", unit: "connections/s", factor: 1},
 	{role: component.Store, metric: "grpc_server_handled_total", conversion: rate, by: []string{"grpc_method"},
 		plot: "store: requests", unit: "requests/s", factor: 1},
 	{role: apiServer, metric: "etcd_request_duration_seconds", conversion: quantile, q: 0.999, by: []string{"operation"},

@@ -21,11 +21,12 @@ exists, regardless of its state.
 
 The fields of -o json are: name, state (running, degraded, stopped or dead), store, storeKind,
 walMode, scheduler, supervisor, components (name, pid, state, restarts, …), traces, nodes (total,
-ready, notReady), pods (total, byPhase), objects (count, revision) and problems.`,
+ready, notReady), pods (total, byPhase), objects (count, revision), gateways (name,
+clientConnections, movedConnections, servers) and problems.`,
 		Example: `  # Show the status of the cluster "k1m"
   k1m status
 
-  # Show more columns
+  # Show more columns, and the load that each gateway sends to each API server
   k1m status -o wide
 
   # Print the state only

@@ -1,6 +1,6 @@
 // Package dashboard generates the configurations with which Prometheus and Grafana monitor a cluster:
 // a scrape configuration ([Prometheus]) and a Grafana dashboard ([JSON]). The dashboard has panels for the
-// store, the API servers, the scheduler, the nodes and the processes.
+// store, the API servers, the gateways, the scheduler, the nodes and the processes.
 //
 // deploy/grafana/k8s-1m.json is the output of JSON. After a change of rows.go, regenerate it:
 //

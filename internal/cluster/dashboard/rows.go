@@ -26,6 +26,7 @@ func rows() []row {
 	return []row{
 		{"Store", storePanels()},
 		{"API servers", apiServerPanels()},
+		{"Gateways", gatewayPanels()},
 		{"Scheduler", schedulerPanels()},
 		{"Nodes", nodePanels()},
 		{"Processes", processPanels()},
@@ -91,6 +92,50 @@ func apiServerPanels() []panel {
 		}},
 		{"Garbage collection", "Fraction of time for which garbage collection pauses the process.", "percentunit", []query{
 			{selectJob(component.RoleAPIServer, `rate(go_gc_duration_seconds_sum{§}[$__rate_interval])`), "{{instance}} pauses"},
+		}},
+	}
+}
+
+func gatewayPanels() []panel {
+	return []panel{
+		{"Requests", "Requests from clients, by verb. A watch is counted when it ends.", perSecond, []query{
+			{selectJob(component.RoleGateway, `sum by (verb) (rate(kube_gateway_requests_total{§}[$__rate_interval]))`), "{{verb}}"},
+		}},
+		{"Request latency, p99", "By verb, from the request to the end of the answer. Includes the time in the API server.", seconds, []query{
+			{selectJob(component.RoleGateway, `histogram_quantile(0.99, sum by (le, verb) (rate(kube_gateway_request_duration_seconds_bucket{§}[$__rate_interval])))`), "{{verb}}"},
+		}},
+		{"Mean request duration", "At the gateways and in the API servers. The difference is the latency that the gateways add, if no client connects to an API server directly.", seconds, []query{
+			{selectJob(component.RoleGateway, `sum(rate(kube_gateway_request_duration_seconds_sum{§}[$__rate_interval])) / sum(rate(kube_gateway_request_duration_seconds_count{§}[$__rate_interval]))`), "gateways"},
+			{selectJob(component.RoleAPIServer, `sum(rate(apiserver_request_duration_seconds_sum{§,verb!~"WATCH|CONNECT"}[$__rate_interval])) / sum(rate(apiserver_request_duration_seconds_count{§,verb!~"WATCH|CONNECT"}[$__rate_interval]))`), "API servers"},
+		}},
+		{"Requests in flight", "By gateway and API server, without watches.", number, []query{
+			{selectJob(component.RoleGateway, `kube_gateway_server_requests_in_flight{§}`), "{{instance}} to {{server}}"},
+		}},
+		{"Connections", "Client connections of each API server. A connection that was told to move is not counted.", number, []query{
+			{selectJob(component.RoleGateway, `sum by (server) (kube_gateway_server_connections{§})`), "{{server}}"},
+		}},
+		{"Watches", "Watches and tunnels of each API server.", number, []query{
+			{selectJob(component.RoleGateway, `sum by (server) (kube_gateway_server_watches{§})`), "{{server}}"},
+		}},
+		{"Moved connections", "Client connections per second that were told to dial again, for an even load.", perSecond, []query{
+			{selectJob(component.RoleGateway, `rate(kube_gateway_connections_moved_total{§}[$__rate_interval])`), "{{instance}}"},
+		}},
+		{"TLS handshakes", "Handshakes of clients per second, and how many failed.", perSecond, []query{
+			{selectJob(component.RoleGateway, `rate(kube_gateway_tls_handshake_wait_seconds_count{§}[$__rate_interval])`), "{{instance}}"},
+			{selectJob(component.RoleGateway, `rate(kube_gateway_tls_handshake_failures_total{§}[$__rate_interval])`), "{{instance}} failed"},
+		}},
+		{"Wait for a TLS handshake, p99", "Time for which clients wait because of the limit on handshakes per second.", seconds, []query{
+			{selectJob(component.RoleGateway, `histogram_quantile(0.99, sum by (le, instance) (rate(kube_gateway_tls_handshake_wait_seconds_bucket{§}[$__rate_interval])))`), "{{instance}}"},
+		}},
+		{"Limited and failed requests", "Answers 429 and 5xx, by verb, and answers that broke off because the connection to the API server ended.", perSecond, []query{
+			{selectJob(component.RoleGateway, `sum by (verb, code) (rate(kube_gateway_requests_total{§,code=~"429|5.."}[$__rate_interval]))`), "{{code}} {{verb}}"},
+			{selectJob(component.RoleGateway, `rate(kube_gateway_broken_answers_total{§}[$__rate_interval])`), "{{instance}} broken"},
+		}},
+		{"Answers", "Bytes per second of the bodies of answers.", byteRate, []query{
+			{selectJob(component.RoleGateway, `rate(kube_gateway_answer_bytes_total{§}[$__rate_interval])`), "{{instance}}"},
+		}},
+		{"Ready API servers", "1 if the gateway considers the API server ready.", number, []query{
+			{selectJob(component.RoleGateway, `kube_gateway_server_ready{§}`), "{{instance}} to {{server}}"},
 		}},
 	}
 }

@@ -44,10 +44,12 @@ type Objects struct {
 	Revision int64 `json:"revision"`
 }
 
-// count counts nodes, pods and objects concurrently, and adds errors to Problems.
+// count counts nodes, pods and objects, and reads the gateways, all concurrently. It adds errors to
+// Problems.
 func (s *Status) count(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) {
 	var group sync.WaitGroup
 	problems := make([]error, 3)
+	var gatewayProblems []error
 	client, err := newClient(dir)
 	if err != nil {
 		s.Problems = append(s.Problems, err.Error())
@@ -56,8 +58,9 @@ func (s *Status) count(ctx context.Context, dir clusterdir.Dir, config clusterdi
 	group.Go(func() { s.Nodes, problems[0] = countNodes(ctx, client) })
 	group.Go(func() { s.Pods, problems[1] = countPods(ctx, client) })
 	group.Go(func() { s.Objects, problems[2] = countObjects(ctx, component.NewStoreClient(config, dir)) })
+	group.Go(func() { s.Gateways, gatewayProblems = readGateways(ctx, config) })
 	group.Wait()
-	for _, problem := range problems {
+	for _, problem := range append(problems, gatewayProblems...) {
 		if problem != nil {
 			s.Problems = append(s.Problems, problem.Error())
 		}

@@ -27,6 +27,9 @@ func (s Status) Print(w io.Writer, wide bool) error {
 	if s.Objects != nil {
 		fmt.Fprintf(w, "Store:      %d objects, revision %d\n", s.Objects.Count, s.Objects.Revision)
 	}
+	for _, gateway := range s.Gateways {
+		fmt.Fprintf(w, "Gateway:    %s\n", gateway)
+	}
 	for _, trace := range s.Traces {
 		fmt.Fprintf(w, "Trace:      %s, %dKi\n", trace.File, trace.Bytes>>10)
 	}
@@ -37,7 +40,10 @@ func (s Status) Print(w io.Writer, wide bool) error {
 		return nil
 	}
 	fmt.Fprintln(w)
-	return s.printComponents(w, wide)
+	if err := s.printComponents(w, wide); err != nil || !wide || len(s.Gateways) == 0 {
+		return err
+	}
+	return s.printGateways(w)
 }
 
 func (s Status) printComponents(w io.Writer, wide bool) error {

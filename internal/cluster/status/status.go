@@ -41,6 +41,7 @@ type Status struct {
 	Nodes      *Nodes      `json:"nodes,omitempty"`
 	Pods       *Pods       `json:"pods,omitempty"`
 	Objects    *Objects    `json:"objects,omitempty"`
+	Gateways   []Gateway   `json:"gateways,omitempty"`
 	// Problems are errors that occurred while the status was collected.
 	Problems []string `json:"problems,omitempty"`
 }
