@@ -2,6 +2,7 @@
 //
 //	K1M_BIN    directory of the binaries (default ../../bin)
 //	E2E_STORE  store of the cluster under test: mem_etcd (default) or etcd
+//	E2E_GATEWAY_NODES  nodes of the cluster with gateways (default 300)
 package e2e
 
 import (
@@ -44,7 +45,7 @@ func newWorkspace(t *testing.T) *workspace {
 	}
 	bin, err := filepath.Abs(bin)
 	must(t, err)
-	for _, name := range []string{"k1m", storeKind(), "kube-apiserver", "kube-controller-manager", "kube-scheduler", "dist-scheduler", "kubectl", "kwok"} {
+	for _, name := range []string{"k1m", storeKind(), "kube-apiserver", "kube-controller-manager", "kube-scheduler", "dist-scheduler", "kube-gateway", "kubectl", "kwok"} {
 		if _, err := exec.LookPath(filepath.Join(bin, name)); err != nil {
 			t.Fatalf("%v; run `make build`, or set K1M_BIN to the directory of the binaries", err)
 		}
@@ -119,7 +120,17 @@ type clusterStatus struct {
 		ByPhase map[string]int
 	}
 	Objects  struct{ Count, Revision int64 }
+	Gateways []gatewayStatus
 	Problems []string
+}
+
+type gatewayStatus struct {
+	Name              string
+	ClientConnections int
+	Servers           []struct {
+		Name  string
+		Ready bool
+	}
 }
 
 type componentStatus struct {

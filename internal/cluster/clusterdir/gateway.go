@@ -1,6 +1,7 @@
 package clusterdir
 
 import (
+	"errors"
 	"strconv"
 
 	"github.com/spf13/pflag"
@@ -94,7 +95,7 @@ func (b optionalBool) Set(text string) error {
 	}
 	value, err := strconv.ParseBool(text)
 	if err != nil {
-		return err
+		return errors.New("choose true or false")
 	}
 	*b.target = &value
 	return nil

@@ -23,10 +23,10 @@ func WriteConfigFiles(config clusterdir.Config, dir clusterdir.Dir) error {
 	}
 	for _, file := range files {
 		content, err := file.content(config, dir)
-		if err == nil {
-			err = clusterdir.WriteFileAtomic(dir.ConfigFile(file.name), content, 0o600)
-		}
 		if err != nil {
+			return err
+		}
+		if err := clusterdir.WriteFileAtomic(dir.ConfigFile(file.name), content, 0o600); err != nil {
 			return fmt.Errorf("writing %s: %w", dir.ConfigFile(file.name), err)
 		}
 	}

@@ -1,13 +1,15 @@
 package component
 
 import (
-	"fmt"
+	"errors"
+	"io/fs"
 	"os"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
 // gatewayDrainTimeout is how long a gateway waits after SIGTERM for requests in progress. It is less than
@@ -60,17 +62,24 @@ func gatewayConfig(config clusterdir.Config, dir clusterdir.Dir, name string) ([
 		"drainTimeout": gatewayDrainTimeout,
 	}
 	if path := config.Settings.GatewayConfig; path != "" {
-		content, err := os.ReadFile(path)
+		user, err := readFields(path)
 		if err != nil {
-			return nil, fmt.Errorf("--gateway-config: %w", err)
-		}
-		var user map[string]any
-		if err := yaml.Unmarshal(content, &user); err != nil {
-			return nil, fmt.Errorf("--gateway-config %s: %w", path, err)
+			return nil, usage.Errorf("--gateway-config %s: %v; name a YAML file with fields of kube-gateway's configuration", path, err)
 		}
 		override(fields, user)
 	}
 	return yaml.Marshal(fields)
+}
+
+// readFields reads the fields of a YAML file.
+func readFields(path string) (map[string]any, error) {
+	content, err := os.ReadFile(path)
+	var failed *fs.PathError
+	if errors.As(err, &failed) {
+		return nil, failed.Err
+	}
+	var fields map[string]any
+	return fields, errors.Join(err, yaml.Unmarshal(content, &fields))
 }
 
 // override sets the fields of target that are in source. Objects are merged field by field.
