@@ -3,6 +3,7 @@
 NAME      ?= k1m
 NODES     ?= 1000
 STORE     ?= mem_etcd
+# Flags of `k1m up`, such as "--apiservers 3 --gateway".
 K1M_FLAGS ?=
 KILLS     ?= 2000
 FAULTS    ?= 100
@@ -32,7 +33,7 @@ help: ## List the targets
 
 build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build all binaries into bin/, including Kubernetes, kwok and etcd
 
-up: $(addprefix bin/,$(filter-out kube-gateway,$(OWN)) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
+up: $(addprefix bin/,$(if $(findstring --gateway,$(K1M_FLAGS)),$(OWN),$(filter-out kube-gateway,$(OWN))) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
 	@bin/k1m up --name $(NAME) --nodes $(NODES) --store $(STORE) $(K1M_FLAGS)
 
 down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m

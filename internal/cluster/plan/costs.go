@@ -16,6 +16,7 @@ type Costs struct {
 	Where     string         `json:"where"`
 	Store     StoreCosts     `json:"store"`
 	APIServer APIServerCosts `json:"apiServer"`
+	Gateway   GatewayCosts   `json:"gateway"`
 	Scheduler SchedulerCosts `json:"scheduler"`
 }
 
@@ -67,6 +68,20 @@ type APIServerCosts struct {
 	ConnectionBytes float64 `json:"connectionBytes"`
 }
 
+// GatewayCosts are the costs of kube-gateway, with TLS to clients and to API servers. --calibrate does not
+// measure them. docs/plan.md describes how those in costs.json were measured.
+type GatewayCosts struct {
+	// RequestMicros is the CPU time of forwarding a small request, such as a Lease update, and its
+	// answer.
+	RequestMicros float64 `json:"requestMicros"`
+	// DeliverMicros is the CPU time of forwarding one watch event to one client.
+	DeliverMicros float64 `json:"deliverMicros"`
+	// WatchBytes is the memory of one watch, and ConnectionBytes that of one client connection with
+	// its connection to an API server.
+	WatchBytes      float64 `json:"watchBytes"`
+	ConnectionBytes float64 `json:"connectionBytes"`
+}
+
 // SchedulerCosts are the costs of dist-scheduler in a cluster.
 type SchedulerCosts struct {
 	// PodMicros is the CPU time of scheduling and binding one pod, without replicas.
@@ -92,9 +107,10 @@ func DefaultCosts() Costs {
 	return c
 }
 
-// ReadCosts reads a file that [Costs.Write] wrote.
+// ReadCosts reads a file that [Costs.Write] wrote. If the file was written before there were costs of
+// kube-gateway, they are the default costs.
 func ReadCosts(path string) (Costs, error) {
-	var c Costs
+	c := Costs{Gateway: DefaultCosts().Gateway}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return c, fmt.Errorf("reading costs: %w", err)

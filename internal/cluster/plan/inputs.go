@@ -35,6 +35,8 @@ type Cluster struct {
 	LeasesCached bool `json:"leasesCached"`
 	// LeasesLogged means that the store writes Leases to its log.
 	LeasesLogged bool `json:"leasesLogged"`
+	// Gateway means that all clients connect to kube-gateways, which forward to the API servers.
+	Gateway bool `json:"gateway"`
 }
 
 // Machines describes the machines of the components. Cores, memory, network and disk are those of one
@@ -45,11 +47,13 @@ type Machines struct {
 	APIServerCores  float64 `json:"apiServerCores"`
 	APIServerGiB    float64 `json:"apiServerGiB"`
 	APIServers      int     `json:"apiServers"` // maximum number
+	GatewayCores    float64 `json:"gatewayCores"`
+	GatewayGiB      float64 `json:"gatewayGiB"`
 	SchedulerCores  float64 `json:"schedulerCores"`
 	SchedulerGiB    float64 `json:"schedulerGiB"`
 	NetworkGbit     float64 `json:"networkGbit"`
 	DiskMBps        float64 `json:"diskMBps"`
-	ConnectionsEach int     `json:"connectionsEach"` // maximum number of connections of one API server
+	ConnectionsEach int     `json:"connectionsEach"` // maximum number of connections of one API server or gateway
 	// Busy is the usable fraction of a machine's CPU, memory, network and disk.
 	Busy float64 `json:"busy"`
 }
@@ -65,6 +69,7 @@ func (c *Cluster) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.LeaseInterval, "lease-interval", c.LeaseInterval, "interval at which a node renews its Lease")
 	fs.BoolVar(&c.LeasesCached, "lease-cache", c.LeasesCached, "API servers have a watch cache for Leases; kube-apiserver --watch-cache-sizes=leases.coordination.k8s.io#0 disables it")
 	fs.BoolVar(&c.LeasesLogged, "lease-log", c.LeasesLogged, "the store logs Leases; mem_etcd --wal-mode-prefix=/registry/leases/=none disables it")
+	fs.BoolVar(&c.Gateway, "gateway", c.Gateway, "all clients connect to kube-gateways in front of the API servers")
 	fs.IntVar(&c.LeaseWatchers, "lease-watchers", c.LeaseWatchers, "number of clients that watch all Leases, such as the node controller")
 	fs.DurationVar(&c.StatusInterval, "status-interval", c.StatusInterval, "interval at which a node reports an unchanged status")
 	fs.Float64Var(&c.WatchesPerNode, "watches-per-node", c.WatchesPerNode, "number of watches of a node: those of its kubelet and kube-proxy, and one for each ConfigMap and Secret of its pods")
@@ -79,7 +84,9 @@ func (m *Machines) AddFlags(fs *pflag.FlagSet) {
 	fs.Float64Var(&m.APIServerCores, "apiserver-cores", m.APIServerCores, "cores of an API server's machine")
 	fs.Float64Var(&m.APIServerGiB, "apiserver-memory", m.APIServerGiB, "memory of an API server's machine, in GiB")
 	fs.IntVar(&m.APIServers, "max-apiservers", m.APIServers, "maximum number of API servers")
-	fs.IntVar(&m.ConnectionsEach, "max-connections", m.ConnectionsEach, "maximum number of connections of one API server")
+	fs.Float64Var(&m.GatewayCores, "gateway-cores", m.GatewayCores, "cores of a kube-gateway's machine")
+	fs.Float64Var(&m.GatewayGiB, "gateway-memory", m.GatewayGiB, "memory of a kube-gateway's machine, in GiB")
+	fs.IntVar(&m.ConnectionsEach, "max-connections", m.ConnectionsEach, "maximum number of connections of one API server or kube-gateway")
 	fs.Float64Var(&m.SchedulerCores, "scheduler-cores", m.SchedulerCores, "cores of a scheduler replica's machine")
 	fs.Float64Var(&m.SchedulerGiB, "scheduler-memory", m.SchedulerGiB, "memory of a scheduler replica's machine, in GiB")
 	fs.Float64Var(&m.NetworkGbit, "network", m.NetworkGbit, "network bandwidth of each machine, in Gbit/s")
@@ -98,7 +105,7 @@ func DefaultCluster() Cluster {
 // DefaultMachines returns large cloud machines.
 func DefaultMachines() Machines {
 	return Machines{
-		StoreCores: 16, StoreGiB: 128, APIServerCores: 192, APIServerGiB: 744, APIServers: 64,
+		StoreCores: 16, StoreGiB: 128, APIServerCores: 192, APIServerGiB: 744, APIServers: 64, GatewayCores: 16, GatewayGiB: 64,
 		SchedulerCores: 32, SchedulerGiB: 128, NetworkGbit: 50, DiskMBps: 2000, ConnectionsEach: 500_000, Busy: 0.7,
 	}
 }
@@ -122,7 +129,7 @@ func (c *Cluster) Validate() error {
 func (m *Machines) Validate() error {
 	for name, value := range map[string]float64{
 		"--store-cores": m.StoreCores, "--store-memory": m.StoreGiB, "--apiserver-cores": m.APIServerCores, "--apiserver-memory": m.APIServerGiB,
-		"--max-apiservers": float64(m.APIServers), "--scheduler-cores": m.SchedulerCores, "--scheduler-memory": m.SchedulerGiB,
+		"--max-apiservers": float64(m.APIServers), "--gateway-cores": m.GatewayCores, "--gateway-memory": m.GatewayGiB, "--scheduler-cores": m.SchedulerCores, "--scheduler-memory": m.SchedulerGiB,
 		"--network": m.NetworkGbit, "--disk": m.DiskMBps, "--max-connections": float64(m.ConnectionsEach), "--busy": m.Busy,
 	} {
 		if !(value > 0) {

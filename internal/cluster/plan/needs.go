@@ -6,6 +6,7 @@ import "math"
 type Needs struct {
 	Store      StoreNeeds     `json:"store"`
 	APIServers APIServerNeeds `json:"apiServers"`
+	Gateways   GatewayNeeds   `json:"gateways"`
 	Scheduler  SchedulerNeeds `json:"scheduler"`
 }
 
@@ -62,6 +63,9 @@ func needs(c *Cluster, m *Machines, costs *Costs, r *Rates) Needs {
 	// The store is planned for at most the maximum number of API servers. If a plan needs more API
 	// servers, their number must be the limit, and not the store.
 	n.Store = storeNeeds(c, &costs.Store, r, min(n.APIServers.Count, m.APIServers))
+	if c.Gateway {
+		n.Gateways = gatewayNeeds(m, &costs.Gateway, r, &n.APIServers)
+	}
 	n.Scheduler = schedulerNeeds(c, m, &costs.Scheduler, r)
 	return n
 }

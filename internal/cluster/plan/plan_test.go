@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,44 @@ func TestMoreLoadNeverReducesNeeds(t *testing.T) {
 		if with.Limits[0].Nodes > base.Limits[0].Nodes {
 			t.Errorf("first limit with more %s = %d nodes, want at most %d", name, with.Limits[0].Nodes, base.Limits[0].Nodes)
 		}
+	}
+}
+
+// TestGatewaysCarryAllTraffic checks that gateways need CPU for each request and watch event, that their
+// number follows the scarcest resource, and that the other components need the same as without them.
+func TestGatewaysCarryAllTraffic(t *testing.T) {
+	c, m, costs := DefaultCluster(), DefaultMachines(), DefaultCosts()
+	without := Make(c, m, costs)
+	if without.Needs.Gateways != (GatewayNeeds{}) {
+		t.Errorf("needs without gateways = %+v, want none", without.Needs.Gateways)
+	}
+	c.Gateway = true
+	p := Make(c, m, costs)
+	n := p.Needs.Gateways
+	if p.Needs.APIServers != without.Needs.APIServers || p.Needs.Store != without.Needs.Store {
+		t.Errorf("needs of the API servers and the store = %+v, want %+v as without gateways", p.Needs, without.Needs)
+	}
+	if leases := 1e-6 * p.Rates.LeaseUpdates * costs.Gateway.RequestMicros; n.CoresRequests <= leases || n.Cores != n.CoresRequests+n.CoresEvents {
+		t.Errorf("needs of the gateways = %+v, want more than %v cores for requests, and the sum", n, leases)
+	}
+	if wanted := 1e6 * (18*costs.Gateway.WatchBytes + 2*costs.Gateway.ConnectionBytes) / (1 << 30); math.Abs(n.GiB-wanted) > 1e-6 {
+		t.Errorf("needs of the gateways = %+v, want %v GiB", n, wanted)
+	}
+	for name, scarce := range map[string]func(*Machines){
+		"cores":       func(m *Machines) { m.GatewayCores = n.Cores / m.Busy / 50 },
+		"memory":      func(m *Machines) { m.GatewayGiB = n.GiB / m.Busy / 50 },
+		"connections": func(m *Machines) { m.ConnectionsEach = 40_000 },
+	} {
+		machines := m
+		scarce(&machines)
+		if got := Make(c, machines, costs).Needs.Gateways.Count; got != 50 && got != 51 {
+			t.Errorf("number of gateways with scarce %s = %d, want 50", name, got)
+		}
+	}
+	var text strings.Builder
+	p.Print(&text)
+	if !strings.Contains(text.String(), "kube-gateways") {
+		t.Errorf("Print() wrote\n%s\nwant the gateways in it", &text)
 	}
 }
 
@@ -147,6 +186,14 @@ func TestCostsAreWrittenAndRead(t *testing.T) {
 	got, err := ReadCosts(path)
 	if err != nil || got != costs {
 		t.Errorf("ReadCosts() = %+v, %v, want the written costs %+v", got, err, costs)
+	}
+	// An older k1m wrote no costs of the gateway.
+	old := regexp.MustCompile(`(?s)"gateway": \{.*?\},`).ReplaceAll(storedCosts, nil)
+	if err := os.WriteFile(path, old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadCosts(path); err != nil || got != costs || len(old) == len(storedCosts) {
+		t.Errorf("ReadCosts() of a file without costs of the gateway = %+v, %v, want the default costs", got, err)
 	}
 	for text, want := range map[string]string{
 		`{"store": {}}`: "store.updateMicros",

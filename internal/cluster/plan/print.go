@@ -27,6 +27,7 @@ func (p *Plan) Print(out io.Writer) {
 		{"", fmt.Sprintf("%s memory, %s per snapshot, %.3g MB/s log, %.3g Gbit/s to API servers", formatGiB(n.Store.GiB), formatGiB(n.Store.SnapshotGiB), n.Store.LogMBps, n.Store.OutGbit)},
 	}
 	needed = append(needed, p.apiServerRows()...)
+	needed = append(needed, p.gatewayRows()...)
 	printTable(out, "RESOURCES NEEDED", append(needed, []string{
 		"dist-scheduler", fmt.Sprintf("%s replicas, %s cores and %s in total; filling the cluster takes at least %v",
 			number.Text(float64(n.Scheduler.Replicas)), formatCores(n.Scheduler.Cores), formatGiB(n.Scheduler.GiB), (time.Duration(n.Scheduler.FillSeconds) * time.Second).Round(time.Second)),
@@ -50,6 +51,19 @@ func (p *Plan) apiServerRows() [][]string {
 		{"", fmt.Sprintf("%s memory and %.3g Gbit/s per server", formatGiB(n.GiBEach), n.OutGbitEach)},
 		{"", fmt.Sprintf("%s watches and %s connections in total, %s and %s per server", number.Text(n.Watches), number.Text(n.Connections),
 			number.Text(n.Watches/count), number.Text(n.Connections/count))},
+	}
+}
+
+// gatewayRows returns the table rows of the gateways; none if the cluster has no gateway.
+func (p *Plan) gatewayRows() [][]string {
+	n, m := &p.Needs.Gateways, &p.Machines
+	if n.Count == 0 {
+		return nil
+	}
+	return [][]string{
+		{"kube-gateways", fmt.Sprintf("%s gateways with %.0f cores and %s; %s cores in total: %s for requests, and %s for watch events",
+			number.Text(float64(n.Count)), m.GatewayCores, formatGiB(m.GatewayGiB), formatCores(n.Cores), formatCores(n.CoresRequests), formatCores(n.CoresEvents))},
+		{"", fmt.Sprintf("%s memory and %.3g Gbit/s to clients, in total", formatGiB(n.GiB), n.OutGbit)},
 	}
 }
 
