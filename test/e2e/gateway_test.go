@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
 const (
@@ -129,13 +133,39 @@ func clientsUseGateways(t *testing.T, w *workspace) {
 			t.Errorf("the kubeconfig %s does not contain %q", file, want)
 		}
 	}
-	eventually(t, 30*time.Second, "a gateway forwards updates of Leases", func() error {
-		page := readPages(t, w.succeed(t, "metrics", "prometheus", "--name", gatewayCluster).stdout)
-		if !page["kube-gateway"]["kube_gateway_requests_total"] {
-			return fmt.Errorf("no gateway has counted a request")
+	// Only kwok, which renews the Leases of the nodes, sends as many updates.
+	metrics := w.gatewayMetrics(t, "kube-gateway")
+	eventually(t, 30*time.Second, "the gateway of kwok forwards the heartbeats of all nodes", func() error {
+		response, err := http.Get(metrics)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		page, err := io.ReadAll(response.Body)
+		if err != nil {
+			return err
+		}
+		found := updatesOnPage.FindSubmatch(page)
+		if found == nil {
+			return fmt.Errorf("it has counted no updates")
+		}
+		if updates, err := strconv.Atoi(string(found[1])); err != nil || updates < gatewayNodes(t) {
+			return fmt.Errorf("it has counted %s updates (%v)", found[1], err)
 		}
 		return nil
 	})
+}
+
+var updatesOnPage = regexp.MustCompile(`(?m)^kube_gateway_requests_total\{code="200",verb="update"\} (\d+)$`)
+
+// gatewayMetrics returns the URL of the metrics of a gateway.
+func (w *workspace) gatewayMetrics(t *testing.T, gateway string) string {
+	t.Helper()
+	content, err := os.ReadFile(w.clusterDir(gatewayCluster) + "/cluster.json")
+	must(t, err)
+	var config clusterdir.Config
+	must(t, json.Unmarshal(content, &config))
+	return "http://" + config.Ports.Address(clusterdir.GatewayMetricsPort(gateway)) + "/metrics"
 }
 
 // kubectlWorksThroughEachServer checks that the user and its groups are the same through a gateway and at
