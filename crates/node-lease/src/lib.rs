@@ -1,0 +1,32 @@
+//! Renewals of node Leases, as bytes.
+//!
+//! A kubelet renews its Lease every ten seconds: it sends the Lease of the last answer with another
+//! `renewTime`. kube-apiserver then stores the old value with two fields replaced, `renewTime` and
+//! the time of the entry in `managedFields`, and answers with the same bytes and the new
+//! `resourceVersion`. This crate computes both values from the request, without decoding it.
+//!
+//! ```text
+//! k8s\0 Unknown { typeMeta, raw, contentEncoding "", contentType "" }
+//!                           └─ Lease { metadata, spec }
+//!   metadata:  head │ resourceVersion │ middle │ managedFields [ head │ time │ tail ]
+//!   spec:      head │ renewTime │ tail
+//! ```
+//!
+//! # Invariants
+//! - Two Leases with the same [`Fingerprint`] differ in `renewTime`, `resourceVersion` and the time of
+//!   the entry in `managedFields` at most. A client cannot find a second Lease with the fingerprint of
+//!   another one.
+//! - A Lease for which kube-apiserver would do anything else than replace these fields is not
+//!   [renewable](Lease::is_renewable), or not parsed at all.
+//!
+//! # Reading order
+//! `lease.rs` takes a Lease apart and puts it together; `wire.rs` reads and writes protobuf.
+//!
+//! Sources: `k8s.io/api/coordination/v1/generated.proto`,
+//! `k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto`,
+//! `k8s.io/apimachinery/pkg/util/managedfields/internal`, `k8s.io/apiserver/pkg/endpoints/handlers`.
+
+mod lease;
+mod wire;
+
+pub use lease::{Fingerprint, Lease, Timestamp};
