@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use clap::Args;
+use etcd_client::{Connection, TlsFiles};
 
 /// Flags for the amount of load, and for the connections.
 #[derive(Args, Debug)]
@@ -72,5 +74,32 @@ impl Load {
             && self.total.is_none()
             && self.duration.is_none()
             && self.server_pid.is_none()
+    }
+
+    /// Opens `count` connections, distributed evenly over the endpoints.
+    pub async fn open(&self, count: usize) -> Result<Vec<Connection>> {
+        let mut connections = Vec::with_capacity(count);
+        for endpoint in self.endpoints.iter().cycle().take(count) {
+            connections.push(self.connect(endpoint).await?);
+        }
+        Ok(connections)
+    }
+
+    /// Opens a connection to the endpoint with the index `index`.
+    pub async fn open_to_endpoint(&self, index: usize) -> Result<Connection> {
+        self.connect(&self.endpoints[index]).await
+    }
+
+    async fn connect(&self, endpoint: &str) -> Result<Connection> {
+        let files =
+            TlsFiles { ca: self.cacert.clone(), cert: self.cert.clone(), key: self.key.clone() };
+        anyhow::ensure!(
+            files.ca.is_some() || !endpoint.starts_with("https:"),
+            "https requires --cacert"
+        );
+        let connected = etcd_client::connect(endpoint, &files).await;
+        let (connection, driver) = connected.with_context(|| format!("connect to {endpoint}"))?;
+        tokio::task::spawn_local(driver);
+        Ok(connection)
     }
 }

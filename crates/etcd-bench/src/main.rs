@@ -11,7 +11,6 @@
 //! create the data, `pace` issues operations at a constant rate, `watch` counts events.
 //! `connection` is the gRPC client. `replay` replays a trace of etcd-proxy.
 
-mod connection;
 mod fill_keys;
 mod key_group;
 mod keys;

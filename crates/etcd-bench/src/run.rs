@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use cpu_time::ProcessTime;
+use etcd_client::{Connection, Failure};
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use tokio::task::JoinSet;
 
-use crate::connection::{self, Connection, Failure};
 use crate::fill_keys::FillKeys;
 use crate::keys::Keys;
 use crate::latency::Latency;
@@ -56,7 +56,7 @@ struct Run {
 /// Prepares and executes the workload, and returns the report.
 pub async fn run(options: &Options) -> Result<Report> {
     let load = &options.load;
-    let connections = connection::open(load, load.connections).await?;
+    let connections = load.open(load.connections).await?;
     let keys = Keys::new(load);
     let fill_keys = match &options.workload {
         Workload::Fill { groups } => Some(FillKeys::new(groups)),
@@ -151,7 +151,7 @@ async fn start_watchers(
     let connections = if shared {
         client_connections
     } else {
-        separate_connections = connection::open(&options.load, watch_connections).await?;
+        separate_connections = options.load.open(watch_connections).await?;
         &separate_connections
     };
     Watchers::start(connections, watchers).await.map(Some)

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use etcd_client::{Connection, Failure, with_prefix};
 use etcdpb::rpc::watch_request::RequestUnion;
 use etcdpb::rpc::{WatchCreateRequest, WatchRequest};
 
-use crate::connection::{Connection, Failure, with_prefix};
 use crate::keys::{PREFIX, PREFIX_END};
 use crate::partial_response::WatchEvents;
 

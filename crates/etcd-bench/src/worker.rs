@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use etcd_client::{Connection, Failure};
 use etcdpb::rpc::compare::{CompareResult, CompareTarget, TargetUnion};
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{
@@ -11,7 +12,6 @@ use etcdpb::rpc::{
 };
 use rand::RngExt;
 
-use crate::connection::{Connection, Failure};
 use crate::fill_keys::FillKeys;
 use crate::keys::{Keys, PREFIX, PREFIX_END};
 use crate::node_lease::NodeLease;

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use etcd_client::{Connection, Failure};
 use trace::{Call, Request};
 
 use super::compare::{self, ReplayOutcome};
 use super::convert::{self, Raw};
 use super::state::{ReplayState, Turn};
 use super::translations::add_translations;
-use crate::connection::{Connection, Failure};
 
 /// Replays one call. Waits until the previous call of the same key has ended, sends the
 /// request, adds the revisions and lease IDs of the response to the translation, and compares

@@ -31,7 +31,7 @@ pub fn first_difference(
     checks.into_iter().find_map(|(name, differs)| differs.then_some(name))
 }
 
-/// The gRPC code in the text of a [`crate::connection::Failure`], or [`UNAVAILABLE`] if there is
+/// The gRPC code in the text of a [`etcd_client::Failure`], or [`UNAVAILABLE`] if there is
 /// none.
 pub fn grpc_code(failure: &str) -> u32 {
     let digits = failure.strip_prefix("code ").and_then(|rest| rest.split(':').next());

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use etcd_client::Connection;
 use tokio::sync::mpsc;
 use trace::{Call, Reader, Record, Request};
 
@@ -16,7 +17,6 @@ use super::report::ReplayReport;
 use super::state::ReplayState;
 use super::streams;
 use super::timed_record::TimedRecord;
-use crate::connection::{self, Connection};
 use crate::load::Load;
 use crate::progress::print_lines;
 
@@ -162,7 +162,7 @@ impl<'a> Dispatcher<'a> {
             return Ok(connection.clone());
         }
         let endpoint = number as usize % self.load.endpoints.len();
-        let opened = connection::open_to_endpoint(self.load, endpoint).await?;
+        let opened = self.load.open_to_endpoint(endpoint).await?;
         self.connections.insert(number, opened.clone());
         Ok(opened)
     }

@@ -4,12 +4,12 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use etcd_client::{Connection, Failure, Responses, with_prefix};
 use h2::{Reason, SendStream};
 use tokio::sync::mpsc::Receiver;
 
 use super::convert::Raw;
 use super::state::ReplayState;
-use crate::connection::{Connection, Failure, Responses, with_prefix};
 
 /// Opens a stream with the first of `messages`, sends the others, and counts the events that it
 /// receives. Ends the stream when the dispatcher drops the sender of `messages`, because the

@@ -1,5 +1,9 @@
-//! A minimal gRPC client based on the crate `h2`.
+//! A minimal gRPC client for etcd's API, based on the crate `h2`.
 
+#![warn(missing_docs)]
+
+use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -15,8 +19,6 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use url::Url;
-
-use crate::load::Load;
 
 /// Flow-control window of a stream for data from the server.
 const STREAM_WINDOW_BYTES: u32 = 16 << 20;
@@ -42,23 +44,26 @@ pub struct Connection {
     base_url: Arc<str>,
 }
 
-/// Opens `count` connections, distributed evenly over the endpoints.
-pub async fn open(load: &Load, count: usize) -> Result<Vec<Connection>> {
-    let mut connections = Vec::with_capacity(count);
-    for endpoint in load.endpoints.iter().cycle().take(count) {
-        let connection = connect(endpoint, load).await;
-        connections.push(connection.with_context(|| format!("connect to {endpoint}"))?);
-    }
-    Ok(connections)
+/// The files of the TLS configuration.
+#[derive(Clone, Debug, Default)]
+pub struct TlsFiles {
+    /// CA certificate that verifies the server's certificate; required for https.
+    pub ca: Option<PathBuf>,
+    /// Client certificate.
+    pub cert: Option<PathBuf>,
+    /// Private key of the client certificate.
+    pub key: Option<PathBuf>,
 }
 
-/// Opens a connection to the endpoint with the index `index`.
-pub async fn open_to_endpoint(load: &Load, index: usize) -> Result<Connection> {
-    let endpoint = &load.endpoints[index];
-    connect(endpoint, load).await.with_context(|| format!("connect to {endpoint}"))
-}
+/// Does the input and output of a connection. The caller must run it. It ends with the connection;
+/// then every call on it fails and returns an error.
+pub type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-async fn connect(endpoint: &str, load: &Load) -> Result<Connection> {
+/// Connects to an endpoint, a URL or a host with a port.
+///
+/// # Errors
+/// If the endpoint is not valid or does not answer, or a file cannot be read.
+pub async fn connect(endpoint: &str, files: &TlsFiles) -> Result<(Connection, Driver)> {
     let endpoint = match endpoint.contains("://") {
         true => endpoint.to_owned(),
         false => format!("http://{endpoint}"),
@@ -75,15 +80,15 @@ async fn connect(endpoint: &str, load: &Load) -> Result<Connection> {
         "http" => handshake(tcp, &base_url).await,
         "https" => {
             let name = ServerName::try_from(host.to_owned())?;
-            let connector = TlsConnector::from(Arc::new(tls_config(load)?));
+            let connector = TlsConnector::from(Arc::new(tls_config(files)?));
             handshake(connector.connect(name, tcp).await?, &base_url).await
         }
         other => bail!("scheme {other} is not supported; use http or https"),
     }
 }
 
-fn tls_config(load: &Load) -> Result<ClientConfig> {
-    let Some(ca) = &load.cacert else { bail!("https requires --cacert") };
+fn tls_config(files: &TlsFiles) -> Result<ClientConfig> {
+    let Some(ca) = &files.ca else { bail!("https requires a CA certificate") };
     let mut roots = RootCertStore::empty();
     for certificate in
         CertificateDer::pem_file_iter(ca).with_context(|| ca.display().to_string())?
@@ -91,7 +96,7 @@ fn tls_config(load: &Load) -> Result<ClientConfig> {
         roots.add(certificate?)?;
     }
     let builder = ClientConfig::builder().with_root_certificates(roots);
-    let mut config = match (&load.cert, &load.key) {
+    let mut config = match (&files.cert, &files.key) {
         (Some(cert), Some(key)) => {
             let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<_, _>>()?;
             builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key)?)?
@@ -103,22 +108,24 @@ fn tls_config(load: &Load) -> Result<ClientConfig> {
 }
 
 /// Starts HTTP/2 on a connection.
-async fn handshake<T>(io: T, base_url: &str) -> Result<Connection>
+async fn handshake<T>(io: T, base_url: &str) -> Result<(Connection, Driver)>
 where
-    T: AsyncRead + AsyncWrite + Unpin + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (send, connection) = h2::client::Builder::new()
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .handshake(io)
         .await?;
-    // Ignore the error here: if the connection fails, every call on it fails and returns an error.
-    tokio::task::spawn_local(async move { connection.await.ok() });
-    Ok(Connection { send, base_url: base_url.into() })
+    let driver = Box::pin(async move { connection.await.unwrap_or_default() });
+    Ok((Connection { send, base_url: base_url.into() }, driver))
 }
 
 impl Connection {
     /// Makes a unary call and returns the response.
+    ///
+    /// # Errors
+    /// If the connection fails, or the status of the call is not OK.
     pub async fn call<R: Message + Default>(
         &self,
         path: &str,
@@ -133,6 +140,9 @@ impl Connection {
 
     /// Starts a call with its first request. `is_last` means that the client sends no further
     /// requests. Returns after the response headers have arrived.
+    ///
+    /// # Errors
+    /// As [`Connection::call`].
     pub async fn start<R: Message + Default>(
         &self,
         path: &str,
@@ -169,6 +179,9 @@ impl<R: Message + Default> Responses<R> {
     }
 
     /// Waits for the next response. Returns `None` at the end of a successful call.
+    ///
+    /// # Errors
+    /// As [`Connection::call`].
     pub async fn next(&mut self) -> Result<Option<R>, Failure> {
         loop {
             if let Some(message) = take_message(&mut self.buffer) {
