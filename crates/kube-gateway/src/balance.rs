@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::config::Balance;
+use arc_swap::ArcSwap;
+
+use crate::config::{Balance, Configuration};
 use crate::metrics::Metrics;
 use crate::upstream::{Pool, Server};
 
@@ -38,9 +40,14 @@ impl Freshness {
 }
 
 /// Moves connections until the process ends.
-pub async fn balance_forever(pool: Arc<Pool>, options: Balance, metrics: Arc<Metrics>) {
-    let mut balancer = Balancer::new(pool, options);
+pub async fn balance_forever(
+    pool: Arc<Pool>,
+    config: Arc<ArcSwap<Configuration>>,
+    metrics: Arc<Metrics>,
+) {
+    let mut balancer = Balancer::new(pool, Balance::default());
     loop {
+        balancer.options = config.load().balance.clone();
         // A jitter keeps the gateways of one cluster apart.
         let mean = 1.0 / balancer.options.moves_per_second;
         let pause = Duration::from_secs_f64(mean * rand::random_range(0.5..1.5));

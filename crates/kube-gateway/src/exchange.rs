@@ -73,7 +73,17 @@ impl Exchange {
         self.place = Some((server, member));
     }
 
-    /// Notes the status of the answer.
+    /// The request.
+    pub fn info(&self) -> &RequestInfo {
+        &self.info
+    }
+
+    /// Notes the status of an answer of the gateway itself. It says nothing about an API server.
+    pub fn answered_by_gateway(&mut self, code: StatusCode) {
+        self.code = code;
+    }
+
+    /// Notes the status of an API server's answer.
     pub fn answered(&mut self, code: StatusCode) {
         self.code = code;
         if let Some((server, _)) = &self.place {
@@ -91,7 +101,8 @@ impl Exchange {
         self.failed = true;
     }
 
-    fn unassign(&mut self) {
+    /// Counts the exchange as load of no server.
+    pub fn unassign(&mut self) {
         if let Some((server, member)) = self.place.take() {
             self.counter(&server).fetch_sub(1, Relaxed);
             member.streams.fetch_sub(1, Relaxed);

@@ -2,12 +2,17 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::Size;
+use crate::control::ThrottleCommand;
 
 const EXAMPLES: &str = "Examples:
   kube-gateway --config gateway.yaml
   kube-gateway --config gateway.yaml --check
   kube-gateway --config gateway.yaml --listen 0.0.0.0:8443 --servers 10.0.0.1:6443,10.0.0.2:6443
+  kube-gateway throttle add --config gateway.yaml --user-agent 'noisy*' --qps 10 --for 10m
+  kube-gateway throttle list --config gateway.yaml
 
 A configuration file:
   apiVersion: gateway.k8s-1m.dev/v1alpha1
@@ -24,12 +29,42 @@ A configuration file:
   requestHeader:                     # kube-apiserver's --requestheader-* flags
     certFile: front-proxy.crt
     keyFile: front-proxy.key
+  lists:
+    maxBytes: 64Mi                   # LIST answers in progress at one API server; 0: no limit
+  throttle:                          # requests per second by User-Agent; * only at the end
+  - {userAgent: noisy*, qps: 10}
+  control:
+    socket: gateway.sock             # for kube-gateway throttle
 
-Files that change are read again within 10 s, and after SIGHUP at once.";
+Files that change are read again within 2 s, and after SIGHUP at once. upstream.servers, balance, lists,
+throttle, buffers, accessLog and drainTimeout then apply; other fields need a restart.";
 
-/// A proxy in front of several kube-apiservers that keeps their load even.
+/// A proxy in front of several kube-apiservers that keeps their load even, and protects them from
+/// LISTs and from clients that send too much.
 #[derive(Parser, Debug)]
-#[command(name = "kube-gateway", version, about, after_help = EXAMPLES, args_override_self = true)]
+#[command(name = "kube-gateway", version, about, after_help = EXAMPLES, args_override_self = true,
+          subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+pub struct CommandLine {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// How to serve.
+    #[command(flatten)]
+    pub options: Option<Options>,
+}
+
+/// Commands to a running process.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Limit the requests of clients by their User-Agent, while kube-gateway runs. Leases of nodes,
+    /// the status of nodes, and users in system:masters are never limited.
+    #[command(subcommand)]
+    Throttle(ThrottleCommand),
+}
+
+/// Flags for serving.
+#[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Configuration file. Paths in it are relative to its folder.
     #[arg(long, value_name = "FILE")]
@@ -46,6 +81,19 @@ pub struct Options {
     /// Host and port of each API server, comma-separated, instead of upstream.servers.
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
     pub servers: Vec<String>,
+
+    /// Predicted bytes of LIST answers in progress at one API server, such as 64Mi, instead of
+    /// lists.maxBytes. 0 turns the limit off.
+    #[arg(long, value_name = "SIZE")]
+    pub list_max_bytes: Option<Size>,
+
+    /// Bytes of all answers that wait for slow clients, instead of buffers.maxBytes.
+    #[arg(long, value_name = "SIZE")]
+    pub buffer_max_bytes: Option<Size>,
+
+    /// Unix socket for kube-gateway throttle, instead of control.socket.
+    #[arg(long, value_name = "PATH")]
+    pub control_socket: Option<PathBuf>,
 
     /// Check the configuration and the files that it names, and exit.
     #[arg(long)]

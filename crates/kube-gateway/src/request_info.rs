@@ -1,7 +1,10 @@
 //! What a request asks for, read from its method and URL as kube-apiserver reads it
 //! (`RequestInfoFactory` in k8s.io/apiserver).
 
+use std::borrow::Cow;
+
 use http::{Method, Uri};
+use percent_encoding::percent_decode_str;
 
 /// The verb and the resource of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,20 +117,34 @@ fn http_verb(method: &Method) -> &'static str {
 }
 
 fn asks_for_watch(uri: &Uri) -> bool {
-    query_values(uri, "watch").any(|value| !matches!(value, "false" | "0"))
+    query_flag(uri, "watch")
 }
 
 fn follows_log(info: &RequestInfo, uri: &Uri) -> bool {
-    info.subresource == "log"
-        && query_values(uri, "follow").any(|value| matches!(value, "true" | "1"))
+    info.subresource == "log" && query_flag(uri, "follow")
 }
 
-/// The values of a query parameter, without decoding.
-pub fn query_values<'a>(uri: &'a Uri, name: &'a str) -> impl Iterator<Item = &'a str> {
+/// Whether a query parameter is true as kube-apiserver reads it: its first value is anything but
+/// `false` and `0`.
+pub fn query_flag(uri: &Uri, name: &str) -> bool {
+    let first = query_values(uri, name).next();
+    first.is_some_and(|value| !value.eq_ignore_ascii_case("false") && value != "0")
+}
+
+/// The values of a query parameter. Clients may write any character as `%XX`, in names too.
+pub fn query_values<'a>(uri: &'a Uri, name: &'a str) -> impl Iterator<Item = Cow<'a, str>> {
     uri.query().unwrap_or_default().split('&').filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (key == name).then_some(value)
+        let matches = key == name || (key.contains('%') && decode(key) == name);
+        matches.then(|| decode(value))
     })
+}
+
+fn decode(text: &str) -> Cow<'_, str> {
+    if text.contains('+') {
+        return Cow::Owned(decode(&text.replace('+', " ")).into_owned());
+    }
+    percent_decode_str(text).decode_utf8_lossy()
 }
 
 #[cfg(test)]
@@ -165,6 +182,16 @@ mod tests {
             let text =
                 [i.verb, &i.group, &i.resource, &i.namespace, &i.name, &i.subresource].join(" ");
             assert_eq!(text, expected, "{line}");
+        }
+        for line in [
+            "GET /api/v1/pods?w%61tch=%74rue",
+            "GET /api/v1/pods?watch",
+            "GET /api/v1/pods?watch=x",
+        ] {
+            assert_eq!(info(line).verb, "watch", "{line}");
+        }
+        for line in ["GET /api/v1/pods?watch=False&watch=true", "GET /api/v1/pods?%77=true"] {
+            assert_eq!(info(line).verb, "list", "{line}");
         }
         assert!(info("GET /api/v1/namespaces/a/pods/b/log?follow=true").long_running);
         assert!(!info("GET /api/v1/namespaces/a/pods/b/log").long_running);

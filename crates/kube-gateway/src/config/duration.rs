@@ -1,5 +1,6 @@
 //! Durations as Kubernetes writes them.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::de::Error as _;
@@ -16,12 +17,17 @@ impl Span {
     }
 }
 
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Span, String> {
+        parse(text).ok_or_else(|| format!("{text:?} is not a duration such as 500ms, 30s or 5m"))
+    }
+}
+
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse(&text).ok_or_else(|| {
-            D::Error::custom(format!("{text:?} is not a duration such as 500ms, 30s or 5m"))
-        })
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 

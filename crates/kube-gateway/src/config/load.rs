@@ -8,6 +8,11 @@ use http::header::HeaderName;
 
 use super::{API_VERSION, Configuration, KIND};
 
+/// The queue of LISTs is searched from its start when a client leaves it.
+const MAX_WAITING: usize = 100_000;
+/// A smaller bound would stop every client.
+const MIN_BUFFERS: u64 = 16 << 20;
+
 /// Reads the configuration file.
 ///
 /// # Errors
@@ -42,6 +47,9 @@ fn resolve_paths(configuration: &mut Configuration, folder: &Path) {
     ] {
         *path = folder.join(&*path);
     }
+    if let Some(socket) = &mut configuration.control.socket {
+        *socket = folder.join(&*socket);
+    }
 }
 
 /// Checks what the types do not.
@@ -74,6 +82,7 @@ pub fn check(configuration: &Configuration) -> Result<()> {
     ensure!(balance.moves_per_second > 0.0, "balance.movesPerSecond must be above 0");
     ensure!(balance.too_many_requests > 0, "balance.tooManyRequests must be at least 1");
     ensure!((0.0..=1.0).contains(&access_log.sample), "accessLog.sample must be from 0 to 1");
+    check_limits(configuration)?;
     for name in [
         &request_header.username_header,
         &request_header.uid_header,
@@ -87,11 +96,34 @@ pub fn check(configuration: &Configuration) -> Result<()> {
     Ok(())
 }
 
+fn check_limits(configuration: &Configuration) -> Result<()> {
+    let Configuration { lists, throttle, buffers, .. } = configuration;
+    ensure!(
+        (1..=MAX_WAITING).contains(&lists.max_waiting),
+        "lists.maxWaiting must be from 1 to {MAX_WAITING}"
+    );
+    ensure!(
+        buffers.max_bytes.0 >= MIN_BUFFERS,
+        "buffers.maxBytes must be at least {}Mi",
+        MIN_BUFFERS >> 20
+    );
+    for rule in throttle {
+        rule.check().map_err(|error| anyhow::anyhow!("throttle: {error}"))?;
+    }
+    Ok(())
+}
+
+/// A small valid configuration.
+#[cfg(test)]
+pub fn example() -> Configuration {
+    parse(tests::MINIMAL).expect("the example is valid")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MINIMAL: &str = "apiVersion: gateway.k8s-1m.dev/v1alpha1
+    pub const MINIMAL: &str = "apiVersion: gateway.k8s-1m.dev/v1alpha1
 kind: GatewayConfiguration
 listen: {address: '0.0.0.0:6443', metricsAddress: '127.0.0.1:9090', certFile: a, keyFile: b, clientCaFile: c}
 upstream: {servers: ['10.0.0.1:6443'], caFile: d}
@@ -120,6 +152,11 @@ requestHeader: {certFile: e, keyFile: f}
             ("certFile: e", "certFile: e, uidHeader: 'a b'", "not the name of a header field"),
             ("kind: G", "drainTimeout: 5\nkind: G", "is not a duration"),
             ("kind: G", "accessLog: {sample: 2}\nkind: G", "accessLog.sample"),
+            ("kind: G", "lists: {maxBytes: 5M}\nkind: G", "is not a size"),
+            ("kind: G", "lists: {maxWaiting: 0}\nkind: G", "lists.maxWaiting"),
+            ("kind: G", "buffers: {maxBytes: 1Mi}\nkind: G", "buffers.maxBytes"),
+            ("kind: G", "throttle: [{userAgent: a*b, qps: 1}]\nkind: G", "only at its end"),
+            ("kind: G", "throttle: [{userAgent: a, qps: 0}]\nkind: G", "qps"),
         ] {
             let error = format!("{:#}", checked(&MINIMAL.replacen(from, to, 1)).unwrap_err());
             assert!(error.contains(expected), "{to}: {error}");

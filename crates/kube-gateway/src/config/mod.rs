@@ -1,14 +1,20 @@
 //! The configuration file: a versioned YAML document, checked as a whole before it is used.
 
 mod duration;
+mod limits;
 mod load;
+mod size;
 
 use std::path::PathBuf;
 
 use serde::Deserialize;
 
 pub use duration::Span;
+pub use limits::{Buffers, Control, Lists, ThrottleRule};
+#[cfg(test)]
+pub use load::example;
 pub use load::{check, load};
+pub use size::Size;
 
 /// The only version so far.
 pub const API_VERSION: &str = "gateway.k8s-1m.dev/v1alpha1";
@@ -35,6 +41,18 @@ pub struct Configuration {
     /// The access log.
     #[serde(default)]
     pub access_log: AccessLog,
+    /// The limit for LISTs.
+    #[serde(default)]
+    pub lists: Lists,
+    /// The throttle for clients by their User-Agent. The first rule that matches applies.
+    #[serde(default)]
+    pub throttle: Vec<ThrottleRule>,
+    /// Bounds of the gateway's own memory.
+    #[serde(default)]
+    pub buffers: Buffers,
+    /// The commands to the running process.
+    #[serde(default)]
+    pub control: Control,
     /// How long running requests may take after SIGTERM.
     #[serde(default = "default_drain")]
     pub drain_timeout: Span,

@@ -8,8 +8,10 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use super::list::ListAnswer;
+use super::watch::WatchEnd;
 use crate::exchange::Exchange;
-use crate::forward::watch::WatchEnd;
+use crate::protect::HeldBody;
 
 /// The body of a request. Its trailers are dropped: kube-apiserver has no use for them, and they
 /// could carry fields that are removed from the header.
@@ -62,9 +64,19 @@ enum Source {
     /// A text of the gateway.
     Own(Option<Bytes>),
     /// An API server's body.
-    Upstream(Incoming),
-    /// An API server's watch, which may be ended early.
-    Watch(Incoming, Box<WatchEnd>),
+    Upstream(Upstream),
+}
+
+/// The body of an API server's answer, and what follows it.
+pub struct Upstream {
+    /// The body.
+    pub body: Incoming,
+    /// Counts what the gateway holds of it.
+    pub held: HeldBody,
+    /// The reservation of a LIST.
+    pub list: Option<ListAnswer>,
+    /// Ends a watch early.
+    pub watch: Option<Box<WatchEnd>>,
 }
 
 impl AnswerBody {
@@ -74,18 +86,58 @@ impl AnswerBody {
     }
 
     /// A body of an API server.
-    pub fn upstream(body: Incoming, watch: Option<WatchEnd>, exchange: Exchange) -> AnswerBody {
-        let source = match watch {
-            Some(watch) => Source::Watch(body, Box::new(watch)),
-            None => Source::Upstream(body),
-        };
-        AnswerBody { source, exchange: Some(exchange) }
+    pub fn upstream(upstream: Upstream, exchange: Exchange) -> AnswerBody {
+        AnswerBody { source: Source::Upstream(upstream), exchange: Some(exchange) }
     }
 
     /// Adds what ends with the body.
     pub fn with_exchange(mut self, exchange: Exchange) -> AnswerBody {
         self.exchange = Some(exchange);
         self
+    }
+}
+
+impl Upstream {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(bytes) = frame.data_ref() {
+                    self.follow(bytes);
+                }
+            }
+            Poll::Ready(None) => self.end_list(),
+            Poll::Ready(Some(Err(_))) => {}
+            Poll::Pending => {
+                self.held.is_empty();
+                if self.watch.as_mut().is_some_and(|watch| watch.poll_end(cx)) {
+                    return Poll::Ready(None);
+                }
+            }
+        }
+        polled
+    }
+
+    fn follow(&mut self, bytes: &[u8]) {
+        self.held.passed(bytes.len());
+        if let Some(watch) = &mut self.watch {
+            watch.follow(bytes);
+        } else if let Some(list) = &mut self.list {
+            list.follow(bytes);
+        }
+        // hyper does not poll a body again that says that it has ended.
+        if self.body.is_end_stream() {
+            self.end_list();
+        }
+    }
+
+    fn end_list(&mut self) {
+        if let Some(list) = self.list.take() {
+            list.complete();
+        }
     }
 }
 
@@ -98,10 +150,11 @@ impl Body for AnswerBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
-        let frame = match &mut this.source {
-            Source::Own(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
-            Source::Upstream(body) => Pin::new(body).poll_frame(cx),
-            Source::Watch(body, watch) => watch.poll_frame(body, cx),
+        let (frame, is_watch) = match &mut this.source {
+            Source::Own(text) => {
+                (Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))), false)
+            }
+            Source::Upstream(upstream) => (upstream.poll_frame(cx), upstream.watch.is_some()),
         };
         let (Some(exchange), Poll::Ready(outcome)) = (&mut this.exchange, &frame) else {
             return frame;
@@ -112,7 +165,7 @@ impl Body for AnswerBody {
                 exchange.failed();
                 // client-go watches on from its last event after an end in any place. A reset stream
                 // is an internal error to it, after which it lists again.
-                if matches!(this.source, Source::Watch(..)) {
+                if is_watch {
                     return Poll::Ready(None);
                 }
             }
@@ -124,15 +177,15 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Own(text) => text.is_none(),
-            Source::Upstream(body) | Source::Watch(body, _) => body.is_end_stream(),
+            Source::Upstream(upstream) => upstream.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Own(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
-            Source::Upstream(body) => body.size_hint(),
-            Source::Watch(..) => SizeHint::default(),
+            Source::Upstream(upstream) if upstream.watch.is_none() => upstream.body.size_hint(),
+            Source::Upstream(_) => SizeHint::default(),
         }
     }
 }

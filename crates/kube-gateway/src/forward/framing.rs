@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use flate2::write::MultiGzDecoder;
+use memchr::memmem;
 
 /// The end of the initial events in a bookmark of a WatchList, as it is written in JSON and protobuf.
 const INITIAL_EVENTS_END: &[u8] = b"k8s.io/initial-events-end";
@@ -16,6 +17,19 @@ pub struct Framing {
     encoding: Encoding,
     /// Looks for the end of the initial events; `None` if there are none, or after their end.
     initial_events: Option<Search>,
+    /// Bytes of the initial events without compression.
+    initial_bytes: u64,
+}
+
+/// What is known about the initial events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InitialProgress {
+    /// So many bytes so far, without compression.
+    Going(u64),
+    /// They are complete, with so many bytes.
+    Complete(u64),
+    /// Their end cannot be found.
+    Lost,
 }
 
 enum Encoding {
@@ -32,13 +46,15 @@ enum Encoding {
 /// The search for the end of the initial events. The decoder needs about 50 KiB until then.
 enum Search {
     Plain(Mark),
-    Gzip(Box<MultiGzDecoder<Mark>>),
+    Gzip { decoder: Box<MultiGzDecoder<Mark>>, damaged: bool },
 }
 
 /// Finds the mark in bytes that come in pieces.
 #[derive(Default)]
 struct Mark {
     found: bool,
+    /// Bytes seen so far.
+    bytes: u64,
     /// The end of the bytes seen so far, in which the start of the mark may be.
     tail: Vec<u8>,
 }
@@ -58,17 +74,24 @@ impl Framing {
             Encoding::Unknown
         };
         let search = || match encoding {
-            Encoding::Gzip => Search::Gzip(Box::new(MultiGzDecoder::new(Mark::default()))),
+            Encoding::Gzip => {
+                let decoder = Box::new(MultiGzDecoder::new(Mark::default()));
+                Search::Gzip { decoder, damaged: false }
+            }
             _ => Search::Plain(Mark::default()),
         };
         let initial_events = initial_events.then(search);
-        Framing { encoding, initial_events }
+        Framing { encoding, initial_events, initial_bytes: 0 }
     }
 
     /// Follows further bytes.
     pub fn follow(&mut self, bytes: &[u8]) {
-        if self.initial_events.as_mut().is_some_and(|search| search.finds(bytes)) {
-            self.initial_events = None;
+        if let Some(search) = &mut self.initial_events {
+            let found = search.finds(bytes);
+            self.initial_bytes = search.mark().bytes;
+            if found {
+                self.initial_events = None;
+            }
         }
         match &mut self.encoding {
             Encoding::Json { at_boundary } => {
@@ -80,6 +103,17 @@ impl Framing {
                 follow_protobuf(bytes, length, length_bytes, missing);
             }
             Encoding::Gzip | Encoding::Unknown => {}
+        }
+    }
+
+    /// What is known about the initial events.
+    pub fn initial_events(&self) -> InitialProgress {
+        match (&self.initial_events, &self.encoding) {
+            (None, _) => InitialProgress::Complete(self.initial_bytes),
+            (Some(Search::Gzip { damaged: true, .. }), _) | (_, Encoding::Unknown) => {
+                InitialProgress::Lost
+            }
+            (Some(_), _) => InitialProgress::Going(self.initial_bytes),
         }
     }
 
@@ -105,20 +139,28 @@ impl Search {
                 mark.follow(bytes);
                 mark.found
             }
-            Search::Gzip(decoder) => {
+            Search::Gzip { decoder, damaged } => {
                 // If the stream is damaged, the mark is never found, and the watch never ends early.
-                let decoded = decoder.write_all(bytes).and_then(|()| decoder.flush());
-                decoded.is_ok() && decoder.get_ref().found
+                *damaged =
+                    *damaged || decoder.write_all(bytes).and_then(|()| decoder.flush()).is_err();
+                !*damaged && decoder.get_ref().found
             }
+        }
+    }
+
+    fn mark(&self) -> &Mark {
+        match self {
+            Search::Plain(mark) => mark,
+            Search::Gzip { decoder, .. } => decoder.get_ref(),
         }
     }
 }
 
 impl Mark {
     fn follow(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
         self.tail.extend_from_slice(bytes);
-        let mut windows = self.tail.windows(INITIAL_EVENTS_END.len());
-        self.found |= windows.any(|window| window == INITIAL_EVENTS_END);
+        self.found |= memmem::find(&self.tail, INITIAL_EVENTS_END).is_some();
         let kept = INITIAL_EVENTS_END.len() - 1;
         self.tail.drain(..self.tail.len().saturating_sub(kept));
     }
@@ -194,10 +236,13 @@ mod tests {
     fn a_watch_list_does_not_end_before_its_mark() {
         let mut framing = Framing::new(JSON, b"", true);
         framing.follow(b"{\"k8s.io/initial-ev");
+        assert_eq!(framing.initial_events(), InitialProgress::Going(19));
         framing.follow(b"ents-end\":\"true\"");
+        assert_eq!(framing.initial_events(), InitialProgress::Complete(35));
         assert!(!framing.can_end(Duration::ZERO));
         framing.follow(b"}\n");
         assert!(framing.can_end(Duration::ZERO));
+        assert_eq!(framing.initial_events(), InitialProgress::Complete(35));
     }
 
     #[test]
@@ -209,12 +254,18 @@ mod tests {
         };
         let mut framing = Framing::new(PROTOBUF, b"gzip", true);
         framing.follow(&member("an object"));
+        assert_eq!(framing.initial_events(), InitialProgress::Going(9));
         assert!(!framing.can_end(QUIET));
         for byte in member("k8s.io/initial-events-end") {
             framing.follow(&[byte]);
         }
         assert!(!framing.can_end(Duration::ZERO));
         assert!(framing.can_end(QUIET));
+        assert_eq!(framing.initial_events(), InitialProgress::Complete(9 + 25));
+        let mut framing = Framing::new(PROTOBUF, b"gzip", true);
+        framing.follow(b"this is not a gzip stream");
+        assert_eq!(framing.initial_events(), InitialProgress::Lost);
+        assert!(!framing.can_end(QUIET));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The connection of one client to its API server.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use futures_util::TryFutureExt as _;
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::body::RequestBody;
 use super::shared::Shared;
 use crate::exchange::Exchange;
+use crate::protect::{Held, List, Metered, Refused, Reservation};
 use crate::upstream::{Place, Protocol, Speaker};
 
 /// Bytes of one answer that an API server may send ahead of a slow client.
@@ -52,6 +53,17 @@ pub struct Link {
 struct Connection {
     sender: Sender,
     place: Arc<Place>,
+    held: Arc<Held>,
+}
+
+/// A request that was sent, and the head of its answer.
+pub struct Sent {
+    /// The answer.
+    pub answer: Response<Incoming>,
+    /// The bytes that are reserved for it, if it is a LIST.
+    pub reservation: Option<Reservation>,
+    /// What its connection holds.
+    pub held: Arc<Held>,
 }
 
 enum Sender {
@@ -65,6 +77,8 @@ pub enum SendError {
     NoServer(anyhow::Error),
     /// The connection ended after the request was sent, which may have been executed.
     Broken(hyper::Error),
+    /// Too many LISTs are in progress; the request was not sent.
+    Refused(Refused),
 }
 
 impl Link {
@@ -78,19 +92,20 @@ impl Link {
         &self.moved
     }
 
-    /// Sends a request and waits for the head of its answer. A request that was not sent before the
+    /// Sends a request and waits for the head of its answer. A `list` waits for its turn before. A request that was not sent before the
     /// connection ended, or that reads and has no body, is sent again over another connection.
     pub async fn send(
         &self,
         mut request: Request<RequestBody>,
         speaker: Speaker,
+        list: Option<List>,
         exchange: &mut Exchange,
-    ) -> Result<Response<Incoming>, SendError> {
+    ) -> Result<Sent, SendError> {
         let repeat = Repeat::of(&request);
         let mut attempts = 1;
         loop {
-            let failure = match self.try_send(request, speaker, exchange).await {
-                Ok(answer) => return Ok(answer),
+            let failure = match self.try_send(request, speaker, list, exchange).await {
+                Ok(sent) => return Ok(sent),
                 Err(Attempt::Ended(error)) => return Err(error),
                 Err(Attempt::Failed(failure)) => failure,
             };
@@ -108,31 +123,65 @@ impl Link {
         &self,
         request: Request<RequestBody>,
         speaker: Speaker,
+        list: Option<List>,
         exchange: &mut Exchange,
-    ) -> Result<Response<Incoming>, Attempt> {
+    ) -> Result<Sent, Attempt> {
         let mut slot = self.connections[speaker as usize].lock().await;
         if slot.as_ref().is_none_or(|connection| connection.sender.is_closed()) {
             *slot = Some(self.dial(speaker).await.map_err(Attempt::Ended)?);
         }
         let connection = slot.as_mut().expect("a connection was just opened");
-        exchange.assign(&connection.place);
-        let result = match &mut connection.sender {
+        let (place, held) = (connection.place.clone(), connection.held.clone());
+        let (result, reservation) = match &mut connection.sender {
             Sender::Http2(sender) => {
                 let mut sender = sender.clone();
                 // Other requests of the client use the connection at the same time.
                 drop(slot);
-                sender.try_send_request(request).await
+                let reservation = self.admit(&place, list, exchange).await?;
+                (sender.try_send_request(request).await, reservation)
             }
             // Requests of HTTP/1.1 are in sequence, so nobody waits for the lock.
-            Sender::Http1(sender) => match sender.ready().await {
-                Ok(()) => sender.try_send_request(request).await,
-                Err(error) => return Err(Failure { error, unsent: Some(request) }.into()),
-            },
+            Sender::Http1(sender) => {
+                let reservation = self.admit(&place, list, exchange).await?;
+                match sender.ready().await {
+                    Ok(()) => (sender.try_send_request(request).await, reservation),
+                    Err(error) => return Err(Failure { error, unsent: Some(request) }.into()),
+                }
+            }
         };
-        result.map_err(|mut failed| {
-            let unsent = failed.take_message();
-            Failure { error: failed.into_error(), unsent }.into()
-        })
+        match result {
+            Ok(answer) => Ok(Sent { answer, reservation, held }),
+            Err(mut failed) => {
+                let unsent = failed.take_message();
+                Err(Failure { error: failed.into_error(), unsent }.into())
+            }
+        }
+    }
+
+    /// Waits until a LIST may be sent, and counts the request as load of the API server.
+    async fn admit(
+        &self,
+        place: &Place,
+        list: Option<List>,
+        exchange: &mut Exchange,
+    ) -> Result<Option<Reservation>, Attempt> {
+        let mut reservation = None;
+        if let Some(list) = list {
+            let Shared { lists, metrics, .. } = &*self.shared;
+            exchange.unassign();
+            let started = Instant::now();
+            let admitted = lists.admit(&place.server().lists, list).await;
+            metrics.list_waited(started.elapsed().as_secs_f64());
+            match admitted {
+                Ok(admitted) => reservation = Some(admitted),
+                Err(refused) => {
+                    metrics.list_refused();
+                    return Err(Attempt::Ended(SendError::Refused(refused)));
+                }
+            }
+        }
+        exchange.assign(place);
+        Ok(reservation)
     }
 
     /// Opens a connection to an API server. One that cannot be reached counts as unready until the
@@ -144,12 +193,14 @@ impl Link {
         while let Some(server) = pool.choose(&failed) {
             let connected = async {
                 let io = connector.connect(&server.address, speaker, self.protocol).await?;
-                self.handshake(TokioIo::new(io)).await.context("HTTP handshake")
+                let held = Held::new(self.shared.buffers.clone());
+                let sender = self.handshake(io, held.clone()).await.context("HTTP handshake")?;
+                anyhow::Ok((sender, held))
             };
             match connected.await {
-                Ok(sender) => {
+                Ok((sender, held)) => {
                     let place = Arc::new(Place::new(server, self.moved.clone()));
-                    return Ok(Connection { sender, place });
+                    return Ok(Connection { sender, place, held });
                 }
                 Err(error) => {
                     let address = &server.address;
@@ -165,11 +216,12 @@ impl Link {
         Err(SendError::NoServer(last))
     }
 
-    async fn handshake(&self, io: TokioIo<TlsStream<TcpStream>>) -> anyhow::Result<Sender> {
+    async fn handshake(&self, io: TlsStream<TcpStream>, held: Arc<Held>) -> anyhow::Result<Sender> {
         let ended = |error: hyper::Error| tracing::debug!(%error, "connection to an API server");
         match self.protocol {
             Protocol::Http1 => {
-                let (sender, connection) = http1::handshake(io).await?;
+                let (sender, connection) =
+                    http1::handshake(TokioIo::new(Metered::http1(io, held))).await?;
                 tokio::spawn(connection.with_upgrades().unwrap_or_else(ended));
                 Ok(Sender::Http1(sender))
             }
@@ -182,7 +234,7 @@ impl Link {
                     .max_header_list_size(MAX_HEADER)
                     .keep_alive_interval(PING_AFTER)
                     .keep_alive_timeout(PING_TIMEOUT)
-                    .handshake(io)
+                    .handshake(TokioIo::new(Metered::http2(io, held)))
                     .await?;
                 tokio::spawn(connection.unwrap_or_else(ended));
                 Ok(Sender::Http2(sender))

@@ -7,6 +7,7 @@ mod body;
 mod fields;
 mod framing;
 mod link;
+mod list;
 mod request;
 mod shared;
 mod upgrade;

@@ -1,6 +1,7 @@
 //! Forwards one request.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE,
@@ -10,20 +11,27 @@ use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 
 use super::answer;
-use super::body::{AnswerBody, RequestBody};
+use super::body::{AnswerBody, RequestBody, Upstream};
 use super::fields::remove_hop_by_hop;
 use super::framing::Framing;
-use super::link::{Link, SendError};
+use super::link::{Link, SendError, Sent};
+use super::list::ListAnswer;
 use super::shared::Shared;
 use super::upgrade::{self, Upgrade};
 use super::watch::WatchEnd;
 use crate::exchange::Exchange;
 use crate::identity::{Credential, Peer};
-use crate::request_info::{RequestInfo, query_values};
+use crate::protect::{HeldBody, List, Principal};
+use crate::request_info::{RequestInfo, query_flag, query_values};
 use crate::upstream::Speaker;
 
 /// From which client a request came. kube-apiserver writes it into audit events.
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The user for whom a request is sent, if it is not the sender.
+const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
+/// Seconds after which a client that was throttled may come again, at most.
+const MAX_RETRY_AFTER: u32 = 60;
 
 /// A connected client.
 pub struct Client {
@@ -44,17 +52,18 @@ pub async fn forward(client: Arc<Client>, request: Request<Incoming>) -> Respons
     let watch = watch_of(&info, request.uri());
     let metrics = client.shared.metrics.clone();
     let mut exchange = Exchange::new(&request, info, client.shared.sample(), metrics);
-    let own = match admit(&client, &request) {
+    let own = match admit(&client, &request, exchange.info()) {
         Err(refusal) => *refusal,
         Ok(credential) => {
+            let list = list_of(&client, &request, exchange.info(), &credential);
             let (upstream, upgrade) = prepare(&client, request, &credential);
-            match client.link.send(upstream, speaker(&credential), &mut exchange).await {
-                Ok(answer) => return finish(&client, answer, upgrade, watch, exchange),
+            match client.link.send(upstream, speaker(&credential), list, &mut exchange).await {
+                Ok(sent) => return finish(&client, sent, upgrade, watch, exchange),
                 Err(error) => own_answer(error),
             }
         }
     };
-    exchange.answered(own.status());
+    exchange.answered_by_gateway(own.status());
     own.map(|body| body.with_exchange(exchange))
 }
 
@@ -62,17 +71,57 @@ pub async fn forward(client: Arc<Client>, request: Request<Incoming>) -> Respons
 fn admit(
     client: &Client,
     request: &Request<Incoming>,
+    info: &RequestInfo,
 ) -> Result<Credential, Box<Response<AnswerBody>>> {
     if request.method() == Method::CONNECT {
         let message = "kube-gateway: the method CONNECT is not supported";
         return Err(answer::status(StatusCode::METHOD_NOT_ALLOWED, message, None).into());
     }
-    match client.peer.credential(request.headers()) {
+    let fields = request.headers();
+    let credential = match client.peer.credential(fields) {
         Credential::Rejected => {
-            Err(answer::status(StatusCode::UNAUTHORIZED, "Unauthorized", None).into())
+            return Err(answer::status(StatusCode::UNAUTHORIZED, "Unauthorized", None).into());
         }
-        credential => Ok(credential),
+        credential => credential,
+    };
+    let throttle = &client.shared.throttle;
+    if !throttle.is_empty()
+        && !is_master(&credential, fields)
+        && let Err(wait) = throttle.check(info, fields, Instant::now())
+    {
+        client.shared.metrics.throttled();
+        let message = "kube-gateway: too many requests of this User-Agent, please try again later";
+        let seconds = (wait.as_secs_f64().ceil() as u32).clamp(1, MAX_RETRY_AFTER);
+        let refusal = answer::status(StatusCode::TOO_MANY_REQUESTS, message, Some(seconds));
+        return Err(refusal.into());
     }
+    Ok(credential)
+}
+
+/// Whether a user in `system:masters` sends a request for itself.
+fn is_master(credential: &Credential, fields: &HeaderMap) -> bool {
+    match credential {
+        Credential::Certificate(identity) => {
+            identity.is_master() && !fields.contains_key(IMPERSONATE_USER)
+        }
+        Credential::Request | Credential::Rejected => false,
+    }
+}
+
+fn list_of(
+    client: &Client,
+    request: &Request<Incoming>,
+    info: &RequestInfo,
+    credential: &Credential,
+) -> Option<List> {
+    let principal = match credential {
+        Credential::Certificate(identity) => Principal::User(identity.user()),
+        Credential::Request | Credential::Rejected => Principal::Address(client.address.as_bytes()),
+    };
+    let fields = request.headers();
+    let privileged = is_master(credential, fields);
+    let lists = &client.shared.lists;
+    lists.list_of(info, request.method(), request.uri(), fields, principal, privileged)
 }
 
 fn speaker(credential: &Credential) -> Speaker {
@@ -128,24 +177,34 @@ fn upstream_uri(version: Version, uri: &Uri, fields: &mut HeaderMap) -> Uri {
 /// Passes the answer of an API server on.
 fn finish(
     client: &Client,
-    mut answer: Response<Incoming>,
+    sent: Sent,
     upgrade: Option<Upgrade>,
     watch: Option<InitialEvents>,
     mut exchange: Exchange,
 ) -> Response<AnswerBody> {
+    let Sent { mut answer, reservation, held } = sent;
     exchange.answered(answer.status());
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        held.becomes_tunnel();
         return upgrade::switch(upgrade, answer, exchange);
     }
     remove_hop_by_hop(answer.headers_mut());
-    let end = watch.filter(|_| answer.status() == StatusCode::OK).map(|initial_events| {
-        let fields = answer.headers();
-        let field = |name| fields.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
+    let fields = answer.headers();
+    let field = |name| fields.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
+    let content_encoding = field(CONTENT_ENCODING);
+    // An error is small, whatever was predicted.
+    let mut reservation = reservation.filter(|_| answer.status() == StatusCode::OK);
+    let watch = watch.filter(|_| answer.status() == StatusCode::OK).map(|initial_events| {
         let sent = initial_events == InitialEvents::Sent;
-        let framing = Framing::new(field(CONTENT_TYPE), field(CONTENT_ENCODING), sent);
-        WatchEnd::new(framing, client.shared.freshness.clone(), client.link.moved().clone())
+        let framing = Framing::new(field(CONTENT_TYPE), content_encoding, sent);
+        let (freshness, moved) = (client.shared.freshness.clone(), client.link.moved().clone());
+        Box::new(WatchEnd::new(framing, reservation.take(), freshness, moved))
     });
-    answer.map(|body| AnswerBody::upstream(body, end, exchange))
+    let list = reservation.map(|reservation| ListAnswer::new(content_encoding, reservation));
+    answer.map(|body| {
+        let held = HeldBody::new(held);
+        AnswerBody::upstream(Upstream { body, held, list, watch }, exchange)
+    })
 }
 
 /// Whether a watch sends the existing objects first. Such a watch only ends early after a mark that
@@ -160,9 +219,8 @@ fn watch_of(info: &RequestInfo, uri: &Uri) -> Option<InitialEvents> {
     if info.verb != "watch" {
         return None;
     }
-    let asks = query_values(uri, "sendInitialEvents").any(|value| matches!(value, "true" | "1"));
-    let version = query_values(uri, "resourceVersion").last().unwrap_or_default();
-    Some(if asks || matches!(version, "" | "0") {
+    let version = query_values(uri, "resourceVersion").next().unwrap_or_default();
+    Some(if query_flag(uri, "sendInitialEvents") || matches!(&*version, "" | "0") {
         InitialEvents::Sent
     } else {
         InitialEvents::NotSent
@@ -181,6 +239,10 @@ fn own_answer(error: SendError) -> Response<AnswerBody> {
                 "kube-gateway: the connection to the API server ended; the request may have been executed: {error}"
             );
             answer::status(StatusCode::BAD_GATEWAY, &message, None)
+        }
+        SendError::Refused(refused) => {
+            let message = "kube-gateway: too many large lists in progress, please try again later";
+            answer::status(StatusCode::TOO_MANY_REQUESTS, message, Some(refused.retry_after))
         }
     }
 }

@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
+
 use crate::balance::Freshness;
+use crate::config::Configuration;
 use crate::exchange::Sampled;
 use crate::identity::FieldNames;
 use crate::metrics::Metrics;
+use crate::protect::{Buffers, Lists, Throttle};
 use crate::upstream::{Connector, Pool};
 
 /// What all connections share.
@@ -20,16 +24,23 @@ pub struct Shared {
     pub freshness: Arc<Freshness>,
     /// Metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// Share of the requests in the access log.
-    pub sample: f64,
+    /// The limit for LISTs.
+    pub lists: Arc<Lists>,
+    /// The limit for clients by their User-Agent.
+    pub throttle: Arc<Throttle>,
+    /// The bound over all answers that wait for clients.
+    pub buffers: Arc<Buffers>,
+    /// The configuration in force.
+    pub config: Arc<ArcSwap<Configuration>>,
 }
 
 impl Shared {
     /// Decides whether the access log has a request.
     pub fn sample(&self) -> Sampled {
-        if self.sample == 0.0 {
+        let share = self.config.load().access_log.sample;
+        if share == 0.0 {
             Sampled::No
-        } else if rand::random_bool(self.sample) {
+        } else if rand::random_bool(share) {
             Sampled::Yes
         } else {
             Sampled::IfFailed

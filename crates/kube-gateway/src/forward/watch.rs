@@ -2,17 +2,15 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Context;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use http_body::{Body, Frame};
-use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::framing::Framing;
+use super::framing::{Framing, InitialProgress};
 use crate::balance::Freshness;
+use crate::protect::Reservation;
 
 /// A younger watch is not ended: client-go lists again after a watch of less than a second without
 /// an event.
@@ -30,6 +28,8 @@ type Wait = Pin<Box<WaitForCancellationFutureOwned>>;
 /// server became ready ([`Freshness`]); otherwise the client would have to list again.
 pub struct WatchEnd {
     framing: Framing,
+    /// The reservation of a WatchList until its initial events are complete.
+    reservation: Option<Reservation>,
     started: Instant,
     last_event: Option<Instant>,
     freshness: Arc<Freshness>,
@@ -40,9 +40,15 @@ pub struct WatchEnd {
 
 impl WatchEnd {
     /// Creates the decision for a watch whose connection is told to move by `moved`.
-    pub fn new(framing: Framing, freshness: Arc<Freshness>, moved: CancellationToken) -> WatchEnd {
+    pub fn new(
+        framing: Framing,
+        reservation: Option<Reservation>,
+        freshness: Arc<Freshness>,
+        moved: CancellationToken,
+    ) -> WatchEnd {
         WatchEnd {
             framing,
+            reservation,
             started: Instant::now(),
             last_event: None,
             freshness,
@@ -52,27 +58,24 @@ impl WatchEnd {
         }
     }
 
-    /// Polls the body of the watch.
-    pub fn poll_frame(
-        &mut self,
-        body: &mut Incoming,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match Pin::new(body).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(bytes) = frame.data_ref() {
-                    self.framing.follow(bytes);
-                    self.last_event = Some(Instant::now());
-                }
-                Poll::Ready(Some(Ok(frame)))
+    /// Follows bytes of the watch.
+    pub fn follow(&mut self, bytes: &[u8]) {
+        self.framing.follow(bytes);
+        self.last_event = Some(Instant::now());
+        let Some(mut reservation) = self.reservation.take() else { return };
+        match self.framing.initial_events() {
+            InitialProgress::Going(bytes) => {
+                reservation.received(bytes);
+                self.reservation = Some(reservation);
             }
-            Poll::Pending if self.poll_end(cx) => Poll::Ready(None),
-            other => other,
+            InitialProgress::Complete(bytes) => reservation.complete(bytes, None),
+            // Nothing is learned.
+            InitialProgress::Lost => {}
         }
     }
 
     /// Whether the watch ends now. Otherwise the task is woken when it may.
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> bool {
+    pub fn poll_end(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.is_moved {
             self.is_moved = self.moved.as_mut().poll(cx).is_ready();
         }

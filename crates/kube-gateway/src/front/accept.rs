@@ -80,13 +80,9 @@ pub async fn listen(address: &str) -> Result<Vec<TcpListener>> {
 }
 
 impl Front {
-    /// Accepts connections until `stop` is cancelled, then waits up to `drain` for the open ones.
-    pub async fn run(
-        self: Arc<Self>,
-        listener: TcpListener,
-        stop: CancellationToken,
-        drain: Duration,
-    ) {
+    /// Accepts connections until `stop` is cancelled, then waits up to `drainTimeout` for the open
+    /// ones.
+    pub async fn run(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
         let connections = TaskTracker::new();
         loop {
             let accepted = tokio::select! {
@@ -109,6 +105,7 @@ impl Front {
         }
         drop(listener);
         connections.close();
+        let drain = self.shared.config.load().drain_timeout.0;
         let drained = tokio::time::timeout(drain, connections.wait()).await.is_ok();
         tracing::info!(drained, left = connections.len(), "stopped serving");
     }

@@ -9,6 +9,9 @@ use super::certificate::User;
 /// The key of the extra field that names the credential of a request.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
+/// The group that may do everything.
+const MASTERS: &str = "system:masters";
+
 /// Characters of an extra key that are legal in the name of a header field. All others are
 /// percent-encoded; kube-apiserver decodes them.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -76,18 +79,33 @@ impl FieldNames {
             fields.push((self.group.clone(), value(group)?));
         }
         fields.push((extra, value(&user.credential_id)?));
-        Ok(IdentityFields(fields))
+        let masters = user.groups.iter().any(|group| group == MASTERS);
+        Ok(IdentityFields { fields, masters })
     }
 }
 
 /// The header fields of an identity, encoded once for all requests of a connection.
 #[derive(Clone, Debug)]
-pub struct IdentityFields(Vec<(HeaderName, HeaderValue)>);
+pub struct IdentityFields {
+    /// The first one is the user's name.
+    fields: Vec<(HeaderName, HeaderValue)>,
+    masters: bool,
+}
 
 impl IdentityFields {
+    /// The user's name.
+    pub fn user(&self) -> &[u8] {
+        self.fields.first().map(|(_, name)| name.as_bytes()).unwrap_or_default()
+    }
+
+    /// Whether the user is in the group `system:masters`, which kube-apiserver does not limit.
+    pub fn is_master(&self) -> bool {
+        self.masters
+    }
+
     /// Adds the fields to a request from which the client's claims were removed.
     pub fn add_to(&self, fields: &mut HeaderMap) {
-        for (name, value) in &self.0 {
+        for (name, value) in &self.fields {
             fields.append(name, value.clone());
         }
     }
@@ -121,6 +139,10 @@ mod tests {
         assert_eq!(fields["x-remote-user"], "system:node:a");
         assert_eq!(fields["x-remote-uid"], "u");
         assert_eq!(fields.get_all("x-remote-group").iter().count(), 2);
+        assert!(!FieldNames::default().encode(&user).unwrap().is_master());
+        let admin = User { groups: vec!["a".into(), "system:masters".into()], ..user };
+        let admin = FieldNames::default().encode(&admin).unwrap();
+        assert!(admin.is_master() && admin.user() == b"system:node:a");
         let extra = "x-remote-extra-authentication.kubernetes.io%2fcredential-id";
         assert_eq!(fields[extra], "X509SHA256=00");
     }

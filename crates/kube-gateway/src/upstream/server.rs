@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::protect::ListQueue;
+
 /// An API server.
 pub struct Server {
     /// Host and port.
@@ -22,6 +24,8 @@ pub struct Server {
     pub requests: AtomicUsize,
     /// Running watches.
     pub watches: AtomicUsize,
+    /// LISTs in progress, and those that wait.
+    pub lists: Arc<ListQueue>,
     /// CPU cores that the server uses, as the bits of an `f64`.
     cores: AtomicU64,
     /// Answers 429 since the last other answer.
@@ -39,6 +43,7 @@ impl Server {
             next_member: AtomicU64::new(0),
             requests: AtomicUsize::new(0),
             watches: AtomicUsize::new(0),
+            lists: Arc::default(),
             cores: AtomicU64::new(0),
             refusals: AtomicU32::new(0),
         }

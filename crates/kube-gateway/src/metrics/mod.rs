@@ -1,18 +1,22 @@
 //! Metrics in the format of Prometheus.
 
+mod create;
+mod protection;
+
+use std::sync::atomic::Ordering::Relaxed;
+
 use anyhow::Result;
 use http::StatusCode;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    TextEncoder,
 };
-use std::sync::atomic::Ordering::Relaxed;
 
+use self::create::Create;
+use self::protection::ProtectionMetrics;
+use crate::protect::{Buffers, Throttle};
 use crate::request_info::RequestInfo;
 use crate::upstream::Pool;
-
-/// Upper bounds of the duration of a request, in seconds.
-const SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
 
 /// The metrics of the process.
 pub struct Metrics {
@@ -29,6 +33,10 @@ pub struct Metrics {
     server_connections: IntGaugeVec,
     server_requests: IntGaugeVec,
     server_watches: IntGaugeVec,
+    protection: ProtectionMetrics,
+    reloads: IntCounterVec,
+    reload_failed: IntGauge,
+    restart_needed: IntGauge,
 }
 
 impl Metrics {
@@ -83,6 +91,20 @@ impl Metrics {
                 "kube_gateway_server_watches",
                 "Running watches and tunnels of an API server.",
             ),
+            protection: ProtectionMetrics::new(&create),
+            reloads: create.counters(
+                "kube_gateway_config_reloads_total",
+                "Changes of the configuration file, by result: applied or rejected.",
+                &["result"],
+            ),
+            reload_failed: create.gauge(
+                "kube_gateway_config_rejected",
+                "1 if the configuration file is not valid and the previous one is in force, otherwise 0.",
+            ),
+            restart_needed: create.gauge(
+                "kube_gateway_config_restart_needed",
+                "Changed fields of the configuration file that apply only after a restart.",
+            ),
             registry: registry.clone(),
         }
     }
@@ -127,8 +149,38 @@ impl Metrics {
         Decrement(self.client_connections.clone())
     }
 
-    /// Returns the page, with the state of the API servers.
-    pub fn render(&self, pool: &Pool) -> Result<String> {
+    /// Notes how long a LIST waited for its turn.
+    pub fn list_waited(&self, seconds: f64) {
+        self.protection.list_wait.observe(seconds);
+    }
+
+    /// Counts a LIST that got 429 instead of its turn.
+    pub fn list_refused(&self) {
+        self.protection.lists_refused.inc();
+    }
+
+    /// Counts a request that the throttle refused.
+    pub fn throttled(&self) {
+        self.protection.throttled.inc();
+    }
+
+    /// Notes that a changed configuration file was applied, without `restart` fields that need a
+    /// restart.
+    pub fn config_applied(&self, restart: usize) {
+        self.reloads.with_label_values(&["applied"]).inc();
+        self.reload_failed.set(0);
+        self.restart_needed.set(restart as i64);
+    }
+
+    /// Notes that a changed configuration file is not valid.
+    pub fn config_rejected(&self) {
+        self.reloads.with_label_values(&["rejected"]).inc();
+        self.reload_failed.set(1);
+    }
+
+    /// Returns the page, with the current state of the API servers and of the limits.
+    pub fn render(&self, pool: &Pool, buffers: &Buffers, throttle: &Throttle) -> Result<String> {
+        self.protection.update(pool, buffers, throttle);
         let all = [
             &self.server_ready,
             &self.server_connections,
@@ -157,54 +209,5 @@ struct Decrement(IntGauge);
 impl Drop for Decrement {
     fn drop(&mut self) {
         self.0.dec();
-    }
-}
-
-/// Creates and registers metrics. Their names are constants of this file, so that an error is a
-/// mistake in it.
-struct Create<'a>(&'a Registry);
-
-impl Create<'_> {
-    fn register(&self, metric: impl prometheus::core::Collector + 'static) {
-        self.0.register(Box::new(metric)).expect("each metric is registered once");
-    }
-
-    fn counter(&self, name: &str, help: &str) -> IntCounter {
-        let metric = IntCounter::new(name, help).expect("the name is valid");
-        self.register(metric.clone());
-        metric
-    }
-
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-        let metric = IntCounterVec::new(Opts::new(name, help), labels).expect("the name is valid");
-        self.register(metric.clone());
-        metric
-    }
-
-    fn gauge(&self, name: &str, help: &str) -> IntGauge {
-        let metric = IntGauge::new(name, help).expect("the name is valid");
-        self.register(metric.clone());
-        metric
-    }
-
-    fn gauges(&self, name: &str, help: &str) -> IntGaugeVec {
-        let metric =
-            IntGaugeVec::new(Opts::new(name, help), &["server"]).expect("the name is valid");
-        self.register(metric.clone());
-        metric
-    }
-
-    fn histogram(&self, name: &str, help: &str) -> Histogram {
-        let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
-        let metric = Histogram::with_opts(options).expect("the name is valid");
-        self.register(metric.clone());
-        metric
-    }
-
-    fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-        let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
-        let metric = HistogramVec::new(options, labels).expect("the name is valid");
-        self.register(metric.clone());
-        metric
     }
 }
