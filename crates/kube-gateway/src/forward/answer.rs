@@ -10,6 +10,7 @@ use super::body::AnswerBody;
 /// repeat the request.
 pub fn status(code: StatusCode, message: &str, retry_after: Option<u32>) -> Response<AnswerBody> {
     let reason = match code {
+        StatusCode::BAD_REQUEST => "BadRequest",
         StatusCode::UNAUTHORIZED => "Unauthorized",
         StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
         StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailable",

@@ -1,5 +1,5 @@
-//! Bodies on their way through the gateway. They are forwarded frame by frame as they arrive. Flow
-//! control on both sides bounds what a slow reader holds.
+//! Bodies of answers. They are forwarded frame by frame as they arrive. Flow control on both sides
+//! bounds what a slow reader holds.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,46 +12,6 @@ use super::list::ListAnswer;
 use super::watch::WatchEnd;
 use crate::exchange::Exchange;
 use crate::protect::HeldBody;
-
-/// The body of a request. Its trailers are dropped: kube-apiserver has no use for them, and they
-/// could carry fields that are removed from the header.
-pub struct RequestBody(Option<Incoming>);
-
-impl RequestBody {
-    /// Wraps the body of a client's request.
-    pub fn new(body: Incoming) -> RequestBody {
-        RequestBody(Some(body))
-    }
-
-    /// A body without bytes.
-    pub fn empty() -> RequestBody {
-        RequestBody(None)
-    }
-}
-
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(body) = &mut self.0 else { return Poll::Ready(None) };
-        match std::task::ready!(Pin::new(body).poll_frame(cx)) {
-            Some(Ok(frame)) if frame.is_trailers() => Poll::Ready(None),
-            frame => Poll::Ready(frame),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(Body::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
-    }
-}
 
 /// The body of an answer.
 pub struct AnswerBody {

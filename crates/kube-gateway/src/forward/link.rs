@@ -1,6 +1,8 @@
 //! The connection of one client to its API server.
 
+use std::error::Error as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -15,8 +17,9 @@ use tokio::sync::Mutex;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::body::RequestBody;
+use super::request_body::RequestBody;
 use super::shared::Shared;
+use super::watched_io::WatchedIo;
 use crate::exchange::Exchange;
 use crate::protect::{Held, List, Metered, Refused, Reservation};
 use crate::upstream::{Place, Protocol, Speaker};
@@ -35,8 +38,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of the header of an answer.
 const MAX_HEADER: u32 = 1 << 20;
 /// Attempts to send one request. An API server that closes its connections while it stops can cost a
-/// few.
-const MAX_ATTEMPTS: usize = 4;
+/// few, and other requests of the same client that it answers with 401 too.
+const MAX_ATTEMPTS: usize = 12;
 
 /// Sends the requests of one client to one API server. If the connection ends, the next request
 /// opens another one, perhaps to another API server.
@@ -50,10 +53,14 @@ pub struct Link {
     connections: [Mutex<Option<Connection>>; 2],
 }
 
+type Io = WatchedIo<TlsStream<TcpStream>>;
+
 struct Connection {
     sender: Sender,
     place: Arc<Place>,
     held: Arc<Held>,
+    /// Whether the API server has ended it.
+    ended: Arc<AtomicBool>,
 }
 
 /// A request that was sent, and the head of its answer.
@@ -92,8 +99,9 @@ impl Link {
         &self.moved
     }
 
-    /// Sends a request and waits for the head of its answer. A `list` waits for its turn before. A request that was not sent before the
-    /// connection ended, or that reads and has no body, is sent again over another connection.
+    /// Sends a request and waits for the head of its answer. A `list` waits for its turn before. A
+    /// request that the API server did not process before the connection ended, or that reads, is
+    /// sent again over another connection.
     pub async fn send(
         &self,
         mut request: Request<RequestBody>,
@@ -104,17 +112,21 @@ impl Link {
         let repeat = Repeat::of(&request);
         let mut attempts = 1;
         loop {
-            let failure = match self.try_send(request, speaker, list, exchange).await {
-                Ok(sent) => return Ok(sent),
+            let mut failure = match self.try_send(request, speaker, list, exchange).await {
+                Ok(sent) => {
+                    repeat.body.forget();
+                    return Ok(sent);
+                }
                 Err(Attempt::Ended(error)) => return Err(error),
                 Err(Attempt::Failed(failure)) => failure,
             };
             attempts += 1;
-            request = match (failure.unsent, &repeat) {
-                _ if attempts > MAX_ATTEMPTS => return Err(SendError::Broken(failure.error)),
-                (Some(unsent), _) => unsent,
-                (None, Some(repeat)) => repeat.request(),
-                (None, None) => return Err(SendError::Broken(failure.error)),
+            let processed = failure.unsent.is_none() && !failure.unprocessed;
+            let next = if attempts > MAX_ATTEMPTS { None } else { repeat.after(&mut failure) };
+            request = match next {
+                Some(request) => request,
+                None if processed => return Err(SendError::Broken(failure.error)),
+                None => return Err(SendError::NoServer(failure.error.into())),
             };
         }
     }
@@ -132,6 +144,7 @@ impl Link {
         }
         let connection = slot.as_mut().expect("a connection was just opened");
         let (place, held) = (connection.place.clone(), connection.held.clone());
+        let ended = connection.ended.clone();
         let (result, reservation) = match &mut connection.sender {
             Sender::Http2(sender) => {
                 let mut sender = sender.clone();
@@ -145,7 +158,10 @@ impl Link {
                 let reservation = self.admit(&place, list, exchange).await?;
                 match sender.ready().await {
                     Ok(()) => (sender.try_send_request(request).await, reservation),
-                    Err(error) => return Err(Failure { error, unsent: Some(request) }.into()),
+                    Err(error) => {
+                        let unsent = Some(request);
+                        return Err(Failure { error, unsent, unprocessed: true }.into());
+                    }
                 }
             }
         };
@@ -153,7 +169,9 @@ impl Link {
             Ok(answer) => Ok(Sent { answer, reservation, held }),
             Err(mut failed) => {
                 let unsent = failed.take_message();
-                Err(Failure { error: failed.into_error(), unsent }.into())
+                let error = failed.into_error();
+                let unprocessed = is_unprocessed(&error, &ended);
+                Err(Failure { error, unsent, unprocessed }.into())
             }
         }
     }
@@ -191,16 +209,18 @@ impl Link {
         let mut failed = Vec::new();
         let mut last = anyhow::anyhow!("there is no API server");
         while let Some(server) = pool.choose(&failed) {
+            let ended = Arc::new(AtomicBool::new(false));
             let connected = async {
                 let io = connector.connect(&server.address, speaker, self.protocol).await?;
                 let held = Held::new(self.shared.buffers.clone());
+                let io = WatchedIo::new(io, ended.clone());
                 let sender = self.handshake(io, held.clone()).await.context("HTTP handshake")?;
                 anyhow::Ok((sender, held))
             };
             match connected.await {
                 Ok((sender, held)) => {
                     let place = Arc::new(Place::new(server, self.moved.clone()));
-                    return Ok(Connection { sender, place, held });
+                    return Ok(Connection { sender, place, held, ended });
                 }
                 Err(error) => {
                     let address = &server.address;
@@ -216,7 +236,7 @@ impl Link {
         Err(SendError::NoServer(last))
     }
 
-    async fn handshake(&self, io: TlsStream<TcpStream>, held: Arc<Held>) -> anyhow::Result<Sender> {
+    async fn handshake(&self, io: Io, held: Arc<Held>) -> anyhow::Result<Sender> {
         let ended = |error: hyper::Error| tracing::debug!(%error, "connection to an API server");
         match self.protocol {
             Protocol::Http1 => {
@@ -264,6 +284,8 @@ struct Failure {
     error: hyper::Error,
     /// The request, if it was not sent.
     unsent: Option<Request<RequestBody>>,
+    /// Whether the API server has not processed the request.
+    unprocessed: bool,
 }
 
 impl From<Failure> for Attempt {
@@ -272,28 +294,54 @@ impl From<Failure> for Attempt {
     }
 }
 
-/// What is needed to send a request again that reads and has no body.
+/// Whether the API server has said that it did not process a request: a GOAWAY with the number of an
+/// earlier stream fails a stream at once, while the connection goes on. If the connection has ended,
+/// the same error also means all other streams. kube-apiserver sends GOAWAY after an answer 401, when
+/// it stops, and with `--goaway-chance`.
+fn is_unprocessed(error: &hyper::Error, ended: &AtomicBool) -> bool {
+    let cause = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    cause.is_some_and(|cause| {
+        let refused = cause.is_reset() && cause.reason() == Some(h2::Reason::REFUSED_STREAM);
+        let left_out = cause.is_go_away() && !ended.load(Ordering::Acquire);
+        cause.is_remote() && (refused || left_out)
+    })
+}
+
+/// What is needed to send a request again.
 struct Repeat {
     method: Method,
     uri: Uri,
     fields: HeaderMap,
+    body: RequestBody,
+    /// Whether the request reads and has no body. Such a request may be executed twice.
+    reads: bool,
 }
 
 impl Repeat {
-    fn of(request: &Request<RequestBody>) -> Option<Repeat> {
-        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-        (reads && request.body().is_end_stream()).then(|| Repeat {
-            method: request.method().clone(),
+    fn of(request: &Request<RequestBody>) -> Repeat {
+        let method = request.method().clone();
+        let body = request.body();
+        Repeat {
+            reads: matches!(method, Method::GET | Method::HEAD) && body.is_end_stream(),
+            method,
             uri: request.uri().clone(),
             fields: request.headers().clone(),
-        })
+            body: body.handle(),
+        }
     }
 
-    fn request(&self) -> Request<RequestBody> {
-        let mut request = Request::new(RequestBody::empty());
+    /// Returns the request for the attempt after a failed one, if it may be sent again.
+    fn after(&self, failure: &mut Failure) -> Option<Request<RequestBody>> {
+        if failure.unsent.is_some() {
+            return failure.unsent.take();
+        }
+        if !failure.unprocessed && !self.reads {
+            return None;
+        }
+        let mut request = Request::new(self.body.again()?);
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.fields.clone();
-        request
+        Some(request)
     }
 }

@@ -9,9 +9,11 @@ mod framing;
 mod link;
 mod list;
 mod request;
+mod request_body;
 mod shared;
 mod upgrade;
 mod watch;
+mod watched_io;
 
 pub use link::Link;
 pub use request::{Client, forward};

@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::header::{
-    CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE,
+    CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::{Authority, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 
 use super::answer;
-use super::body::{AnswerBody, RequestBody, Upstream};
+use super::body::{AnswerBody, Upstream};
 use super::fields::remove_hop_by_hop;
 use super::framing::Framing;
 use super::link::{Link, SendError, Sent};
 use super::list::ListAnswer;
+use super::request_body::RequestBody;
 use super::shared::Shared;
 use super::upgrade::{self, Upgrade};
 use super::watch::WatchEnd;
@@ -78,6 +80,7 @@ fn admit(
         return Err(answer::status(StatusCode::METHOD_NOT_ALLOWED, message, None).into());
     }
     let fields = request.headers();
+    check_framing(fields)?;
     let credential = match client.peer.credential(fields) {
         Credential::Rejected => {
             return Err(answer::status(StatusCode::UNAUTHORIZED, "Unauthorized", None).into());
@@ -122,6 +125,24 @@ fn list_of(
     let privileged = is_master(credential, fields);
     let lists = &client.shared.lists;
     lists.list_of(info, request.method(), request.uri(), fields, principal, privileged)
+}
+
+/// Refuses what kube-apiserver refuses before it looks at the request, and what would be lost because
+/// these fields end at the gateway: codings of the body besides chunks, and several hosts.
+fn check_framing(fields: &HeaderMap) -> Result<(), Box<Response<AnswerBody>>> {
+    let mut codings = fields.get_all(TRANSFER_ENCODING).iter();
+    let only_chunks = codings.next().is_none_or(|coding| {
+        coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") && codings.next().is_none()
+    });
+    if !only_chunks {
+        let message = "kube-gateway: unsupported transfer encoding";
+        return Err(answer::status(StatusCode::NOT_IMPLEMENTED, message, None).into());
+    }
+    if fields.get_all(HOST).iter().nth(1).is_some() {
+        let message = "kube-gateway: the request has several fields Host";
+        return Err(answer::status(StatusCode::BAD_REQUEST, message, None).into());
+    }
+    Ok(())
 }
 
 fn speaker(credential: &Credential) -> Speaker {
