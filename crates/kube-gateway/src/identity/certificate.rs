@@ -57,24 +57,45 @@ fn texts(certificate: &X509Certificate<'_>, attribute: &Oid<'_>) -> Result<Vec<S
     certificate.subject().iter_by_oid(attribute).map(text).collect()
 }
 
-/// Decodes the string types that Go's `crypto/x509` decodes.
+/// Decodes the string types that Go's `crypto/x509` decodes, with the same rules.
 fn text(attribute: &AttributeTypeAndValue<'_>) -> Result<String> {
     let value = attribute.attr_value();
     let bytes = value.data;
+    let only = |kind: &str, allowed: fn(u8) -> bool| {
+        ensure!(bytes.iter().copied().all(allowed), "a name is not a valid {kind}");
+        Ok(())
+    };
     match value.tag() {
-        Tag::Utf8String | Tag::PrintableString | Tag::Ia5String | Tag::NumericString => {
-            let text = std::str::from_utf8(bytes).context("a name is not valid UTF-8")?;
-            Ok(text.to_owned())
-        }
+        Tag::Utf8String => {}
+        Tag::PrintableString => only("PrintableString", is_printable)?,
+        Tag::Ia5String => only("IA5String", |byte| byte.is_ascii())?,
+        Tag::NumericString => only("NumericString", |byte| byte.is_ascii_digit() || byte == b' ')?,
         // Go reads each byte of a T61String as a character of Latin-1.
-        Tag::T61String => Ok(bytes.iter().copied().map(char::from).collect()),
-        Tag::BmpString => {
-            ensure!(bytes.len().is_multiple_of(2), "a BMPString has an odd length");
-            let units = bytes.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
-            char::decode_utf16(units).collect::<Result<_, _>>().context("a BMPString is not UTF-16")
-        }
+        Tag::T61String => return Ok(bytes.iter().copied().map(char::from).collect()),
+        Tag::BmpString => return bmp_text(bytes),
         tag => bail!("a name has the unsupported type {tag}"),
     }
+    let text = std::str::from_utf8(bytes).context("a name is not valid UTF-8")?;
+    Ok(text.to_owned())
+}
+
+/// The characters of a PrintableString, and the two more that Go tolerates.
+fn is_printable(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b" '()+,-./:=?*&".contains(&byte)
+}
+
+/// Decodes a BMPString, without the zero at its end, if there is one. Surrogates and the characters
+/// that Unicode reserves are no text.
+fn bmp_text(bytes: &[u8]) -> Result<String> {
+    ensure!(bytes.len().is_multiple_of(2), "a BMPString has an odd length");
+    let bytes = bytes.strip_suffix(&[0, 0]).unwrap_or(bytes);
+    let character = |pair: &[u8]| {
+        let unit = u16::from_be_bytes([pair[0], pair[1]]);
+        let reserved = matches!(unit, 0xfdd0..=0xfdef | 0xfffe | 0xffff);
+        char::from_u32(unit.into()).filter(|_| !reserved)
+    };
+    let text: Option<String> = bytes.chunks_exact(2).map(character).collect();
+    text.context("a BMPString has an invalid character")
 }
 
 /// Refuses text that an HTTP header field would change on its way: `"system:masters "` would arrive

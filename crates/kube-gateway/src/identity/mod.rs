@@ -7,6 +7,7 @@
 mod certificate;
 mod fields;
 mod peer;
+mod strict;
 mod verify;
 
 pub use fields::FieldNames;

@@ -9,7 +9,8 @@ use webpki::{
     RequiredEkuNotFoundContext,
 };
 use x509_parser::certificate::X509Certificate;
-use x509_parser::prelude::FromDer;
+
+use super::strict;
 
 /// The certificates of the client CA.
 pub struct ClientCa {
@@ -21,6 +22,7 @@ pub struct ClientCa {
 struct Root {
     anchor: TrustAnchor<'static>,
     validity: Validity,
+    may_sign: bool,
 }
 
 /// Seconds since 1970, both included.
@@ -38,7 +40,12 @@ impl ClientCa {
     pub fn new(certificates: &[CertificateDer<'_>]) -> Result<ClientCa> {
         let root = |certificate| {
             let anchor = webpki::anchor_from_trusted_cert(certificate).context("use the CA")?;
-            Ok(Root { anchor: anchor.to_owned(), validity: Validity::of(certificate)? })
+            let certificate = strict::read(certificate)?;
+            Ok(Root {
+                anchor: anchor.to_owned(),
+                validity: Validity::of(&certificate),
+                may_sign: strict::may_sign(&certificate),
+            })
         };
         Ok(ClientCa { roots: certificates.iter().map(root).collect::<Result<_>>()? })
     }
@@ -47,13 +54,18 @@ impl ClientCa {
     /// `now`. Returns the second after which the chain is no longer valid.
     ///
     /// # Errors
-    /// If kube-apiserver would reject the chain, and for a few certificates that only Go accepts:
-    /// of X.509 version 1, and CA certificates that are used by a client.
+    /// If kube-apiserver would reject the chain, and for a few certificates that only Go accepts
+    /// (docs/kube-gateway.md lists them).
     pub fn verify(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<i64> {
         let (leaf, intermediates) = chain.split_first().context("no certificate")?;
         let now = now.duration_since(SystemTime::UNIX_EPOCH).context("read the clock")?;
         let second = i64::try_from(now.as_secs()).context("read the clock")?;
-        let valid = self.roots.iter().filter(|root| root.validity.contains(second));
+        // Go refuses the handshake if it cannot read one of the certificates.
+        for certificate in chain {
+            strict::read(certificate)?;
+        }
+        let usable = |root: &&Root| root.may_sign && root.validity.contains(second);
+        let valid = self.roots.iter().filter(usable);
         let anchors: Vec<_> = valid.map(|root| root.anchor.clone()).collect();
         ensure!(!anchors.is_empty(), "no certificate of the client CA is valid now");
         let leaf = EndEntityCert::try_from(leaf).context("parse the certificate")?;
@@ -68,10 +80,12 @@ impl ClientCa {
         )?;
         let root = self.roots.iter().find(|root| root.anchor == *path.anchor());
         let mut not_after = root.context("the anchor is a root")?.validity.not_after;
-        for der in
-            path.intermediate_certificates().map(|c| c.der()).chain([path.end_entity().der()])
-        {
-            not_after = not_after.min(Validity::of(&der)?.not_after);
+        let end_entity = path.end_entity().der();
+        not_after = not_after.min(Validity::of(&strict::read(&end_entity)?).not_after);
+        for der in path.intermediate_certificates().map(|certificate| certificate.der()) {
+            let issuer = strict::read(&der)?;
+            ensure!(strict::may_sign(&issuer), "an issuer has a key usage without signatures");
+            not_after = not_after.min(Validity::of(&issuer).not_after);
         }
         Ok(not_after)
     }
@@ -104,11 +118,10 @@ impl ExtendedKeyUsageValidator for ForClients {
 }
 
 impl Validity {
-    fn of(der: &[u8]) -> Result<Validity> {
-        let (_, certificate) = X509Certificate::from_der(der).context("parse the certificate")?;
+    fn of(certificate: &X509Certificate<'_>) -> Validity {
         let validity = certificate.validity();
         let (not_before, not_after) = (validity.not_before, validity.not_after);
-        Ok(Validity { not_before: not_before.timestamp(), not_after: not_after.timestamp() })
+        Validity { not_before: not_before.timestamp(), not_after: not_after.timestamp() }
     }
 
     fn contains(self, second: i64) -> bool {
