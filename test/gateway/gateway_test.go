@@ -2,8 +2,11 @@
 // with the answer of an API server itself.
 //
 //	K1M_BIN           directory of the binaries (default ../../bin)
-//	GATEWAY_REQUESTS  number of random requests (default 400)
-//	GATEWAY_SEED      their seed, or "random" (default 1)
+//	GATEWAY_REQUESTS     number of random requests (default 400)
+//	GATEWAY_SEED         their seed, or "random" (default 1)
+//	GATEWAY_CONNECTIONS  number of connections that are open at the same time (default 1,000)
+//	GATEWAY_FAULTS       number of faults under load (default: one of each of the kinds that take little time)
+//	GATEWAY_FAULTS_SEED  their seed
 package gateway
 
 import (
@@ -17,6 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,10 +46,31 @@ type cluster struct {
 	gateway, metrics string
 	// process is the gateway.
 	process *exec.Cmd
+	// configPath is the path of the administrator's kubeconfig.
+	configPath string
+	findConfig *sync.Once
 }
 
 // newCluster starts a cluster and its gateway. Both end with the test.
 func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	bin := binaries(t)
+	for _, name := range []string{"k1m", "kube-gateway", "mem_etcd", "kube-apiserver", "kwok", "kubectl", "h2spec"} {
+		if _, err := exec.LookPath(filepath.Join(bin, name)); err != nil {
+			t.Fatalf("%v; run `make build`, or set K1M_BIN to the directory of the binaries", err)
+		}
+	}
+	c := &cluster{bin: bin, home: t.TempDir(), findConfig: &sync.Once{}}
+	c.k1m(t, "up", "--name", clusterName, "--nodes", "10", "--apiservers", "2", "--kwok-arg", "config="+c.writeStreams(t))
+	t.Cleanup(func() { c.k1m(t, "down", "--name", clusterName) })
+	c.findServers(t)
+	c.gateway, c.metrics = freeAddress(t), freeAddress(t)
+	c.startGateway(t)
+	return c
+}
+
+// binaries returns the directory of the binaries.
+func binaries(t *testing.T) string {
 	t.Helper()
 	bin := os.Getenv("K1M_BIN")
 	if bin == "" {
@@ -53,18 +78,7 @@ func newCluster(t *testing.T) *cluster {
 	}
 	bin, err := filepath.Abs(bin)
 	must(t, err)
-	for _, name := range []string{"k1m", "kube-gateway", "mem_etcd", "kube-apiserver", "kwok"} {
-		if _, err := exec.LookPath(filepath.Join(bin, name)); err != nil {
-			t.Fatalf("%v; run `make build`, or set K1M_BIN to the directory of the binaries", err)
-		}
-	}
-	c := &cluster{bin: bin, home: t.TempDir()}
-	c.k1m(t, "up", "--name", clusterName, "--nodes", "10", "--apiservers", "2")
-	t.Cleanup(func() { c.k1m(t, "down", "--name", clusterName) })
-	c.findServers(t)
-	c.gateway, c.metrics = freeAddress(t), freeAddress(t)
-	c.startGateway(t)
-	return c
+	return bin
 }
 
 // k1m runs k1m and returns its output. It fails the test if the exit code is not 0.
@@ -172,8 +186,11 @@ func (c *cluster) startGateway(t *testing.T) {
 }
 
 // page returns a page of the gateway, or an empty text.
-func (c *cluster) page(path string) string {
-	response, err := http.Get("http://" + c.metrics + path)
+func (c *cluster) page(path string) string { return page(c.metrics, path) }
+
+// page returns a page that a gateway serves at an address, or an empty text.
+func page(address, path string) string {
+	response, err := http.Get("http://" + address + path)
 	if err != nil {
 		return ""
 	}
@@ -186,8 +203,7 @@ func (c *cluster) page(path string) string {
 // admin returns the configuration of the administrator's client for an address.
 func (c *cluster) admin(t *testing.T, address string) *rest.Config {
 	t.Helper()
-	path := strings.TrimSpace(string(c.k1m(t, "kubeconfig", "--name", clusterName, "--path")))
-	config, err := clientcmd.BuildConfigFromFlags("https://"+address, path)
+	config, err := clientcmd.BuildConfigFromFlags("https://"+address, c.kubeconfig(t))
 	must(t, err)
 	config.QPS = -1
 	return config

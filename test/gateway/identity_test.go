@@ -23,8 +23,13 @@ func TestGateway(t *testing.T) {
 	t.Run("identity", func(t *testing.T) { testIdentity(t, c) })
 	t.Run("names that a field would change", func(t *testing.T) { testBlanks(t, c) })
 	t.Run("an empty group", func(t *testing.T) { testEmptyGroup(t, c) })
+	t.Run("HTTP/2 conformance", func(t *testing.T) { testHTTP2(t, c) })
+	t.Run("certificates", func(t *testing.T) { testCertificates(t, c) })
 	t.Run("claims are removed", func(t *testing.T) { testClaims(t, c) })
 	t.Run("answers are the same", func(t *testing.T) { testDifferences(t, c) })
+	t.Run("kubectl", func(t *testing.T) { testKubectl(t, c) })
+	t.Run("streams", func(t *testing.T) { testStreams(t, c) })
+	t.Run("faults under load", func(t *testing.T) { testFaults(t, c) })
 	t.Run("watches survive a killed API server", func(t *testing.T) { testKilledServer(t, c) })
 }
 
@@ -46,6 +51,14 @@ func httpClient(t *testing.T, certificates []tls.Certificate, http2 bool) *http.
 // whoami returns the status code and the user that an address sees.
 func whoami(t *testing.T, client *http.Client, address string, fields http.Header) (int, authenticationv1.UserInfo) {
 	t.Helper()
+	code, user, err := tryWhoami(t, client, address, fields)
+	must(t, err)
+	return code, user
+}
+
+// tryWhoami does the same, and returns the error if there is no answer.
+func tryWhoami(t *testing.T, client *http.Client, address string, fields http.Header) (int, authenticationv1.UserInfo, error) {
+	t.Helper()
 	review := []byte(`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
 		"https://"+address+"/apis/authentication.k8s.io/v1/selfsubjectreviews", bytes.NewReader(review))
@@ -54,16 +67,20 @@ func whoami(t *testing.T, client *http.Client, address string, fields http.Heade
 		request.Header[name] = values
 	}
 	request.Header.Set("Content-Type", "application/json")
+	var answer authenticationv1.SelfSubjectReview
 	response, err := client.Do(request)
-	must(t, err)
+	if err != nil {
+		return 0, answer.Status.UserInfo, err
+	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	must(t, err)
-	var answer authenticationv1.SelfSubjectReview
+	if err != nil {
+		return 0, answer.Status.UserInfo, err
+	}
 	if response.StatusCode == http.StatusCreated {
 		must(t, json.Unmarshal(body, &answer))
 	}
-	return response.StatusCode, answer.Status.UserInfo
+	return response.StatusCode, answer.Status.UserInfo, nil
 }
 
 // describe returns a user as text.
