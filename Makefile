@@ -26,7 +26,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway hostile oracle upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway gateway-faults gateway-upstream hostile oracle upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -50,8 +50,16 @@ check: $(addprefix bin/,$(OWN)) ## Check format, lints, import cycles, and links
 hostile: bin/mem_etcd bin/etcd ## Test mem_etcd with hostile clients: 1,000,000 watches, 10,000 connections, invalid input
 	@HOSTILE=full go test -count=1 -timeout 20m -v -run 'TestHostile' ./test/store
 
-gateway: bin/kube-gateway bin/mem_etcd bin/k1m bin/kube-apiserver bin/kwok ## Compare the answers of kube-gateway with those of API servers: REQUESTS=5000
-	@GATEWAY_REQUESTS=$(REQUESTS) GATEWAY_SEED=random go test -v -count=1 -timeout 1h ./test/gateway
+GATEWAY_TEST := $(addprefix bin/,kube-gateway mem_etcd k1m $(KUBERNETES) kwok h2spec)
+
+gateway: $(GATEWAY_TEST) ## Test kube-gateway with real API servers, hostile clients and 10,000 connections: REQUESTS=5000
+	@GATEWAY_REQUESTS=$(REQUESTS) GATEWAY_SEED=random GATEWAY_CONNECTIONS=10000 go test -v -count=1 -timeout 1h ./test/gateway
+
+gateway-faults: $(GATEWAY_TEST) ## Inject faults into API servers, their network and kube-gateway under load: FAULTS=100
+	@GATEWAY_FAULTS=$(FAULTS) go test -v -count=1 -run 'TestGateway$$/faults' -timeout 6h ./test/gateway
+
+gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour)
+	@test/gateway-upstream/run.sh
 
 conformance: bin/mem_etcd ## Run Kubernetes' storage test suites against mem_etcd
 	@test/conformance/run.sh

@@ -17,6 +17,35 @@ copy_module() {
   fi
 }
 
+# replace_module MODULE SCRATCH: writes SCRATCH/go.mod, the go.mod of this repository with MODULE
+# replaced by the copy that copy_module made. With -modfile SCRATCH/go.mod, Kubernetes' tests can
+# import packages of this repository, and are built with the same versions of all modules.
+replace_module() {
+  cp go.sum "$2/go.sum"
+  cp go.mod "$2/go.mod"
+  go mod edit -replace "$1=$copy" "$2/go.mod"
+}
+
+# store_as_etcd STORE SCRATCH: writes SCRATCH/store/etcd, which starts STORE (mem_etcd or etcd).
+# Kubernetes' tests start the etcd that they find in PATH, with --listen-peer-urls, which mem_etcd
+# rejects.
+store_as_etcd() {
+  mkdir -p "$2/store"
+  cat >"$2/store/etcd" <<SCRIPT
+#!/usr/bin/env bash
+flags=()
+while [ \$# -gt 0 ]; do
+  case \$1 in
+    --listen-peer-urls) shift ;;
+    *) flags+=("\$1") ;;
+  esac
+  shift
+done
+exec "$1" "\${flags[@]}"
+SCRIPT
+  chmod +x "$2/store/etcd"
+}
+
 # require_program FILE VARIABLE: exits with 2 if FILE is not an executable.
 require_program() {
   if [[ ! -x $1 ]]; then

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 logs=target/test
 mkdir -p "$logs"
-stages=(lint rust go store conformance upstream e2e)
+stages=(lint rust go store conformance upstream gateway-upstream e2e)
 [ $# -gt 0 ] && stages=("$@")
 
 lint() { build/check.sh; }
@@ -23,6 +23,7 @@ conformance() {
   return "$status"
 }
 upstream() { SHORT=1 test/upstream/run.sh; }
+gateway-upstream() { SHORT=1 test/gateway-upstream/run.sh; }
 # One package after the other: the tests of each measure or wait for real processes.
 e2e() { go test -v -count=1 -p 1 -timeout 30m ./test/e2e/... ./test/gateway/... ./test/oracle/...; }
 
@@ -77,7 +78,7 @@ for stage in "${stages[@]}"; do
     tail -n 40 "$log"
   fi
   passed=$((passed + stage_passed)) failed=$((failed + stage_failed))
-  report+=$(printf '  %-12s %-7s %5d passed %3d failed  %4ds  %s' \
+  report+=$(printf '  %-16s %-7s %5d passed %3d failed  %4ds  %s' \
     "$stage" "$verdict" "$stage_passed" "$stage_failed" "$seconds" "$log")$'\n'
 done
 

@@ -26,11 +26,7 @@ copy_module k8s.io/kubernetes "$scratch"
 awk -f "$here/hook.awk" "$source/pkg/scheduler/scheduler.go" >"$scratch/scheduler.go"
 mv "$scratch/scheduler.go" "$copy/pkg/scheduler/scheduler.go"
 
-# The go.mod of this repository, with k8s.io/kubernetes replaced by the copy. The tests can therefore
-# import packages of this repository, and are built with the same versions of all modules.
-cp go.sum "$scratch/go.sum"
-cp go.mod "$scratch/go.mod"
-go mod edit -replace "k8s.io/kubernetes=$copy" "$scratch/go.mod"
+replace_module k8s.io/kubernetes "$scratch"
 
 # The added file belongs to the external test package (PACKAGE_test): it imports a package that
 # imports pkg/scheduler, which pkg/scheduler itself cannot import.
@@ -39,18 +35,4 @@ go list -modfile "$scratch/go.mod" -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Di
     sed "s/PACKAGE/$name/" "$here/testdata/attach_test.go" >"$dir/k1m_attach_test.go"
   done
 
-# The tests start etcd with --listen-peer-urls, which mem_etcd rejects.
-mkdir -p "$scratch/store"
-cat >"$scratch/store/etcd" <<SCRIPT
-#!/usr/bin/env bash
-flags=()
-while [ \$# -gt 0 ]; do
-  case \$1 in
-    --listen-peer-urls) shift ;;
-    *) flags+=("\$1") ;;
-  esac
-  shift
-done
-exec "$store" "\${flags[@]}"
-SCRIPT
-chmod +x "$scratch/store/etcd"
+store_as_etcd "$store" "$scratch"

@@ -60,4 +60,5 @@ results=$scratch/results.txt
   ' "$log"
 } >"$results"
 awk -v filtered="$(filtered "$@")" -v status="$status" -v attach="${K1M_ATTACH:-1}" \
+  -v subject="dist-scheduler's node search" \
   -f "$here/summary.awk" "$here/expected.txt" "$results"

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Runs Kubernetes' own integration tests of the API server through kube-gateway. The tests have the
+# version that go.mod pins. They are unmodified, except for a hook in the two functions that start an API
+# server for them: it starts a gateway in front of it and returns the gateway's address (see hook.awk).
+#
+#   run.sh [-run REGEXP] [-skip REGEXP] [-p N] ...     flags of go test
+#
+#   PACKAGES       packages below k8s.io/kubernetes/test/integration to test (all that test what a client
+#                  sees of an API server)
+#   SHORT          1: only some packages, without slow tests, which take three minutes
+#   GATEWAY        program under test (bin/kube-gateway); 0: no gateway, for comparison
+#   STORE          server that the tests start as etcd (bin/mem_etcd); etcd works as well
+#   UPSTREAM_DIR   scratch directory (target/upstream, shared with test/upstream)
+#
+# Fails unless the tests that fail or are skipped are exactly those in expected.txt. A test counts as
+# passed only if a client connected to a gateway in it. Other passed tests are counted separately. The
+# logs of the gateways are in target/upstream/gateway.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+scratch=$(realpath -m "${UPSTREAM_DIR:-$root/target/upstream}")
+store=$(realpath "${STORE:-$root/bin/mem_etcd}")
+gateway=${GATEWAY:-$root/bin/kube-gateway}
+integration=k8s.io/kubernetes/test/integration
+short="auth apiserver/certreload apiserver/podlogs apiserver/portforward apiserver/anonymous dryrun"
+all="$short apiserver apiserver/admissionwebhook apiserver/apply apiserver/discovery \
+  apiserver/flowcontrol apiserver/openapi apiserver/tracing client"
+# Tests of auth that are slow, or test the same as others from a client's view.
+slow='^Test(ServiceAccountTokenAttestations.*|GetsSelfAttributes.*|ResourceClaimGranularStatusAuthorization'
+slow+='|DynamicClientBuilder|PodSecurity.*|ConstrainedImpersonation.*|DiscoveryUpgradeBootstrapping'
+slow+='|BootstrapTokenAuth|AuthModeAlways.*)$'
+
+# shellcheck source=test/kubernetes.sh
+source "$root/test/kubernetes.sh"
+require_program "$store" STORE
+export KUBE_GATEWAY=""
+if [[ $gateway != 0 ]]; then
+  require_program "$gateway" GATEWAY
+  KUBE_GATEWAY=$(realpath "$gateway")
+fi
+cd "$root"
+copy_module k8s.io/kubernetes "$scratch"
+for file in cmd/kube-apiserver/app/testing/testserver.go test/integration/framework/test_server.go; do
+  awk -f "$here/hook.awk" "$source/$file" >"$scratch/hooked.go"
+  mv "$scratch/hooked.go" "$copy/$file"
+done
+replace_module k8s.io/kubernetes "$scratch"
+store_as_etcd "$store" "$scratch"
+
+# If a server listens at this URL, the tests use that server instead of starting one. No server listens
+# at port 1.
+export KUBE_INTEGRATION_ETCD_URL=http://127.0.0.1:1
+export PATH=$scratch/store:$PATH
+export KUBE_GATEWAY_LOGS=$scratch/gateway
+mkdir -p "$KUBE_GATEWAY_LOGS"
+rm -f "$KUBE_GATEWAY_LOGS"/*.log
+
+packages=()
+for name in ${PACKAGES:-$([[ ${SHORT:-} = 1 ]] && echo "$short" || echo "$all")}; do
+  packages+=("$integration/$name")
+done
+[[ ${SHORT:-} = 1 ]] && set -- -skip "$slow" "$@"
+log=$scratch/gateway.json
+echo "testing kube-gateway with Kubernetes' integration tests; log: $log"
+status=0
+# -p 1 runs one package at a time, because tests depend on timeouts.
+go test -modfile "$scratch/go.mod" -json -p 1 -count 1 -timeout 60m "$@" "${packages[@]}" |
+  tee "$log" |
+  packages_of ||
+  status=$?
+
+# The results file contains the results of the tests, and after them the reports of the hook (see
+# through.go): "attached|left PACKAGE TEST".
+results=$scratch/gateway.txt
+{
+  tests_of "$log"
+  sed -nE 's/^\{"Time":"[^"]*","Action":"output","Package":"([^"]*)","Test":"(([^"\\]|\\.)*)","Output":"[^"]*k1m: (attached|left).*/\4 \1 \2/p' "$log"
+} >"$results"
+awk -v filtered="$(filtered "$@")" -v status="$status" -v attach="$([[ $gateway = 0 ]] && echo 0 || echo 1)" \
+  -v subject=kube-gateway -f "$root/test/upstream/summary.awk" "$here/expected.txt" "$results"
