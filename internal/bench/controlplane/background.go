@@ -2,7 +2,6 @@ package controlplane
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"sync"
@@ -120,17 +119,7 @@ func (w stream) follow(ctx context.Context, options metav1.ListOptions) error {
 		return err
 	}
 	defer body.Close()
-	// An event is a protobuf message, preceded by its length in four bytes.
-	var length [4]byte
-	for {
-		if _, err := io.ReadFull(body, length[:]); err != nil {
-			return fmt.Errorf("watch closed: %w", err)
-		}
-		if _, err := io.CopyN(io.Discard, body, int64(binary.BigEndian.Uint32(length[:]))); err != nil {
-			return fmt.Errorf("watch closed: %w", err)
-		}
-		w.events.Add(1)
-	}
+	return experiment.CountEvents(body, w.events)
 }
 
 // connect returns clients with enough connections for this number of streams. If wrap is not nil, it wraps

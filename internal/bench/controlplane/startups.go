@@ -2,7 +2,6 @@ package controlplane
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -201,29 +200,7 @@ var _ cache.ReflectorStore = &startups{}
 // await polls done until it returns at least the wanted number. It returns an error if this takes longer
 // than the timeout without any change of the number.
 func (t *storeRun) await(ctx context.Context, what string, wanted int, done func() int) error {
-	task := t.Display.Task(what, wanted)
-	changed, before := time.Now(), -1
-	for {
-		now := done()
-		task.Set(now)
-		if now >= wanted {
-			task.Done(fmt.Sprint(now))
-			return nil
-		}
-		if now != before {
-			changed, before = time.Now(), now
-		}
-		if time.Since(changed) > t.timeout {
-			task.Fail(fmt.Sprintf("%d of %d", now, wanted))
-			return fmt.Errorf("%s: %w for %s at %d of %d", what, bulk.ErrStalled, t.timeout, now, wanted)
-		}
-		select {
-		case <-ctx.Done():
-			task.Interrupt()
-			return ctx.Err()
-		case <-time.After(pollInterval):
-		}
-	}
+	return t.Await(ctx, what, wanted, t.timeout, done)
 }
 
 // wait waits for the duration d, and shows that on the display.

@@ -18,7 +18,7 @@ const DefaultTolerance = 0.5
 
 // checkedUnits are the units of CPU time and memory. Only ratios of figures with these units can fail a
 // run.
-var checkedUnits = []string{"µs", "CPU s", "MiB"}
+var checkedUnits = []string{"µs", "CPU s", "MiB", "KiB"}
 
 // Baseline maps the names of experiments to ratios of an earlier run.
 type Baseline map[string][]Ratio

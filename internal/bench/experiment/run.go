@@ -20,7 +20,7 @@ import (
 )
 
 // programs are the programs whose versions a result contains, in addition to k1m.
-var programs = []string{"mem_etcd", "etcd", "kube-apiserver", "kwok"}
+var programs = []string{"mem_etcd", "etcd", "kube-apiserver", "kwok", "kube-gateway"}
 
 // Request contains the options that all experiments share.
 type Request struct {
@@ -90,8 +90,8 @@ func Begin(ctx context.Context, name, title string, flags *pflag.FlagSet, q Requ
 }
 
 // End writes the result of a run that has just ended. err is the error of the run, or nil. End returns an
-// error if the run failed or was interrupted, if too many operations failed, or if the result cannot be
-// written.
+// error if the run failed or was interrupted, if too many operations failed, if an objective is missed that
+// must be met, or if the result cannot be written.
 func (r *Result) End(ctx context.Context, out string, err error) error {
 	r.Seconds = time.Since(r.Time).Seconds()
 	switch {
@@ -101,7 +101,7 @@ func (r *Result) End(ctx context.Context, out string, err error) error {
 	case err != nil:
 		r.Partial, r.Error = true, strings.Join(strings.Fields(err.Error()), " ")
 	default:
-		err = r.Errors.Err()
+		err = errors.Join(r.Errors.Err(), r.missed())
 	}
 	return errors.Join(err, r.Write(out))
 }

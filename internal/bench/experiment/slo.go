@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
@@ -23,6 +24,10 @@ type Verdict struct {
 	// Operations is the number of measured operations. If it is 0, the objective was not measured.
 	Operations int64 `json:"of"`
 	Met        bool  `json:"met"`
+	// AtLeast is true if Limit is a lower limit. Otherwise it is an upper limit.
+	AtLeast bool `json:"atLeast,omitempty"`
+	// Must is true if the run fails when the objective is not met.
+	Must bool `json:"must,omitempty"`
 	// Worst is the kind of call with the largest value, if several kinds have the same objective.
 	// Measured is the value of this kind.
 	Worst string `json:"worst,omitempty"`
@@ -36,19 +41,46 @@ func (v Verdict) String() string {
 	case !v.Met:
 		word = "MISSED"
 	}
-	text := fmt.Sprintf("%s: %s ≤ %s %s: %s", v.Name, number.Text(v.Measured), number.Text(v.Limit), v.Unit, word)
+	text := fmt.Sprintf("%s: %s %s %s %s: %s", v.Name, number.Text(v.Measured), v.Relation(), number.Text(v.Limit), v.Unit, word)
 	if v.Worst != "" {
 		text += " (worst: " + v.Worst + ")"
 	}
 	return text
 }
 
+// Relation returns the sign between the measured value and the limit.
+func (v Verdict) Relation() string {
+	if v.AtLeast {
+		return "≥"
+	}
+	return "≤"
+}
+
+// Judged returns the verdict with Met set.
+func (v Verdict) Judged() Verdict {
+	v.Met = v.Operations > 0 && (v.Measured == v.Limit || v.Measured > v.Limit == v.AtLeast)
+	return v
+}
+
+// missed returns an error if an objective with Must is not met.
+func (r *Result) missed() error {
+	var names []string
+	for _, v := range r.Verdicts {
+		if v.Must && !v.Met {
+			names = append(names, v.String())
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d objectives are missed: %s", len(names), strings.Join(names, "; "))
+}
+
 // newVerdict compares a latency with its limit, both in seconds.
 func newVerdict(name string, seconds, limit float64, operations int64, worst string) Verdict {
 	return Verdict{
-		Name: name, Measured: seconds, Limit: limit, Unit: "s",
-		Operations: operations, Met: operations > 0 && seconds <= limit, Worst: worst,
-	}
+		Name: name, Measured: seconds, Limit: limit, Unit: "s", Operations: operations, Worst: worst,
+	}.Judged()
 }
 
 // JudgeCalls compares the latencies of API calls with the objectives. Every kind of call must meet the

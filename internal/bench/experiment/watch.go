@@ -2,10 +2,12 @@ package experiment
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
@@ -79,4 +81,20 @@ func (s *Sampler) Totals(ctx context.Context, role string, labels map[string]str
 		}
 	}
 	return totals, nil
+}
+
+// CountEvents reads a watch in protobuf and counts its events without decoding them, so that one process can
+// have many watches. It always returns an error: that with which the watch ended.
+func CountEvents(watch io.Reader, events *atomic.Int64) error {
+	// An event is a protobuf message, preceded by its length in four bytes.
+	var length [4]byte
+	for {
+		if _, err := io.ReadFull(watch, length[:]); err != nil {
+			return fmt.Errorf("watch closed: %w", err)
+		}
+		if _, err := io.CopyN(io.Discard, watch, int64(binary.BigEndian.Uint32(length[:]))); err != nil {
+			return fmt.Errorf("watch closed: %w", err)
+		}
+		events.Add(1)
+	}
 }

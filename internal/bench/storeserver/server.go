@@ -19,16 +19,13 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
-	"golang.org/x/sys/unix"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
 const (
 	startTimeout = 3 * time.Minute
 	pollInterval = 5 * time.Millisecond
-
-	// The memory is stable if it changes by at most 0.1 % within this time.
-	settleInterval = time.Second
-	settleTimeout  = 30 * time.Second
 )
 
 // The stores, by the names of their programs.
@@ -168,16 +165,7 @@ func (s *Server) Discard() {
 
 // CPU returns the CPU time of the process in nanosecond resolution. It includes all threads, also those
 // that have exited.
-func (s *Server) CPU() (time.Duration, error) {
-	// This is the macro MAKE_PROCESS_CPUCLOCK of the kernel with the clock type CPUCLOCK_SCHED.
-	const cpuClockSched = 2
-	clock := ^s.process.Process.Pid<<3 | cpuClockSched
-	var used unix.Timespec
-	if err := unix.ClockGettime(int32(clock), &used); err != nil {
-		return 0, fmt.Errorf("reading the CPU time of %s: %w", s.Store, err)
-	}
-	return time.Duration(used.Nano()), nil
-}
+func (s *Server) CPU() (time.Duration, error) { return process.CPUTime(s.process.Process.Pid) }
 
 // ThreadCPU returns the total CPU time of the running threads with this name.
 func (s *Server) ThreadCPU(name string) (time.Duration, error) {
@@ -204,31 +192,21 @@ func (s *Server) ThreadCPU(name string) (time.Duration, error) {
 
 // Resident returns the resident memory of the process in bytes.
 func (s *Server) Resident() (int64, error) {
-	process, err := procfs.NewProc(s.process.Process.Pid)
+	id, err := process.Of(s.process.Process.Pid)
 	if err != nil {
 		return 0, err
 	}
-	stat, err := process.Stat()
-	return int64(stat.ResidentMemory()), err
+	usage, err := id.Usage()
+	return usage.Resident, err
 }
 
 // Settled waits until the resident memory is stable, but for at most 30 s, and returns it in bytes.
 func (s *Server) Settled(ctx context.Context) (int64, error) {
-	before, err := s.Resident()
-	for deadline := time.Now().Add(settleTimeout); err == nil && time.Now().Before(deadline); {
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case <-time.After(settleInterval):
-		}
-		var now int64
-		now, err = s.Resident()
-		if change := now - before; max(change, -change) <= now/1000 {
-			return now, err
-		}
-		before = now
+	id, err := process.Of(s.process.Process.Pid)
+	if err != nil {
+		return 0, err
 	}
-	return before, err
+	return id.SettledMemory(ctx)
 }
 
 // withPlaceholders returns a command line in which placeholders replace the values that differ between

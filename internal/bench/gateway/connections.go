@@ -1,0 +1,136 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+)
+
+const (
+	dialConcurrency = 16
+	dialTimeout     = 20 * time.Second
+
+	protobuf      = "application/vnd.kubernetes.protobuf"
+	protobufWatch = protobuf + ";stream=watch"
+)
+
+// connections are HTTP/2 connections to a front. They are lighter than the connections of client-go, so
+// that the load generator uses less CPU than what it measures.
+type connections struct {
+	host  string
+	conns []*http2.ClientConn
+	raw   []net.Conn
+}
+
+// dial opens connections to a front, with a TLS handshake each.
+func dial(ctx context.Context, f *front, credentials *tls.Config, count int) (*connections, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c := &connections{host: f.addresses[0], conns: make([]*http2.ClientConn, count), raw: make([]net.Conn, count)}
+	var next atomic.Int64
+	var failure atomic.Pointer[error]
+	var group sync.WaitGroup
+	for range dialConcurrency {
+		group.Go(func() {
+			transport := &http2.Transport{DisableCompression: true}
+			for i := int(next.Add(1)) - 1; i < count && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
+				if err := c.open(ctx, i, f.address(i), credentials, transport); err != nil {
+					failure.CompareAndSwap(nil, &err)
+					cancel()
+				}
+			}
+		})
+	}
+	group.Wait()
+	if err := failure.Load(); err != nil {
+		c.close()
+		return nil, fmt.Errorf("connecting to %s: %w", f.name, *err)
+	}
+	return c, context.Cause(ctx)
+}
+
+// open opens the connection with this number.
+func (c *connections) open(ctx context.Context, number int, address string, credentials *tls.Config, transport *http2.Transport) error {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	config := credentials.Clone()
+	config.NextProtos = []string{http2.NextProtoTLS}
+	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	c.raw[number] = conn
+	c.conns[number], err = transport.NewClientConn(conn)
+	return err
+}
+
+// close closes all connections.
+func (c *connections) close() {
+	for _, conn := range c.raw {
+		if conn != nil {
+			_ = conn.Close()
+		}
+	}
+}
+
+// request sends a GET on a connection. The caller must close the body.
+func (c *connections) request(ctx context.Context, number int, path, accept string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+c.host+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", accept)
+	request.Header.Set("User-Agent", userAgent)
+	response, err := c.conns[number].RoundTrip(request)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = statusError(response.StatusCode)
+		_ = response.Body.Close()
+	}
+	return response, err
+}
+
+// get sends a GET and reads the response completely. It returns the size of the body.
+func (c *connections) get(ctx context.Context, number int, path, accept string) (int64, error) {
+	response, err := c.request(ctx, number, path, accept)
+	if err != nil {
+		return 0, err
+	}
+	size, err := io.Copy(io.Discard, response.Body)
+	_ = response.Body.Close()
+	return size, err
+}
+
+// watch opens a watch and counts its events until the server ends it or ctx ends. It calls opened as soon as
+// the server has answered.
+func (c *connections) watch(ctx context.Context, number int, path string, opened func(), events *atomic.Int64) error {
+	response, err := c.request(ctx, number, path, protobufWatch)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	opened()
+	return experiment.CountEvents(response.Body, events)
+}
+
+// statusError is a response that is not 200.
+type statusError int
+
+func (s statusError) Error() string { return fmt.Sprintf("status %d", int(s)) }
+
+// kindOf classifies an error for the result.
+func kindOf(err error) string {
+	if status, ok := err.(statusError); ok {
+		return status.Error()
+	}
+	return "connection"
+}

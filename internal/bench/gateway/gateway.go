@@ -1,0 +1,160 @@
+// Package gateway contains the experiment `k1m bench gateway`. It compares kube-gateway with HAProxy in TCP
+// mode and with direct connections to the API servers, in one run, and judges the figures by limits.
+//
+// The experiment has rows, which `--only` selects. The rows cpu, latency, throughput and memory use a cluster
+// with one API server (oneserver.go). The rows balance, storm and flood use one with three API servers, and
+// kill uses clusters whose nodes connect through gateways.
+//
+// lab.go creates the clusters, fronts.go starts HAProxy and kube-gateway in front of their API servers, and
+// backend.go is a server that costs less CPU than an API server. connections.go is the load generator of the
+// first rows; the others use client-go. verdicts.go contains the limits.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+// Experiments returns the experiments of this package.
+func Experiments() []experiment.Experiment { return []experiment.Experiment{gateway} }
+
+var gateway = experiment.Experiment{
+	Name:  "gateway",
+	Short: "Compare kube-gateway with HAProxy and with direct connections to the API servers",
+	Long: `Compare kube-gateway with HAProxy in TCP mode and with direct connections to the API servers, and
+judge the figures. The run fails if a figure misses a limit that it must meet. With a scale below medium
+these limits are shown, but do not fail the run, because they are stated for the sizes of medium scale.
+
+Rows (--only):
+  cpu         CPU time of the front for a small GET, from --connections clients
+  latency     latency of a small GET at half of the highest rate of direct connections
+  throughput  bytes of lists and events of watches per second
+  memory      memory of the front for a connection with a watch
+
+HAProxy is left out if it is not installed.`,
+	Example: `  k1m bench gateway
+  k1m bench gateway --only cpu,memory
+  k1m bench gateway --scale small`,
+	New: func() experiment.Options { return defaultOptions() },
+}
+
+// row is a part of the experiment that can run alone.
+type row struct {
+	name    string
+	measure func(*lab, context.Context) error
+}
+
+// rows are the parts of the experiment, in the order in which they run.
+var oneServerRows = []row{{"cpu", (*lab).cpu}, {"latency", (*lab).latency}, {"throughput", (*lab).throughput}, {"memory", (*lab).memory}}
+
+func rowNames() (names []string) {
+	for _, r := range oneServerRows {
+		names = append(names, r.name)
+	}
+	return names
+}
+
+// options are the options of the experiment.
+type options struct {
+	Only        []string
+	Connections experiment.Count
+	Duration    experiment.Span
+	Rounds      int
+	ListPods    experiment.Count
+	Watchers    experiment.Count
+	Idle        experiment.Count
+	Timeout     time.Duration
+}
+
+func defaultOptions() *options {
+	return &options{
+		Connections: experiment.ByScale(1000, 100), Duration: experiment.SpanByScale(10*time.Second, time.Second), Rounds: 3,
+		ListPods: experiment.ByScale(5000, 200), Watchers: experiment.ByScale(200, 20), Idle: experiment.ByScale(5000, 200),
+		Timeout: 3 * time.Minute,
+	}
+}
+
+// AddFlags binds the options to flags.
+func (o *options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.Only, "only", o.Only, "rows to measure: "+strings.Join(rowNames(), ", ")+" (default all)")
+	fs.Var(&o.Connections, "connections", o.Connections.Usage("rows cpu and latency: number of client connections"))
+	fs.Var(&o.Duration, "duration", o.Duration.Usage("duration of each measurement of the rows cpu, latency and throughput"))
+	fs.IntVar(&o.Rounds, "rounds", o.Rounds, "rows latency and throughput: number of measurements of each front, of which the median counts")
+	fs.Var(&o.ListPods, "list-pods", o.ListPods.Usage("row throughput: number of pods in a list"))
+	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("row throughput: number of clients with a watch"))
+	fs.Var(&o.Idle, "idle", o.Idle.Usage("row memory: number of idle connections with a watch"))
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the start of a cluster, and for waiting without progress")
+}
+
+// Validate returns the first invalid option as a usage error.
+func (o *options) Validate() error {
+	for _, name := range o.Only {
+		if !slices.Contains(rowNames(), name) {
+			return usage.Errorf("--only %q: no such row; choose one of %s", name, strings.Join(rowNames(), ", "))
+		}
+	}
+	switch {
+	case o.Rounds < 1 || o.Rounds > 100:
+		return usage.Errorf("--rounds %d: choose 1 to 100", o.Rounds)
+	case o.Timeout <= 0:
+		return usage.Errorf("--timeout %s: must be more than 0", o.Timeout)
+	}
+	return nil
+}
+
+// bench is a run of the experiment.
+type bench struct {
+	*experiment.Run
+	options *options
+	// haproxy reports whether HAProxy is installed.
+	haproxy bool
+}
+
+// Run implements experiment.Options.
+func (o *options) Run(ctx context.Context, run *experiment.Run) error {
+	if run.UsesExisting() {
+		return usage.Errorf("--name %s: the experiment needs clusters of its own; choose the name of a cluster that does not exist", run.Dir.Name())
+	}
+	b := &bench{Run: run, options: o, haproxy: true}
+	if _, err := findHAProxy(); errors.Is(err, errNoHAProxy) {
+		b.haproxy = false
+		run.Result.Note("%v.", err)
+	}
+	return b.oneServer(ctx)
+}
+
+// selected returns those of the rows that the user selected.
+func (o *options) selected(all []row) []row {
+	return slices.DeleteFunc(slices.Clone(all), func(r row) bool { return len(o.Only) > 0 && !slices.Contains(o.Only, r.name) })
+}
+
+// oneServer measures the rows that need a cluster with one API server.
+func (b *bench) oneServer(ctx context.Context) error {
+	rows := b.options.selected(oneServerRows)
+	if len(rows) == 0 {
+		return nil
+	}
+	cores := b.Result.Machine.Cores
+	return b.withLab(ctx, ", with one API server", oneServer(cores), func(ctx context.Context, l *lab) error {
+		return l.measure(ctx, rows)
+	})
+}
+
+// measure measures rows on the cluster of the lab.
+func (l *lab) measure(ctx context.Context, rows []row) error {
+	for _, r := range rows {
+		if err := r.measure(l, ctx); err != nil {
+			return fmt.Errorf("row %s: %w", r.name, err)
+		}
+	}
+	return nil
+}

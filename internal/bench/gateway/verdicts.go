@@ -1,0 +1,35 @@
+package gateway
+
+import (
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+)
+
+// limit is what a figure of kube-gateway must meet, and what it should meet.
+type limit struct {
+	name, unit string
+	must, aim  float64
+	// atLeast is true if the limits are lower limits.
+	atLeast bool
+}
+
+var (
+	limitCPU        = limit{name: "CPU for a small GET", unit: "µs", must: 40, aim: 20}
+	limitP50        = limit{name: "added p50 at half load", unit: "ms", must: 0.5, aim: 0.2}
+	limitP99        = limit{name: "added p99 at half load", unit: "ms", must: 2, aim: 1}
+	limitLists      = limit{name: "throughput of lists against direct", unit: "×", must: 0.9, aim: 0.98, atLeast: true}
+	limitEvents     = limit{name: "throughput of watch events against direct", unit: "×", must: 0.9, aim: 0.98, atLeast: true}
+	limitConnection = limit{name: "memory of a connection with a watch", unit: "KiB", must: 60, aim: 40}
+)
+
+// judge appends the verdicts on a figure: the limit that it must meet, and the aim. operations is the number
+// of operations behind the figure. worst names the case with this figure, if there are several.
+func (b *bench) judge(l limit, measured float64, operations int, worst string) {
+	verdict := experiment.Verdict{
+		Measured: measured, Unit: l.unit, Operations: int64(operations), AtLeast: l.atLeast, Worst: worst,
+	}
+	must, aim := verdict, verdict
+	// The limits are stated for the sizes of medium scale.
+	must.Name, must.Limit, must.Must = l.name+", must", l.must, b.Scale.Factor >= 1
+	aim.Name, aim.Limit = l.name+", aim", l.aim
+	b.Result.Verdicts = append(b.Result.Verdicts, must.Judged(), aim.Judged())
+}
