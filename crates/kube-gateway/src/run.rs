@@ -15,7 +15,7 @@ use crate::balance::{Freshness, balance_forever};
 use crate::config::Configuration;
 use crate::control;
 use crate::forward::Shared;
-use crate::front::{Front, FrontFiles, FrontTls, Pace, listen};
+use crate::front::{Front, FrontFiles, FrontTls, Pace, Workers, listen};
 use crate::http1;
 use crate::identity::FieldNames;
 use crate::metrics::Metrics;
@@ -35,7 +35,8 @@ pub fn run(options: &Options) -> Result<()> {
         println!("{}: ok", options.config.display());
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // Accepts and probes; clients are served by threads of their own.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(gateway.serve_until_signal(options));
     runtime.shutdown_background();
     result
@@ -102,7 +103,7 @@ impl Gateway {
         let (pool, config) = (self.pool.clone(), self.live.config.clone());
         tokio::spawn(balance_forever(pool, config, metrics.clone()));
         tokio::spawn(self.reloader(options, prober, metrics.clone()).run_forever());
-        let front = Arc::new(self.front(metrics));
+        let front = Arc::new(self.front(metrics)?);
         let mut serving = JoinSet::new();
         for listener in listeners {
             serving.spawn(front.clone().run(listener, stop.clone()));
@@ -146,7 +147,7 @@ impl Gateway {
         }
     }
 
-    fn front(&self, metrics: Arc<Metrics>) -> Front {
+    fn front(&self, metrics: Arc<Metrics>) -> Result<Front> {
         let shared = Shared {
             pool: self.pool.clone(),
             connector: self.connector.clone(),
@@ -159,13 +160,14 @@ impl Gateway {
             config: self.live.config.clone(),
         };
         let listen = &self.configuration.listen;
-        Front {
+        Ok(Front {
             tls: self.tls.clone(),
             max_streams: listen.max_streams,
             shared: Arc::new(shared),
             permits: sockets::connection_permits(FILES_PER_CONNECTION),
             pace: Pace::new(listen.handshakes_per_second),
-        }
+            workers: Workers::start()?,
+        })
     }
 
     fn reloader(&self, options: &Options, prober: Arc<Prober>, metrics: Arc<Metrics>) -> Reloader {

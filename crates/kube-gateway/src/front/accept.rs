@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::serve::serve;
 use super::tls::FrontTls;
+use super::workers::Workers;
 use crate::forward::Shared;
 
 /// A client that has not completed its handshake within this time is disconnected.
@@ -34,6 +35,8 @@ pub struct Front {
     pub permits: Arc<Semaphore>,
     /// Bounds the rate of handshakes.
     pub pace: Pace,
+    /// The threads that serve the connections.
+    pub workers: Workers,
 }
 
 /// Spreads handshakes evenly over time. A handshake costs about a millisecond of CPU: without a
@@ -91,9 +94,9 @@ impl Front {
             };
             match accepted {
                 Ok((io, address, permit)) => {
-                    let (front, stop) = (self.clone(), stop.clone());
-                    connections.spawn(async move {
-                        let _held_until_end = permit;
+                    let (front, stop, token) = (self.clone(), stop.clone(), connections.token());
+                    self.workers.spawn(io, async move |io| {
+                        let _held_until_end = (permit, token);
                         front.serve_client(io, address, stop).await;
                     });
                 }
@@ -113,7 +116,7 @@ impl Front {
     async fn accept(
         &self,
         listener: &TcpListener,
-    ) -> std::io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    ) -> std::io::Result<(std::net::TcpStream, SocketAddr, OwnedSemaphorePermit)> {
         let permits = self.permits.clone();
         let permit = permits.acquire_owned().await.map_err(std::io::Error::other)?;
         let (io, address) = listener.accept().await?;
@@ -121,7 +124,7 @@ impl Front {
         if address.ip().to_canonical().is_loopback() {
             sockets::disable_pacing(&io);
         }
-        Ok((io, address, permit))
+        Ok((io.into_std()?, address, permit))
     }
 
     async fn serve_client(&self, io: TcpStream, address: SocketAddr, stop: CancellationToken) {

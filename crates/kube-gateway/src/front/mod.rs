@@ -3,6 +3,8 @@
 mod accept;
 mod serve;
 mod tls;
+mod workers;
 
 pub use accept::{Front, Pace, listen};
 pub use tls::{FrontFiles, FrontTls};
+pub use workers::Workers;
