@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 
 use crate::config::{Balance, Configuration};
 use crate::metrics::Metrics;
-use crate::upstream::{Pool, Server};
+use crate::upstream::{Pool, Server, loads};
 
 /// An API server's watch caches start with the state of about the time when it became ready.
 const CACHE_MARGIN: Duration = Duration::from_secs(2);
@@ -61,10 +61,19 @@ struct Balancer {
     options: Balance,
     /// All servers that may still have connections.
     known: Vec<Arc<Server>>,
-    /// The weight that each server has yet to lose, by its address.
-    plan: HashMap<String, usize>,
+    /// What each server has yet to lose, by its address.
+    plan: HashMap<String, Loss>,
     /// The next plan is not made before.
     next_plan: Instant,
+}
+
+/// What a server has yet to lose.
+#[derive(Default)]
+struct Loss {
+    weight: usize,
+    /// Only connections of a lower weight are moved. A heavier one would take the server below the
+    /// mean and another one above it, again and again.
+    limit: usize,
 }
 
 impl Balancer {
@@ -88,11 +97,11 @@ impl Balancer {
         self.plan_refusals(&ready);
         let is_ready = |server: &&Arc<Server>| ready.iter().any(|other| Arc::ptr_eq(other, server));
         let leaving = self.known.iter().filter(|server| !is_ready(server));
-        let mut moved = leaving.filter_map(|server| server.move_one()).count();
+        let mut moved = leaving.filter_map(|server| server.move_one(usize::MAX)).count();
         for server in &ready {
             moved += usize::from(self.move_planned(server));
         }
-        self.plan.retain(|_, left| *left > 0);
+        self.plan.retain(|_, loss| loss.weight > 0);
         moved
     }
 
@@ -107,15 +116,21 @@ impl Balancer {
 
     /// Plans what each overloaded server loses down to the mean. Connections that were told to move
     /// count nowhere until their clients have dialled again, so a plan is carried out before the next
-    /// one is made.
+    /// one is made. A server that a new connection would choose loses nothing: its connections would
+    /// come back.
     fn make_plan(&mut self, ready: &[Arc<Server>]) {
+        let loads = loads(ready);
+        let mean_load = loads.iter().sum::<f64>() / ready.len() as f64;
         let weights: Vec<usize> = ready.iter().map(|server| server.weight()).collect();
         let mean = weights.iter().sum::<usize>() as f64 / ready.len() as f64;
         // A difference of two connections cannot be improved.
         let limit = (mean * (1.0 + self.options.imbalance)).max(mean + 2.0);
-        for (server, weight) in ready.iter().zip(weights) {
-            if weight as f64 > limit {
-                self.plan.insert(server.address.clone(), weight - mean.ceil() as usize);
+        for ((server, weight), load) in ready.iter().zip(weights).zip(loads) {
+            if weight as f64 > limit && load > mean_load * (1.0 + self.options.imbalance) {
+                let weight = weight - mean.ceil() as usize;
+                // One more than the loss, because the mean is rounded.
+                let loss = Loss { weight, limit: weight + 2 };
+                self.plan.insert(server.address.clone(), loss);
             }
         }
     }
@@ -125,25 +140,27 @@ impl Balancer {
             if server.take_refusals(self.options.too_many_requests) && ready.len() > 1 {
                 let weight = (server.weight() as f64 * SHED_AFTER_REFUSALS).ceil() as usize;
                 let planned = self.plan.entry(server.address.clone()).or_default();
-                *planned = weight.max(*planned);
+                *planned = Loss { weight: weight.max(planned.weight), limit: usize::MAX };
             }
         }
     }
 
     /// Moves a connection of this server if the plan says so.
     fn move_planned(&mut self, server: &Arc<Server>) -> bool {
-        let Some(left) = self.plan.get_mut(&server.address).filter(|left| **left > 0) else {
+        let Some(loss) = self.plan.get_mut(&server.address).filter(|loss| loss.weight > 0) else {
             return false;
         };
-        let moved = server.move_one();
-        // A server without connections has nothing to lose.
-        *left = moved.map_or(0, |weight| left.saturating_sub(weight));
+        let moved = server.move_one(loss.limit);
+        // A server without such a connection has nothing to lose.
+        loss.weight = moved.map_or(0, |weight| loss.weight.saturating_sub(weight));
         moved.is_some()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -179,6 +196,36 @@ mod tests {
     fn an_even_load_stays() {
         let (mut balancer, servers) = balancer(2);
         let _places = [places(&servers[0], 50), places(&servers[1], 55)];
+        assert_eq!(move_often(&mut balancer, 50), 0);
+    }
+
+    /// Adds watches to a connection.
+    fn watch(place: &Place, count: usize) {
+        place.member().streams.fetch_add(count, Relaxed);
+        place.server().watches.fetch_add(count, Relaxed);
+    }
+
+    #[test]
+    fn a_connection_that_is_the_whole_difference_stays() {
+        let (mut balancer, servers) = balancer(2);
+        let places = [places(&servers[0], 1), places(&servers[1], 3)];
+        watch(&places[0][0], 80);
+        assert_eq!(move_often(&mut balancer, 50), 0);
+    }
+
+    #[test]
+    fn light_connections_leave_a_server_with_a_heavy_one_until_new_ones_choose_it() {
+        let (mut balancer, servers) = balancer(2);
+        let mut heavy = places(&servers[0], 11);
+        watch(&heavy[0], 80);
+        let _light = places(&servers[1], 3);
+        assert_eq!(move_often(&mut balancer, 50), 10);
+        assert!(servers[0].weight() == 81 && servers[0].connections() == 1);
+        heavy.truncate(1);
+        let pool = balancer.pool.clone();
+        let dial = |_| Place::new(pool.choose(&[]).unwrap(), CancellationToken::new());
+        let _again: Vec<_> = (0..10).map(dial).collect();
+        balancer.next_plan = Instant::now();
         assert_eq!(move_often(&mut balancer, 50), 0);
     }
 

@@ -8,6 +8,6 @@ mod probe;
 mod server;
 
 pub use connect::{Connector, ConnectorFiles, Protocol, Speaker};
-pub use pool::Pool;
+pub use pool::{Pool, loads};
 pub use probe::{Prober, probe_forever};
 pub use server::{Member, Place, Server};

@@ -65,6 +65,13 @@ impl Pool {
     }
 }
 
+/// Returns the loads of these servers by which a client's connection chooses among them. Their mean is
+/// about the number of measures.
+pub fn loads(servers: &[Arc<Server>]) -> Vec<f64> {
+    let means = Means::of(servers);
+    servers.iter().map(|server| means.load(server)).collect()
+}
+
 /// Two random indices below `count`, different if there are two.
 fn two_of(count: usize) -> Option<(usize, usize)> {
     if count == 0 {

@@ -113,11 +113,11 @@ impl Server {
         self.members.lock().values().map(|member| member.weight()).sum()
     }
 
-    /// Tells one client connection, whichever it is, to leave. Returns its weight.
-    pub fn move_one(&self) -> Option<usize> {
+    /// Tells one client connection with a weight below `limit` to leave. Returns its weight.
+    pub fn move_one(&self, limit: usize) -> Option<usize> {
         let mut members = self.members.lock();
         // The order of a hash map is random enough.
-        let number = *members.keys().next()?;
+        let number = *members.iter().find(|(_, member)| member.weight() < limit)?.0;
         let member = members.remove(&number)?;
         drop(members);
         member.moved.cancel();
