@@ -83,14 +83,18 @@ func (c *connections) close() {
 	}
 }
 
-// request sends a GET on a connection. The caller must close the body.
-func (c *connections) request(ctx context.Context, number int, path, accept string) (*http.Response, error) {
+// request sends a GET on a connection. fields are names and values of further header fields. The caller must
+// close the body.
+func (c *connections) request(ctx context.Context, number int, path, accept string, fields ...string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+c.host+path, nil)
 	if err != nil {
 		return nil, err
 	}
 	request.Header.Set("Accept", accept)
 	request.Header.Set("User-Agent", userAgent)
+	for i := 0; i+1 < len(fields); i += 2 {
+		request.Header.Set(fields[i], fields[i+1])
+	}
 	response, err := c.conns[number].RoundTrip(request)
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = statusError(response.StatusCode)
@@ -100,8 +104,8 @@ func (c *connections) request(ctx context.Context, number int, path, accept stri
 }
 
 // get sends a GET and reads the response completely. It returns the size of the body.
-func (c *connections) get(ctx context.Context, number int, path, accept string) (int64, error) {
-	response, err := c.request(ctx, number, path, accept)
+func (c *connections) get(ctx context.Context, number int, path, accept string, fields ...string) (int64, error) {
+	response, err := c.request(ctx, number, path, accept, fields...)
 	if err != nil {
 		return 0, err
 	}

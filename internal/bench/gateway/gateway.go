@@ -2,7 +2,7 @@
 // mode and with direct connections to the API servers, in one run, and judges the figures by limits.
 //
 // The experiment has rows, which `--only` selects. The rows cpu, latency, throughput and memory use a cluster
-// with one API server (oneserver.go). The rows balance, storm and flood use one with three API servers, and
+// with one API server. The rows balance, storm and flood use one with three API servers, and
 // kill uses clusters whose nodes connect through gateways.
 //
 // lab.go creates the clusters, fronts.go starts HAProxy and kube-gateway in front of their API servers, and
@@ -77,7 +77,7 @@ type options struct {
 
 func defaultOptions() *options {
 	return &options{
-		Connections: experiment.ByScale(1000, 100), Duration: experiment.SpanByScale(10*time.Second, time.Second), Rounds: 3,
+		Connections: experiment.ByScale(1000, 100), Duration: experiment.SpanByScale(6*time.Second, time.Second), Rounds: 3,
 		ListPods: experiment.ByScale(5000, 200), Watchers: experiment.ByScale(200, 20), Idle: experiment.ByScale(5000, 200),
 		Timeout: 3 * time.Minute,
 	}

@@ -36,6 +36,7 @@ const (
 	warmUpShare = 4
 	// clusterConnections is the number of connections with which the experiment creates objects.
 	clusterConnections = 16
+	createConcurrency  = 64
 )
 
 // lab is a cluster with fronts before its API servers.
