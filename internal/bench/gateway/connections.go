@@ -27,24 +27,31 @@ const (
 // connections are HTTP/2 connections to a front. They are lighter than the connections of client-go, so
 // that the load generator uses less CPU than what it measures.
 type connections struct {
-	host  string
-	conns []*http2.ClientConn
-	raw   []net.Conn
+	front       *front
+	credentials *tls.Config
+	conns       []connection
+}
+
+// connection is one of the connections. A gateway may ask the client to dial again.
+type connection struct {
+	mu     sync.Mutex
+	stream *http2.ClientConn
+	raw    net.Conn
 }
 
 // dial opens connections to a front, with a TLS handshake each.
 func dial(ctx context.Context, f *front, credentials *tls.Config, count int) (*connections, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c := &connections{host: f.addresses[0], conns: make([]*http2.ClientConn, count), raw: make([]net.Conn, count)}
+	c := &connections{front: f, credentials: credentials.Clone(), conns: make([]connection, count)}
+	c.credentials.NextProtos = []string{http2.NextProtoTLS}
 	var next atomic.Int64
 	var failure atomic.Pointer[error]
 	var group sync.WaitGroup
 	for range dialConcurrency {
 		group.Go(func() {
-			transport := &http2.Transport{DisableCompression: true}
 			for i := int(next.Add(1)) - 1; i < count && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
-				if err := c.open(ctx, i, f.address(i), credentials, transport); err != nil {
+				if _, err := c.usable(ctx, i); err != nil {
 					failure.CompareAndSwap(nil, &err)
 					cancel()
 				}
@@ -56,29 +63,40 @@ func dial(ctx context.Context, f *front, credentials *tls.Config, count int) (*c
 		c.close()
 		return nil, fmt.Errorf("connecting to %s: %w", f.name, *err)
 	}
-	return c, context.Cause(ctx)
+	return c, ctx.Err()
 }
 
-// open opens the connection with this number.
-func (c *connections) open(ctx context.Context, number int, address string, credentials *tls.Config, transport *http2.Transport) error {
+// usable returns the connection with this number, which it opens if there is none for further requests.
+func (c *connections) usable(ctx context.Context, number int) (*http2.ClientConn, error) {
+	conn := &c.conns[number]
+	conn.mu.Lock()
+	defer conn.mu.Unlock()
+	if conn.stream != nil && conn.stream.CanTakeNewRequest() {
+		return conn.stream, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	config := credentials.Clone()
-	config.NextProtos = []string{http2.NextProtoTLS}
-	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
+	raw, err := (&tls.Dialer{Config: c.credentials}).DialContext(ctx, "tcp", c.front.address(number))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	c.raw[number] = conn
-	c.conns[number], err = transport.NewClientConn(conn)
-	return err
+	stream, err := transport.NewClientConn(raw)
+	if err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	conn.raw, conn.stream = raw, stream
+	return stream, nil
 }
+
+// transport creates all connections.
+var transport = &http2.Transport{DisableCompression: true}
 
 // close closes all connections.
 func (c *connections) close() {
-	for _, conn := range c.raw {
-		if conn != nil {
-			_ = conn.Close()
+	for i := range c.conns {
+		if raw := c.conns[i].raw; raw != nil {
+			_ = raw.Close()
 		}
 	}
 }
@@ -86,7 +104,11 @@ func (c *connections) close() {
 // request sends a GET on a connection. fields are names and values of further header fields. The caller must
 // close the body.
 func (c *connections) request(ctx context.Context, number int, path, accept string, fields ...string) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+c.host+path, nil)
+	stream, err := c.usable(ctx, number)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+c.front.addresses[0]+path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +117,7 @@ func (c *connections) request(ctx context.Context, number int, path, accept stri
 	for i := 0; i+1 < len(fields); i += 2 {
 		request.Header.Set(fields[i], fields[i+1])
 	}
-	response, err := c.conns[number].RoundTrip(request)
+	response, err := stream.RoundTrip(request)
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = statusError(response.StatusCode)
 		_ = response.Body.Close()

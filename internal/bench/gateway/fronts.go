@@ -79,6 +79,12 @@ type target struct {
 	fields map[string]any
 }
 
+// withFields returns the target with fields of the gateway's configuration.
+func (t target) withFields(fields map[string]any) target {
+	t.fields = fields
+	return t
+}
+
 // start starts a front. haproxy fails with [errNoHAProxy] if the program is not installed.
 func (t target) start(ctx context.Context, name string) (*front, error) {
 	switch name {

@@ -57,6 +57,7 @@ func (b *bench) withLab(ctx context.Context, suffix string, settings clusterdir.
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close(cluster, false)) }()
+	cluster.Sampler.SampleUsageOnly()
 	l := &lab{bench: b, Cluster: cluster, target: target{pki: cluster.Dir.PKI()}}
 	if l.target.dir, err = os.MkdirTemp("", "k1m-bench-gateway-"); err != nil {
 		return err

@@ -18,6 +18,12 @@ var (
 	limitP99        = limit{name: "added p99 at half load", unit: "ms", must: 2, aim: 1}
 	limitLists      = limit{name: "throughput of lists against direct", unit: "×", must: 0.9, aim: 0.98, atLeast: true}
 	limitEvents     = limit{name: "throughput of watch events against direct", unit: "×", must: 0.9, aim: 0.98, atLeast: true}
+	limitBalance    = limit{name: "most to least loaded API server after one was killed", unit: "×", must: 1.3, aim: 1.1}
+	limitRelists    = limit{name: "lists that rebalancing causes", unit: "lists", must: 0, aim: 0}
+	limitMemory     = limit{name: "peak memory of the API servers in a LIST storm against direct", unit: "×", must: 0.5, aim: 0.3}
+	limitLeases     = limit{name: "p99 of Lease renewals in a LIST storm", unit: "s", must: 2, aim: 0.5}
+	limitFlood      = limit{name: "p99 of other clients while a throttled client floods, against a quiet time", unit: "×", must: 2, aim: 1.2}
+	limitNotReady   = limit{name: "nodes that became NotReady after the gateway was killed", unit: "nodes"}
 	limitConnection = limit{name: "memory of a connection with a watch", unit: "KiB", must: 60, aim: 40}
 )
 

@@ -1,0 +1,134 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+)
+
+const (
+	floodAgent       = "flooder"
+	floodConnections = 50
+	otherConnections = 50
+	otherRate        = 200.0
+	// throttleRate is the number of requests per second that the throttle permits the flood.
+	throttleRate = 100
+)
+
+// flood measures other clients while one User-Agent floods the API servers.
+func (l *lab) flood(ctx context.Context) error {
+	table := l.Result.Table(fmt.Sprintf("Other clients (%.0f requests/s) while one User-Agent sends %.0f requests/s", otherRate, l.options.FloodRate),
+		"front", "phase", "others' p50, ms", "p99, ms", "failed, %", "flood: answered 200, /s", "answered otherwise, /s", "CPU of the front, cores", "CPU of the API servers, cores")
+	for _, name := range l.names(direct, haproxy, kubeGateway) {
+		phases := []string{"quiet", "flood"}
+		if name == kubeGateway {
+			phases = append(phases, "flood, throttled")
+		}
+		p99 := map[string]float64{}
+		err := l.target.withFields(map[string]any{"control": map[string]any{"socket": l.target.dir + "/control.sock"}}).with(ctx, name, func(f *front) error {
+			others, err := dial(ctx, f, l.tls, otherConnections)
+			if err != nil {
+				return err
+			}
+			defer others.close()
+			flooding, err := dial(ctx, f, l.tls, floodConnections)
+			if err != nil {
+				return err
+			}
+			defer flooding.close()
+			for _, phase := range phases {
+				if phase == "flood, throttled" {
+					if err := f.throttle(ctx, floodAgent, throttleRate); err != nil {
+						return err
+					}
+				}
+				m, err := l.measureFlood(ctx, f, others, flooding, phase != "quiet")
+				if err != nil {
+					return err
+				}
+				p99[phase] = m.others.Latencies.Millis(99)
+				table.Add(name, phase, m.others.Latencies.Millis(50), p99[phase], 100*m.others.Tally.Rate(),
+					m.perSecond(m.passed), m.perSecond(m.refused), m.frontCPU.Seconds()/m.seconds, m.usage.Cores(component.RoleAPIServer))
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if name == kubeGateway {
+			l.judge(limitFlood, p99["flood, throttled"]/max(p99["quiet"], 1e-3), int(otherRate*l.options.Flood.D.Seconds()), "")
+		}
+	}
+	l.Result.Note("The flood is generated on the CPUs on which the fronts and the API servers run, so the latency of the others includes the load of its generator.")
+	return nil
+}
+
+// flooded is what was measured in a phase of a flood.
+type flooded struct {
+	others          experiment.Load
+	passed, refused int64 // requests of the flood
+	seconds         float64
+	frontCPU        time.Duration
+	usage           experiment.Measured
+}
+
+func (m flooded) perSecond(count int64) float64 { return float64(count) / m.seconds }
+
+// measureFlood measures the other clients, with or without the flood.
+func (l *lab) measureFlood(ctx context.Context, f *front, others, flooding *connections, flood bool) (m flooded, err error) {
+	before, err := f.cpu()
+	if err != nil {
+		return m, err
+	}
+	window := l.Sampler.Begin(ctx)
+	running, stop := context.WithTimeout(ctx, l.options.Flood.D)
+	defer stop()
+	begun := time.Now()
+	m.others = experiment.Load{
+		Workers: otherConnections, Rate: otherRate, Kind: kindOf, Latencies: experiment.NewLatencies(), Tally: experiment.NewTally(1),
+		Do: func(ctx context.Context, _, worker int) error {
+			_, err := others.get(ctx, worker, smallPath, protobuf)
+			return err
+		},
+	}
+	load := experiment.Load{
+		Workers: floodConnections * 20, Rate: l.options.FloodRate, Kind: kindOf, Latencies: experiment.NewLatencies(), Tally: experiment.NewTally(1),
+		Do: func(ctx context.Context, _, worker int) error {
+			_, err := flooding.get(ctx, worker%floodConnections, smallPath, protobuf, "User-Agent", floodAgent)
+			return err
+		},
+	}
+	var group sync.WaitGroup
+	group.Go(func() { m.others.Run(running) })
+	if flood {
+		group.Go(func() { load.Run(running) })
+	}
+	group.Wait()
+	m.seconds = time.Since(begun).Seconds()
+	m.passed = load.Latencies.Count()
+	m.refused = load.Tally.Operations() - m.passed
+	m.usage = window.End(ctx)
+	after, err := f.cpu()
+	m.frontCPU = after - before
+	return m, err
+}
+
+// throttle adds a rule to the throttle of the running gateway, as an operator does.
+func (f *front) throttle(ctx context.Context, agent string, perSecond int) error {
+	program, err := component.FindBinary("kube-gateway")
+	if err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, program, "throttle", "add", "--config", f.config, "--user-agent", agent, "--qps", strconv.Itoa(perSecond)).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("kube-gateway throttle add: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
