@@ -5,13 +5,10 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/net/http2"
 
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 )
@@ -27,24 +24,24 @@ const (
 // connections are HTTP/2 connections to a front. They are lighter than the connections of client-go, so
 // that the load generator uses less CPU than what it measures.
 type connections struct {
-	front       *front
-	credentials *tls.Config
-	conns       []connection
+	front     *front
+	transport *http.Transport
+	conns     []connection
 }
 
 // connection is one of the connections. A gateway may ask the client to dial again.
 type connection struct {
 	mu     sync.Mutex
-	stream *http2.ClientConn
-	raw    net.Conn
+	stream *http.ClientConn
 }
 
 // dial opens connections to a front, with a TLS handshake each.
 func dial(ctx context.Context, f *front, credentials *tls.Config, count int) (*connections, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c := &connections{front: f, credentials: credentials.Clone(), conns: make([]connection, count)}
-	c.credentials.NextProtos = []string{http2.NextProtoTLS}
+	transport := &http.Transport{TLSClientConfig: credentials.Clone(), DisableCompression: true, Protocols: new(http.Protocols)}
+	transport.Protocols.SetHTTP2(true)
+	c := &connections{front: f, transport: transport, conns: make([]connection, count)}
 	var next atomic.Int64
 	var failure atomic.Pointer[error]
 	var group sync.WaitGroup
@@ -67,36 +64,28 @@ func dial(ctx context.Context, f *front, credentials *tls.Config, count int) (*c
 }
 
 // usable returns the connection with this number, which it opens if there is none for further requests.
-func (c *connections) usable(ctx context.Context, number int) (*http2.ClientConn, error) {
+func (c *connections) usable(ctx context.Context, number int) (*http.ClientConn, error) {
 	conn := &c.conns[number]
 	conn.mu.Lock()
 	defer conn.mu.Unlock()
-	if conn.stream != nil && conn.stream.CanTakeNewRequest() {
+	if conn.stream != nil && conn.stream.Available() > 0 {
 		return conn.stream, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	raw, err := (&tls.Dialer{Config: c.credentials}).DialContext(ctx, "tcp", c.front.address(number))
+	stream, err := c.transport.NewClientConn(ctx, "https", c.front.address(number))
 	if err != nil {
 		return nil, err
 	}
-	stream, err := transport.NewClientConn(raw)
-	if err != nil {
-		_ = raw.Close()
-		return nil, err
-	}
-	conn.raw, conn.stream = raw, stream
+	conn.stream = stream
 	return stream, nil
 }
-
-// transport creates all connections.
-var transport = &http2.Transport{DisableCompression: true}
 
 // close closes all connections.
 func (c *connections) close() {
 	for i := range c.conns {
-		if raw := c.conns[i].raw; raw != nil {
-			_ = raw.Close()
+		if stream := c.conns[i].stream; stream != nil {
+			_ = stream.Close()
 		}
 	}
 }
