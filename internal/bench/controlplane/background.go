@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
 
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
@@ -122,10 +121,13 @@ func (w stream) follow(ctx context.Context, options metav1.ListOptions) error {
 	return experiment.CountEvents(body, w.events)
 }
 
-// connect returns clients with enough connections for this number of streams. If wrap is not nil, it wraps
+// connect returns clients, through the gateways if there are any, with enough connections for this number of streams. If wrap is not nil, it wraps
 // the transport of each connection.
 func (t *storeRun) connect(streams, perConnection int, wrap transport.WrapperFunc) (*bulk.Clients, error) {
-	config := rest.CopyConfig(t.Rest)
+	config, err := t.clientConfig()
+	if err != nil {
+		return nil, err
+	}
 	config.Wrap(wrap)
-	return bulk.NewClients(config, component.APIServerURLs(t.Config), streams/perConnection+1)
+	return bulk.NewClients(config, component.ClientURLs(t.Config), streams/perConnection+1)
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
-	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
 // daemonsPerNode is the number of clients that watch the same node.
@@ -34,23 +33,23 @@ components of the cluster list again as soon as they can. The table shows how lo
 peak memory of the API servers and the store, and the errors of the clients. Errors do not fail
 the run. It fails if a client does not watch again.`,
 	Example: `  k1m bench restart
-  k1m bench restart --nodes 1000 --pods 20000 --clients 5000 --apiservers 2`,
+  k1m bench restart --nodes 1000 --pods 20000 --clients 5000 --apiservers 3 --gateway`,
 	New: func() experiment.Options {
 		o := &restartOptions{
 			clusters: defaultClusters(experiment.ByScale(200, 10)), Pods: experiment.ByScale(4000, 50),
-			Clients: experiment.ByScale(500, 20), APIServers: 1,
+			Clients: experiment.ByScale(500, 20), servers: servers{APIServers: 1},
 		}
-		o.changeSettings = func(s *clusterdir.Settings) { s.APIServers = o.APIServers }
+		o.changeSettings = o.apply
 		return o
 	},
 }
 
 type restartOptions struct {
 	clusters
-	Pods       experiment.Count
-	Clients    experiment.Count
-	APIServers int
-	FromStore  bool
+	servers
+	Pods      experiment.Count
+	Clients   experiment.Count
+	FromStore bool
 }
 
 // AddFlags binds the options to flags.
@@ -58,14 +57,14 @@ func (o *restartOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
 	fs.Var(&o.Pods, "pods", o.Pods.Usage("number of pods in the cluster"))
 	fs.Var(&o.Clients, "clients", o.Clients.Usage("number of watching clients, each with its own connection"))
-	fs.IntVar(&o.APIServers, "apiservers", o.APIServers, "number of kube-apiserver processes")
+	o.servers.AddFlags(fs)
 	fs.BoolVar(&o.FromStore, "newest", o.FromStore, "clients list the newest state instead of resourceVersion=0")
 }
 
 // Validate returns the first invalid option as a usage error.
 func (o *restartOptions) Validate() error {
-	if o.APIServers < 1 || o.APIServers > 16 {
-		return usage.Errorf("--apiservers %d: choose 1 to 16", o.APIServers)
+	if err := o.servers.Validate(); err != nil {
+		return err
 	}
 	return o.clusters.Validate()
 }
@@ -74,16 +73,17 @@ func (o *restartOptions) Validate() error {
 func (o *restartOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Recovery after all API servers were killed", "store", "clients", "pods", "API server ready, s", "p50 listed, s", "p99 listed, s", "all listed, s",
 		"failed attempts", "kube-apiserver: before, MiB", "peak, MiB", "CPU, s", "store: before, MiB", "peak, MiB", "CPU, s")
+	gateways := o.gatewayTable(run.Result)
 	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
 		}
-		return o.measureRestart(ctx, t, table)
+		return o.measureRestart(ctx, t, table, gateways)
 	})
 }
 
 // measureRestart starts the clients, kills the API servers, and waits until all clients watch again.
-func (o *restartOptions) measureRestart(ctx context.Context, t *storeRun, table *experiment.Table) error {
+func (o *restartOptions) measureRestart(ctx context.Context, t *storeRun, table, gateways *experiment.Table) error {
 	d := &daemons{lists: experiment.NewLatencies(), errors: experiment.NewTally(1), fromStore: o.FromStore}
 	nodes, err := t.nodes(ctx, o.Nodes.N)
 	if err != nil {
@@ -129,6 +129,7 @@ func (o *restartOptions) measureRestart(ctx context.Context, t *storeRun, table 
 	table.Add(t.store, o.Clients.N, o.Pods.N, ready.Seconds(), d.lists.Seconds(50), d.lists.Seconds(99), all, failures,
 		mib(before.Resident[apiServer]), mib(m.Peak[apiServer]), m.CPU[apiServer].Seconds(),
 		mib(before.Resident[component.Store]), mib(m.Peak[component.Store]), m.CPU[component.Store].Seconds())
+	t.gatewayCosts(gateways, "recovery", m)
 	t.figure("time until all clients have listed", "s", all, false)
 	t.figure("peak memory of the store", "MiB", mib(m.Peak[component.Store]), false)
 	t.figure("peak memory of kube-apiserver", "MiB", mib(m.Peak[apiServer]), false)

@@ -22,8 +22,16 @@ type backend struct {
 
 // recording is a response of an API server.
 type recording struct {
+	status int
 	header http.Header
 	body   []byte
+}
+
+// tooManyRequests is the response of an API server that is too busy.
+var tooManyRequests = recording{
+	status: http.StatusTooManyRequests,
+	header: http.Header{"Content-Type": {"text/plain; charset=utf-8"}, "Retry-After": {"1"}},
+	body:   []byte("Too many requests, please try again later.\n"),
 }
 
 // record sends a request and returns the response.
@@ -35,7 +43,7 @@ func record(ctx context.Context, c *connections, path string) (recording, error)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	response.Header.Del("Date") // set by the server
-	return recording{response.Header, body}, err
+	return recording{response.StatusCode, response.Header, body}, err
 }
 
 // startBackend starts a backend with the serving certificate of an API server.
@@ -73,6 +81,7 @@ func (r recording) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		for name, values := range r.header {
 			w.Header()[name] = values
 		}
+		w.WriteHeader(r.status)
 		_, _ = w.Write(r.body)
 	}
 }

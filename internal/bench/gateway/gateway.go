@@ -2,7 +2,7 @@
 // mode and with direct connections to the API servers, in one run, and judges the figures by limits.
 //
 // The experiment has rows, which `--only` selects. The rows cpu, latency, throughput and memory use a cluster
-// with one API server. The rows balance, storm and flood use one with three API servers, and
+// with one API server. The rows balance, busy, storm and flood use one with three API servers, and
 // kill uses clusters whose nodes connect through gateways.
 //
 // lab.go creates the clusters, fronts.go starts HAProxy and kube-gateway in front of their API servers, and
@@ -41,6 +41,7 @@ Rows (--only):
   throughput  bytes of lists and events of watches per second
   memory      memory of the front for a connection with a watch
   balance     watches by API server, and lists, after one of three API servers was killed and is back
+  busy        answers 429 while one of three API servers is too busy
   storm       memory of the API servers, and Lease renewals, while clients list all pods in a loop
   flood       latency of other clients while one User-Agent floods, without and with a throttle
   kill        nodes that become NotReady after a gateway was killed
@@ -61,7 +62,7 @@ type row struct {
 // The rows, in the order in which they run.
 var (
 	oneServerRows    = []row{{"cpu", (*lab).cpu}, {"latency", (*lab).latency}, {"throughput", (*lab).throughput}, {"memory", (*lab).memory}}
-	threeServersRows = []row{{"balance", (*lab).balance}, {"storm", (*lab).storm}, {"flood", (*lab).flood}}
+	threeServersRows = []row{{"balance", (*lab).balance}, {"busy", (*lab).busy}, {"storm", (*lab).storm}, {"flood", (*lab).flood}}
 )
 
 // killRow is the name of the row that creates clusters of its own.
@@ -116,7 +117,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("row throughput: number of clients with a watch"))
 	fs.Var(&o.Idle, "idle", o.Idle.Usage("row memory: number of idle connections with a watch"))
 	fs.Var(&o.Informers, "informers", o.Informers.Usage("row balance: number of clients with an informer"))
-	fs.Var(&o.Settle, "settle", o.Settle.Usage("row balance: time from the return of the API server until the load is judged"))
+	fs.Var(&o.Settle, "settle", o.Settle.Usage("rows balance and busy: time in which the load should become even"))
 	fs.Var(&o.StormPods, "storm-pods", o.StormPods.Usage("row storm: number of pods"))
 	fs.Var(&o.StormClients, "storm-clients", o.StormClients.Usage("row storm: number of clients that list all pods in a loop"))
 	fs.Var(&o.LeaseNodes, "lease-nodes", o.LeaseNodes.Usage("row storm: number of clients that renew the Lease of a node once a second"))
