@@ -41,7 +41,9 @@ pub(crate) struct Journal {
     visible_bound: VisibleBound,
     /// Whether the store contains changes that the log does not.
     incomplete: bool,
-    /// Whether the store has acknowledged lease renewals that the log does not contain.
+    /// Whether the store has acknowledged lease renewals that the log does not contain. The
+    /// log then contains one effect that renews all leases. It replaces the later renewals
+    /// only as long as the log contains no later store time.
     renewals_unlogged: bool,
     /// The newest store time in the log.
     clock_ms: i64,
@@ -251,19 +253,30 @@ impl Journal {
 
     /// Notes that lease renewals are acknowledged without being logged, because the disk
     /// is full. The first call writes into the spare room of the log: an effect that renews
-    /// all leases. After a crash, leases may therefore expire late, but not early. Fails if
-    /// the log fails.
+    /// all leases. Until [`Journal::take_unlogged_renewals`], no later store time is logged
+    /// without such an effect. After a crash, leases may therefore expire late, but not early.
+    /// Fails if the log fails.
     pub(crate) fn set_renewals_unlogged(&mut self, at_ms: i64) -> Result<(), Error> {
         if std::mem::replace(&mut self.renewals_unlogged, true) {
             return Ok(());
         }
-        encode(&[Effect::AllLeasesRenewed { at_ms }], &mut self.payload);
-        match self.log.append_spare(&self.payload) {
-            // The spare room is used up, so the effect is not logged: after a crash, renewed
-            // leases may expire early.
+        let renewed = Effect::AllLeasesRenewed { at_ms };
+        let sync = self.modes.of_effect(&renewed) == WalMode::Fsync;
+        encode(&[renewed], &mut self.payload);
+        let appended = self.log.append_spare(&self.payload);
+        match appended.and_then(|()| if sync { self.log.sync() } else { Ok(()) }) {
+            // The spare room is used up, for example by an earlier process, so the effect is
+            // not logged: after a crash, renewed leases may expire early. Or `HEAD` has no
+            // space: then the sync is tried again before the next command.
             Err(Error::NoSpace { .. }) => Ok(()),
             appended => appended,
         }
+    }
+
+    /// Returns an effect that renews all leases, if renewals were acknowledged without
+    /// being logged. A snapshot needs it, because it contains the store time.
+    pub(crate) fn unlogged_renewals(&self, at_ms: i64) -> Option<Effect> {
+        self.renewals_unlogged.then_some(Effect::AllLeasesRenewed { at_ms })
     }
 
     /// Returns an effect that renews all leases, if renewals were acknowledged without
@@ -273,13 +286,14 @@ impl Journal {
         unlogged.then_some(Effect::AllLeasesRenewed { at_ms })
     }
 
-    /// Does the work that waits until the store is idle. Logs store time if it is due. If
-    /// the newest record is durable but no later record says so, appends an empty record,
+    /// Does the work that waits until the store is idle. Logs store time if it is due, unless
+    /// lease renewals are unlogged: leases would expire early after a crash. If the newest record is durable but no later record says so, appends an empty record,
     /// which says so. Recovery can then distinguish damage to the newest record from an
     /// unfinished write.
     pub(crate) fn on_idle(&mut self, position: StorePosition) -> Result<(), Error> {
         self.log_opening()?;
-        if position.has_leases && position.clock_ms - self.clock_ms >= CLOCK_IDLE_MS {
+        let is_due = position.clock_ms - self.clock_ms >= CLOCK_IDLE_MS;
+        if position.has_leases && is_due && !self.renewals_unlogged {
             encode(&[Effect::Clock { ms: position.clock_ms }], &mut self.payload);
             self.log.append(&self.payload)?;
             self.clock_ms = position.clock_ms;
@@ -294,7 +308,9 @@ impl Journal {
         let marked = match clean_at {
             Some(StorePosition { revision, clock_ms, .. }) if self.opening.is_empty() => {
                 let clean_end = Effect::Closed { revision, complete: !self.incomplete };
-                encode(&[Effect::Clock { ms: clock_ms }, clean_end], &mut self.payload);
+                let mut effects = Effects::from_iter(self.unlogged_renewals(clock_ms));
+                effects.extend([Effect::Clock { ms: clock_ms }, clean_end]);
+                encode(&effects, &mut self.payload);
                 self.log.append(&self.payload)
             }
             _ => Ok(()),

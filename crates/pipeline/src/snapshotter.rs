@@ -99,8 +99,7 @@ impl SnapshotTrigger {
             return;
         }
         self.grown_bytes = 0;
-        // A covered record may contain a later store time than the last round.
-        shared.store.write().tick(shared.clock.time_ms(Instant::now()));
+        update_clock(shared, journal);
         let store = shared.store.read();
         let mut effects = journal.snapshot_header();
         let cursor = SnapshotCursor::new(&store, &mut effects);
@@ -108,6 +107,17 @@ impl SnapshotTrigger {
         // The channel has room, because no snapshot is being taken (`busy`).
         let covered = journal.last_sequence();
         let _ = self.requests.try_send(SnapshotRequest { covered, cursor, effects, pin });
+    }
+}
+
+/// Sets the store time, which the snapshot contains. A covered record may contain a later one
+/// than the last round.
+fn update_clock(shared: &SharedStore, journal: &Journal) {
+    let clock_ms = shared.clock.time_ms(Instant::now());
+    let mut store = shared.store.write();
+    store.tick(clock_ms);
+    if let Some(renewed) = journal.unlogged_renewals(clock_ms) {
+        store.replay(renewed).expect("replaying a lease renewal never fails");
     }
 }
 

@@ -1,134 +1,20 @@
 //! Durability of acknowledged writes when the process is killed or the machine loses
 //! power, in every mix of WAL modes. The recovered store is compared with the states
 //! after all acknowledged writes.
-//!
-//! The log is on the simulated disk of `crates/wal`. To simulate a kill, the test copies
-//! the disk and the data directory while the store runs, and continues with the copy.
 
-#[path = "../../wal/tests/disk/mod.rs"]
-mod disk;
+mod test_store;
 
-use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
-use data_dir::Identity;
-use disk::Disk;
 use etcdpb::rpc::request_op::Request;
-use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use etcdpb::rpc::{DeleteRangeRequest, RequestOp, TxnRequest};
 use futures_executor::block_on;
-use mvcc::{Command, Reply, Span};
-use pipeline::{Error, Pipeline, PipelineOptions, WalMode};
+use mvcc::{Command, Span};
+use pipeline::{Error, Pipeline, WalMode};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
+use test_store::{Keys, TestStore, put};
 use watch::{Delivery, Filter, Watch};
-
-const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
-
-/// A store with its simulated disk and its options.
-struct TestStore {
-    disk: Disk,
-    dir: tempfile::TempDir,
-    options: PipelineOptions,
-    /// `None` while the store is stopped.
-    pipeline: Option<Pipeline>,
-}
-
-impl TestStore {
-    fn new(default: WalMode, prefixes: &[(&str, WalMode)]) -> TestStore {
-        let dir = tempfile::tempdir().unwrap();
-        let prefix = |(prefix, mode): &(&str, WalMode)| (prefix.as_bytes().to_vec(), *mode);
-        let options = PipelineOptions {
-            data_dir: dir.path().to_owned(),
-            wal_mode: default,
-            wal_mode_prefixes: prefixes.iter().map(prefix).collect(),
-            boot_id: b"boot 0".to_vec(),
-            // The flush interval is longer than the test, so that a power cut can lose
-            // writes.
-            flush_interval: Duration::from_secs(3600),
-            snapshot_log_bytes: 400,
-            ..PipelineOptions::default()
-        };
-        let mut test_store = TestStore { disk: Disk::default(), dir, options, pipeline: None };
-        test_store.start();
-        test_store
-    }
-
-    fn start(&mut self) {
-        let disk = self.disk.clone();
-        let opened = Pipeline::open_on(&self.options, IDENTITY, |_| Ok(disk));
-        self.pipeline = Some(opened.unwrap());
-    }
-
-    fn store(&self) -> &Pipeline {
-        self.pipeline.as_ref().unwrap()
-    }
-
-    /// Shuts the store down cleanly.
-    fn stop(&mut self) {
-        self.pipeline = None;
-    }
-
-    /// Simulates a kill: the copies of the disk and of the data directory remain.
-    fn kill(&mut self) {
-        let dir = tempfile::tempdir().unwrap();
-        let disk = self.disk.copy_with(|| copy_all(self.dir.path(), dir.path()));
-        self.pipeline = None;
-        (self.dir, self.disk) = (dir, disk);
-        self.options.data_dir = self.dir.path().to_owned();
-    }
-
-    /// Simulates a power cut: `keep` returns for each unsynced block whether it survives.
-    fn cut_power(&mut self, keep: impl FnMut() -> bool) {
-        self.kill();
-        self.disk.cut_power(keep);
-        let boots: u32 = std::str::from_utf8(&self.options.boot_id[5..]).unwrap().parse().unwrap();
-        self.options.boot_id = format!("boot {}", boots + 1).into_bytes();
-    }
-
-    fn run(&self, command: Command) -> Result<Reply, Error> {
-        block_on(self.store().propose(command, 0))
-    }
-
-    fn put(&self, key: &str, value: &str) -> Result<Reply, Error> {
-        self.run(Command::Put(put(key, value, 0)))
-    }
-
-    fn get(&self, key: &str) -> Option<String> {
-        self.all().remove(key).map(|(value, _)| value)
-    }
-
-    /// Returns every key with its value and its mod revision.
-    fn all(&self) -> Keys {
-        let (key, range_end) = (vec![0].into(), vec![0].into());
-        let request = RangeRequest { key, range_end, ..Default::default() };
-        let found = self.store().range(&request).unwrap().finish();
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        let kvs = found.kvs.iter();
-        kvs.map(|kv| (text(kv.key()), (text(kv.value()), kv.mod_revision()))).collect()
-    }
-}
-
-/// The value and the mod revision of each key.
-type Keys = BTreeMap<String, (String, i64)>;
-
-fn copy_all(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_all(&entry.path(), &target),
-            // The file may be renamed or removed concurrently.
-            false => drop(std::fs::copy(entry.path(), target)),
-        }
-    }
-}
-
-fn put(key: &str, value: &str, lease: i64) -> PutRequest {
-    let (key, value) = (key.as_bytes().to_vec().into(), value.as_bytes().to_vec().into());
-    PutRequest { key, value, lease, ..Default::default() }
-}
 
 /// Key prefixes with the modes buffered, fsync and none. Their keys occur in every mix.
 const PREFIXES: [&str; 3] = ["b", "f", "n"];
