@@ -214,7 +214,8 @@ impl Applier {
         if no_space {
             // The log does not grow any more, but a snapshot that has failed may succeed now,
             // and free a part of the log.
-            snapshot_trigger.start_if_due(&self.shared, journal);
+            let started = snapshot_trigger.start_if_due(&self.shared, journal);
+            started.map_err(|error| self.shared.fail(&error))?;
         }
         reserved.map_err(|error| match error {
             files::Error::NoSpace { .. } => Error::NoSpace,
@@ -273,7 +274,7 @@ impl Applier {
         // which is a bug. The store is already changed, so no later command may be applied:
         // this error stops all writes, as a failed write does.
         journal.write()?;
-        snapshot_trigger.start_if_due(&self.shared, journal);
+        snapshot_trigger.start_if_due(&self.shared, journal)?;
         journal.shrink_buffer(BATCH_BYTES);
         Ok(())
     }
@@ -346,7 +347,9 @@ impl Applier {
             }
             Err(error) => tracing::warn!(%error, "could not append to the log of the idle store"),
         }
-        snapshot_trigger.start_if_due(&self.shared, journal);
+        if let Err(error) = snapshot_trigger.start_if_due(&self.shared, journal) {
+            self.shared.fail(&error);
+        }
     }
 
     /// Marks a clean shutdown in the log and syncs it.

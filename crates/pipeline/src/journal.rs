@@ -322,6 +322,18 @@ impl Journal {
         proven
     }
 
+    /// Makes the log as durable as a snapshot of all its records requires: the log may end
+    /// before the snapshot only if a key has mode buffered. Without such a key, a sync after
+    /// each batch leaves only records of the idle store to be synced. May wait for the disk
+    /// only then, which is on the pipeline's thread (see [`crate::executor`]).
+    pub(crate) fn sync_for_snapshot(&mut self) -> Result<(), Error> {
+        let may_lose_end = self.log_durability.buffered_boot_id.is_some();
+        match may_lose_end || self.log.durable() == self.log.last() {
+            true => Ok(()),
+            false => self.log.sync(),
+        }
+    }
+
     /// Returns the first effects of a snapshot. Recovery needs them to judge the log
     /// after the snapshot, because the records that contained them may have been removed.
     pub(crate) fn snapshot_header(&self) -> Effects {

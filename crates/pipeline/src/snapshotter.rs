@@ -90,14 +90,25 @@ pub(crate) fn snapshotter(
 impl SnapshotTrigger {
     /// Starts a snapshot if the log has grown enough, or if the last one has failed some time
     /// ago. Call it after a round or a record of the idle store has been logged, and before the
-    /// next round is applied: the store then contains exactly the changes of the log.
-    pub(crate) fn start_if_due(&mut self, shared: &Arc<SharedStore>, journal: &mut Journal) {
+    /// next round is applied: the store then contains exactly the changes of the log. Fails if
+    /// the log fails.
+    pub(crate) fn start_if_due(
+        &mut self,
+        shared: &Arc<SharedStore>,
+        journal: &mut Journal,
+    ) -> Result<(), Error> {
         self.grown_bytes += journal.take_growth();
         let required = self.min_growth_bytes.max(self.progress.bytes.load(Ordering::Relaxed));
         let is_due = self.grown_bytes >= required || self.progress.retry.is_due(Instant::now);
-        if !is_due || self.progress.busy.swap(true, Ordering::AcqRel) {
-            return;
+        if !is_due || self.progress.busy.load(Ordering::Acquire) {
+            return Ok(());
         }
+        match journal.sync_for_snapshot() {
+            // The next call tries it again.
+            Err(Error::NoSpace { .. }) => return Ok(()),
+            synced => synced?,
+        }
+        self.progress.busy.store(true, Ordering::Release);
         self.grown_bytes = 0;
         update_clock(shared, journal);
         let store = shared.store.read();
@@ -107,6 +118,7 @@ impl SnapshotTrigger {
         // The channel has room, because no snapshot is being taken (`busy`).
         let covered = journal.last_sequence();
         let _ = self.requests.try_send(SnapshotRequest { covered, cursor, effects, pin });
+        Ok(())
     }
 }
 

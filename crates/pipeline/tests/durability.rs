@@ -517,6 +517,34 @@ fn a_proposing_thread_does_not_wait_for_the_disk() {
     assert!(segments >= 3, "only {segments} segments");
 }
 
+/// In mode fsync, a snapshot of an idle store covers only durable records: an empty record,
+/// which proves that the record before it is durable, is not fsynced otherwise.
+#[test]
+fn a_snapshot_of_an_idle_store_survives_a_power_cut() {
+    for prefixes in [&[][..], &[("n", WalMode::None)]] {
+        let mut test_store = TestStore::new(WalMode::Fsync, prefixes);
+        test_store.stop();
+        test_store.options.snapshot_log_bytes = 1 << 40;
+        test_store.start();
+        for number in 0..20 {
+            test_store.put(&format!("key{number}"), &"x".repeat(100)).unwrap();
+        }
+        test_store.kill();
+        // The snapshot is due at the start, and the store is idle.
+        test_store.options.snapshot_log_bytes = 400;
+        let before = test_store.snapshots();
+        test_store.start();
+        let started = std::time::Instant::now();
+        while test_store.snapshots() == before {
+            assert!(started.elapsed() < Duration::from_secs(20), "no snapshot is taken");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        test_store.cut_power(|| false);
+        test_store.start();
+        assert_eq!(test_store.all().len(), 20);
+    }
+}
+
 /// If a segment cannot be created (for example, no file descriptor is free), the write
 /// fails. A retry may succeed.
 #[test]
