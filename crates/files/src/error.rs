@@ -176,6 +176,14 @@ pub enum Error {
     },
 }
 
+/// Whether a read failed because the disk or the file system has lost the data, for example
+/// because a sector cannot be read.
+pub fn is_unreadable(error: &io::Error) -> bool {
+    // EIO, ENODATA, EBADMSG, EUCLEAN, EREMOTEIO
+    const LOST: [i32; 5] = [5, 61, 74, 117, 121];
+    error.raw_os_error().is_some_and(|code| LOST.contains(&code))
+}
+
 /// Why the payload of an intact record cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PayloadError {
@@ -202,6 +210,19 @@ impl Error {
     pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |cause| Error::Io { action, path, cause }
+    }
+
+    /// Returns a function for `map_err` that converts the [`io::Error`] of reading `file` at
+    /// `offset`. What the disk cannot read counts as damage.
+    pub fn read(file: impl Into<PathBuf>, offset: u64) -> impl FnOnce(io::Error) -> Self {
+        let file = file.into();
+        move |cause| match is_unreadable(&cause) {
+            true => {
+                let reason = format!("it cannot be read: {cause}");
+                Error::Corrupt { file, offset, reason }
+            }
+            false => Error::Io { action: "read", path: file, cause },
+        }
     }
 
     /// Whether a newer version wrote the file or a part of it.

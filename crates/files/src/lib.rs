@@ -26,5 +26,5 @@ pub mod lock;
 pub mod record_search;
 pub mod replace;
 
-pub use error::{Error, PayloadError};
+pub use error::{Error, PayloadError, is_unreadable};
 pub use identity::Identity;

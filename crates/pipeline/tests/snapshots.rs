@@ -364,6 +364,34 @@ fn a_damaged_snapshot_is_replaced_by_the_generation_before() {
     assert_eq!(content(&store.open().unwrap()), written);
 }
 
+/// The newest snapshot cannot be read. The snapshot before it replaces it at a start, and in a
+/// repair.
+#[test]
+fn an_unreadable_snapshot_is_replaced_by_the_generation_before() {
+    for repairs in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let (store, written, revision) = store_with_two_snapshots(root.path());
+        let newest = paths(store.snapshots(), "snap").pop().unwrap();
+        // Reading the first page of a process fails with EIO.
+        fs::remove_file(&newest).unwrap();
+        std::os::unix::fs::symlink("/proc/self/mem", &newest).unwrap();
+        let cause = fs::read(&newest).unwrap_err();
+        assert_eq!(cause.raw_os_error(), Some(5), "{cause}");
+        let report = store.check().unwrap();
+        assert!(report.damaged_newest.unwrap().contains("it cannot be read"));
+        let plan = store.plan_repair().unwrap().unwrap();
+        assert!(plan.damage[0].ends_with("nothing is lost"), "{:?}", plan.damage);
+        if repairs {
+            plan.carry_out().unwrap();
+        }
+        let pipeline = store.open().unwrap();
+        assert_eq!(content(&pipeline), written);
+        assert_eq!(pipeline.revision() == revision, !repairs);
+        let set_aside = newest.with_extension("snap.damaged");
+        assert!(set_aside.is_symlink() && !newest.is_symlink());
+    }
+}
+
 /// A server refuses to start if the generation before cannot replace the damaged snapshot,
 /// and says why.
 #[test]

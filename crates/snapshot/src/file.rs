@@ -179,8 +179,8 @@ fn read_back(
 }
 
 /// Reads one snapshot from its start.
-pub(crate) struct SnapshotReader {
-    file: BufReader<File>,
+pub(crate) struct SnapshotReader<F = File> {
+    file: BufReader<F>,
     path: PathBuf,
     /// Offset of the next byte to be read.
     offset: u64,
@@ -191,8 +191,10 @@ impl SnapshotReader {
         let file = File::open(path).map_err(Error::io("open", path))?;
         Ok(SnapshotReader::new(BufReader::with_capacity(READ_BYTES, file), path.to_owned()))
     }
+}
 
-    pub(crate) fn new(file: BufReader<File>, path: PathBuf) -> Self {
+impl<F: Read> SnapshotReader<F> {
+    pub(crate) fn new(file: BufReader<F>, path: PathBuf) -> Self {
         SnapshotReader { file, path, offset: 0 }
     }
 
@@ -216,7 +218,7 @@ impl SnapshotReader {
                 found: found.into(),
                 supported: header::FORMAT.into(),
             }),
-            Err(HeaderError::Io(cause)) => Err(Error::io("read", &self.path)(cause)),
+            Err(HeaderError::Io(cause)) => Err(Error::read(&self.path, self.offset)(cause)),
         }
     }
 
@@ -227,12 +229,12 @@ impl SnapshotReader {
         let len = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as u64;
         // The length may be damaged. So use `take`, and do not allocate a buffer of that
         // size.
-        let start = self.offset;
+        let start = self.offset - RECORD_HEADER_BYTES as u64;
         let payload_len = io::Read::by_ref(&mut self.file).take(len).read_to_end(&mut bytes);
-        self.offset += payload_len.map_err(Error::io("read", &self.path))? as u64;
+        self.offset += payload_len.map_err(Error::read(&self.path, start))? as u64;
         match framing::decode_record(NO_SALT, &bytes) {
             None => {
-                self.offset = start - RECORD_HEADER_BYTES as u64;
+                self.offset = start;
                 Err(self.corrupt("a chunk is damaged".into()))
             }
             Some(record) if record.payload.is_empty() => Ok(None),
@@ -263,7 +265,54 @@ impl SnapshotReader {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(self.corrupt("it is truncated".into()))
             }
-            Err(error) => Err(Error::io("read", &self.path)(error)),
+            Err(error) => Err(Error::read(&self.path, self.offset)(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file whose first bytes can be read, and the next cannot.
+    struct Unreadable(io::Cursor<Vec<u8>>);
+
+    impl Read for Unreadable {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            match self.0.read(bytes)? {
+                0 => Err(io::Error::from_raw_os_error(5)),
+                read => Ok(read),
+            }
+        }
+    }
+
+    /// A part that cannot be read is damage, at the offset of its header or chunk.
+    #[test]
+    fn an_unreadable_part_is_damage() {
+        let mut content = Header { covered: 7, owner: None }.encode();
+        let header_bytes = content.len();
+        framing::encode_record(NO_SALT, 1, 0, b"chunk", &mut content);
+        let chunk_end = content.len();
+        framing::encode_record(NO_SALT, 2, 0, b"another chunk", &mut content);
+        for (readable, expected) in [
+            (3, 0),
+            (header_bytes + 2, header_bytes),
+            (chunk_end, chunk_end),
+            (content.len() - 2, chunk_end),
+        ] {
+            let file = Unreadable(io::Cursor::new(content[..readable].to_vec()));
+            let mut reader = SnapshotReader::new(BufReader::new(file), "file".into());
+            let error = match reader.read_header() {
+                Err(error) => error,
+                Ok(_) => loop {
+                    if let Err(error) = reader.read_chunk() {
+                        break error;
+                    }
+                },
+            };
+            let Error::Corrupt { offset, reason, .. } = &error else { panic!("{error}") };
+            let found = (*offset, reason.contains("cannot be read"));
+            assert_eq!(found, (expected as u64, true), "{readable} bytes: {error}");
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct Entry {
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<Entry>>, Error> {
     let text = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        content => content.map_err(Error::io("read", path))?,
+        content => content.map_err(Error::read(path, 0))?,
     };
     match parse(&String::from_utf8_lossy(&text)) {
         Ok(entries) => Ok(Some(entries)),

@@ -8,6 +8,7 @@ use files::framing::{self, HEADER_BYTES, Header};
 use files::record_search::RecordSearch;
 use files::{Error, PayloadError};
 
+use crate::content::Content;
 use crate::medium::Medium;
 use crate::scan::{self, ScannedLog};
 use crate::segment;
@@ -68,8 +69,9 @@ fn scan_from(
     let name = segment::file_name(first);
     let path = medium.path().join(&name);
     let file = medium.open(&name).map_err(Error::io("open", &path))?;
-    let content = file.read().map_err(Error::io("read", &path))?;
-    let (number, salt) = match framing::decode_header(segment::MAGIC, &content) {
+    let readable = Content::read(&*file).map_err(Error::io("read", &path))?;
+    let content = &readable.bytes;
+    let (number, salt) = match framing::decode_header(segment::MAGIC, content) {
         Header::Valid { number, salt, .. } => (number, salt),
         Header::Newer { format } => return Err(Error::newer_format(&path, format)),
         // Without the salt of a segment its records cannot be verified.
@@ -77,11 +79,12 @@ fn scan_from(
     };
     let is_it =
         |offset, sequence, _| sequence == from && scan::may_contain(number, offset, sequence);
-    let found = RecordSearch::new(&content, salt).find(HEADER_BYTES, is_it);
+    let found = RecordSearch::new(content, salt).find(HEADER_BYTES, is_it);
     let Some((start, _)) = found else { return Ok(None) };
     let mut log = ScannedLog { next: from, ..ScannedLog::default() };
-    let end = scan::read_records((&content, start), salt, &path, from - 1, &mut log, visit)?;
-    scan::judge_end(medium, &segments, (&content, end), &path, &mut log)?;
+    let end = scan::read_records((content, start), salt, &path, from - 1, &mut log, visit)?;
+    readable.require_readable(&path, end)?;
+    scan::judge_end(medium, &segments, (content, end), &path, &mut log)?;
     scan::scan_rest(medium, &segments[1..], from - 1, &mut log, visit)?;
     Ok(Some(log))
 }

@@ -68,7 +68,7 @@ pub(crate) fn read(medium: &dyn Medium) -> Result<StoredHead, Error> {
     let content = match medium.open(NAME).and_then(|file| file.read()) {
         Ok(content) => content,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(StoredHead::default()),
-        Err(error) => return Err(Error::io("read", path)(error)),
+        Err(error) => return Err(Error::read(path, 0)(error)),
     };
     if let Some(first) = decode_text(&content) {
         let head = Head { first, ..Head::default() };

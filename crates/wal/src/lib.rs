@@ -37,6 +37,7 @@
 //! | `medium` | the operations on the disk that the log needs; tests use a simulated disk |
 //! | `segment`, `head`, `prepared` | the files of a log |
 //! | `scan` | reads all segments; distinguishes damage from an unfinished write; changes nothing |
+//! | `content` | the content of a file of which the disk cannot read a part |
 //! | `log_recovery` | opening: scans, truncates an unfinished write, makes the rest durable |
 //! | `covered` | whether the log may end before the record that the snapshot covers |
 //! | `durability` | which records are written and durable; whether the log has failed |
@@ -55,6 +56,7 @@
 
 mod after_damage;
 mod check;
+mod content;
 mod covered;
 mod durability;
 mod head;

@@ -43,8 +43,16 @@ pub trait Medium: Send + Sync + 'static {
 
 /// One file of a [`Medium`].
 pub trait LogFile: Send + Sync {
+    /// Returns the size in bytes.
+    fn size(&self) -> io::Result<usize>;
+    /// Reads as many bytes from `offset` on as `bytes` has.
+    fn fill(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
     /// Reads the whole content.
-    fn read(&self) -> io::Result<Vec<u8>>;
+    fn read(&self) -> io::Result<Vec<u8>> {
+        let mut content = vec![0; self.size()?];
+        self.fill(&mut content, 0)?;
+        Ok(content)
+    }
     /// Writes all of `bytes` at `offset`.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Makes the content and the size durable (`fdatasync`).
@@ -162,11 +170,12 @@ fn write_zeros(file: &File, bytes: u64) -> io::Result<()> {
 }
 
 impl LogFile for File {
-    fn read(&self) -> io::Result<Vec<u8>> {
-        let len = usize::try_from(self.metadata()?.len()).map_err(io::Error::other)?;
-        let mut content = vec![0; len];
-        self.read_exact_at(&mut content, 0)?;
-        Ok(content)
+    fn size(&self) -> io::Result<usize> {
+        usize::try_from(self.metadata()?.len()).map_err(io::Error::other)
+    }
+
+    fn fill(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(bytes, offset)
     }
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {

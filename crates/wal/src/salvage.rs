@@ -4,11 +4,13 @@ use files::framing::{self, HEADER_BYTES, Header};
 use files::record_search::RecordSearch;
 use files::{Error, PayloadError};
 
+use crate::content::Content;
 use crate::medium::Medium;
 use crate::scan;
 use crate::segment;
 
-/// Passes the payload of every intact record to `visit`, including records after damage.
+/// Passes the payload of every intact record to `visit`, including records after damage or
+/// after a part that cannot be read.
 /// Returns the highest sequence of an intact record; 0 if there is none. Changes nothing.
 /// Fails if a newer version wrote a segment, or if `visit` fails.
 pub fn salvage(
@@ -20,7 +22,7 @@ pub fn salvage(
         let name = segment::file_name(first);
         let path = medium.path().join(&name);
         let file = medium.open(&name).map_err(Error::io("open", &path))?;
-        let content = file.read().map_err(Error::io("read", &path))?;
+        let content = Content::read(&*file).map_err(Error::io("read", &path))?.bytes;
         match framing::decode_header(segment::MAGIC, &content) {
             Header::Valid { number, salt, .. } => {
                 let found = salvage_segment(&content, number, salt, &mut visit);

@@ -17,6 +17,7 @@ use files::framing::{self, HEADER_BYTES, Header, RECORD_HEADER_BYTES};
 use files::record_search::RecordSearch;
 use files::{Error, PayloadError};
 
+use crate::content::Content;
 use crate::head::{self, StoredHead};
 use crate::medium::Medium;
 use crate::segment::{self, Segment};
@@ -154,9 +155,11 @@ fn scan_segment(
     let name = segment::file_name(first);
     let path = medium.path().join(&name);
     let file = medium.open(&name).map_err(Error::io("open", &path))?;
-    let content = file.read().map_err(Error::io("read", &path))?;
-    require_full_size(&content, first, &log.head, &path)?;
-    let Some((format, salt)) = read_header(&content, first, log.next, &path)? else {
+    let readable = Content::read(&*file).map_err(Error::io("read", &path))?;
+    let content = &readable.bytes;
+    require_full_size(content, first, &log.head, &path)?;
+    let Some((format, salt)) = read_header(content, first, log.next, &path)? else {
+        readable.require_readable(&path, 0)?;
         // The creation of the segment was interrupted, or the log ends in the segment
         // before it.
         let damage = Damage { path: &path, offset: 0 };
@@ -166,12 +169,14 @@ fn scan_segment(
         return Ok(());
     };
     let records_before = log.records;
-    let end = read_records((&content, HEADER_BYTES), salt, &path, covered, log, visit)?;
-    let garbage_bytes = judge_end(medium, segments, (&content, end), &path, log)?;
+    let end = read_records((content, HEADER_BYTES), salt, &path, covered, log, visit)?;
+    // What cannot be read may be a durable record.
+    readable.require_readable(&path, end)?;
+    let garbage_bytes = judge_end(medium, segments, (content, end), &path, log)?;
     let (position, size) = (end as u64, content.len() as u64);
     let segment = Segment { first, format, salt, file, position, size };
     let records = log.records - records_before;
-    let unproven = content[unproven_offset(&content, first, log.proven, end)..end].to_vec();
+    let unproven = content[unproven_offset(content, first, log.proven, end)..end].to_vec();
     log.segments.push(ScannedSegment { segment, path, records, unproven, garbage_bytes });
     log.forget_proven();
     Ok(())
@@ -350,7 +355,9 @@ fn refuse_if_durable(
         let from = std::mem::replace(&mut start, HEADER_BYTES);
         let path = medium.path().join(segment::file_name(first));
         let file = medium.open(&segment::file_name(first)).map_err(Error::io("open", &path))?;
-        let content = file.read().map_err(Error::io("read", &path))?;
+        let readable = Content::read(&*file).map_err(Error::io("read", &path))?;
+        readable.require_readable(&path, 0)?;
+        let content = readable.bytes;
         let (number, salt) = match framing::decode_header(segment::MAGIC, &content) {
             Header::Valid { number, salt, .. } => (number, salt),
             Header::Newer { format } => return Err(Error::newer_format(&path, format)),

@@ -333,6 +333,58 @@ fn a_full_log_has_spare_room() {
     assert_eq!(payloads.last().unwrap(), b"more");
 }
 
+/// A sector of a segment that cannot be read is damage, never the end of the log. A repair
+/// keeps the records before it, and those that the snapshot does not cover after it.
+#[test]
+fn a_sector_that_cannot_be_read_is_damage() {
+    let disk = Disk::default();
+    let options = LogOptions { segment_bytes: 32 << 10 };
+    let (mut log, _) = Log::open(disk.clone(), options.clone(), 0, |_| Ok(())).unwrap();
+    for number in 1..=10 {
+        append(&mut log, &[number; 1500]).unwrap();
+        log.sync().unwrap();
+    }
+    log.settle_head().unwrap();
+    drop(log);
+    let name = segments(&disk)[0].clone();
+    // The header and records, records in the middle, and space without records.
+    for (start, before) in [(0, 0), (4096, 2), (8192, 5), (20_000, 10)] {
+        let file = |state: &mut disk::DiskState| {
+            state.files.get_mut(&name).unwrap().unreadable = start..start + 50;
+        };
+        file(&mut disk.0.lock().unwrap());
+        let refused = Log::open(disk.clone(), options.clone(), 0, |_| Ok(())).err().unwrap();
+        let checked = wal::check(&disk, 0, |_| Ok(())).err().unwrap();
+        for error in [refused, checked].map(|error| error.to_string()) {
+            let offset = start / 4096 * 4096;
+            let expected = format!("{name} is corrupt at offset {offset}: it cannot be read");
+            assert!(error.contains(&expected), "{error}");
+            assert!(error.contains("mem_etcd repair"), "{error}");
+        }
+        let mut kept = Vec::new();
+        let read = wal::read_records(&disk, 0, |payload| {
+            kept.push(payload[0]);
+            Ok(())
+        });
+        assert!(matches!(read, Err(Error::Corrupt { .. })));
+        assert_eq!(kept, (1..=before).collect::<Vec<u8>>(), "unreadable from {start}");
+        let highest = wal::salvage(&disk, |_| Ok(())).unwrap();
+        assert_eq!(highest, if start == 0 { 0 } else { 10 }, "unreadable from {start}");
+    }
+    disk.0.lock().unwrap().files.get_mut(&name).unwrap().unreadable = 4096..4100;
+    let mut kept = Vec::new();
+    let records = wal::read_records(&disk, 7, |payload| {
+        kept.push(payload[0]);
+        Ok(())
+    });
+    let covered_damage = records.unwrap().covered_damage.unwrap().to_string();
+    assert!(covered_damage.contains("cannot be read"), "{covered_damage}");
+    assert_eq!(kept, [8, 9, 10]);
+    disk.0.lock().unwrap().files.get_mut("HEAD").unwrap().unreadable = 0..1;
+    let error = Log::open(disk.clone(), options, 0, |_| Ok(())).err().unwrap().to_string();
+    assert!(error.contains("HEAD is corrupt at offset 0: it cannot be read"), "{error}");
+}
+
 /// A read error makes the open fail and changes nothing.
 #[test]
 fn a_read_error_is_reported() {

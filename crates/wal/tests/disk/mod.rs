@@ -20,6 +20,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
@@ -39,6 +40,8 @@ pub struct File {
     pub current: Vec<u8>,
     /// The numbers of the blocks that the next fsync writes.
     pub dirty: BTreeSet<usize>,
+    /// The part that the disk cannot read, for example because of a broken sector.
+    pub unreadable: Range<usize>,
 }
 
 impl File {
@@ -333,11 +336,22 @@ impl DiskFile {
 }
 
 impl LogFile for DiskFile {
-    fn read(&self) -> io::Result<Vec<u8>> {
+    fn size(&self) -> io::Result<usize> {
+        Ok(self.with_file(|file| file.current.len()))
+    }
+
+    fn fill(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         if std::mem::take(&mut self.0.0.lock().unwrap().fail_next_read) {
             return Err(io::Error::other("injected"));
         }
-        Ok(self.with_file(|file| file.current.clone()))
+        self.with_file(|file| {
+            let (start, end) = (offset as usize, offset as usize + bytes.len());
+            if start < file.unreadable.end && file.unreadable.start < end {
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            bytes.copy_from_slice(&file.current[start..end]);
+            Ok(())
+        })
     }
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
