@@ -13,7 +13,7 @@
 
 use files::Error;
 use mvcc::{Effect, Effects, LogDurability, Store};
-use wal::{Log, Preparer, Syncer, Trimmer};
+use wal::{Log, Preparer, SpaceClaim, Syncer, Trimmer};
 
 use crate::WalMode;
 use crate::continuity::Resumption;
@@ -356,6 +356,11 @@ impl Journal {
     /// Returns a handle that trims the log from another thread.
     pub(crate) fn trimmer(&self) -> Trimmer {
         self.log.trimmer()
+    }
+
+    /// Returns a handle with which a snapshot claims space on the disk.
+    pub(crate) fn space_claim(&self) -> SpaceClaim {
+        self.log.space_claim()
     }
 
     /// Whether a write or an fsync has failed. After that, the log accepts no more

@@ -107,9 +107,9 @@ fn open_disk(
         shared: shared.clone(),
     };
     threads.push(spawn("flusher", move || flusher.run())?);
-    let (trimmer, log_bytes) = (journal.trimmer(), options.snapshot_log_bytes);
+    let log_bytes = options.snapshot_log_bytes;
     let (snapshot_trigger, snapshotter) =
-        snapshotter(shared.clone(), snapshots, trimmer, modes, log_bytes, sizes);
+        snapshotter(shared.clone(), snapshots, &journal, modes, log_bytes, sizes);
     threads.push(spawn("snapshotter", move || snapshotter.run())?);
     Ok(Disk { journal, snapshot_trigger, _alive: alive, _dir: dir })
 }

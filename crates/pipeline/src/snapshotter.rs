@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use files::Error;
 use mvcc::{Effects, SnapshotCursor};
 use snapshot::Snapshots;
-use wal::Trimmer;
+use wal::{SpaceClaim, Trimmer};
 
 use crate::WalMode;
 use crate::journal::{Journal, encode};
@@ -63,17 +63,19 @@ pub(crate) struct Snapshotter {
     progress: Arc<SnapshotProgress>,
     snapshots: Snapshots,
     trimmer: Trimmer,
+    /// The trigger sets it.
+    space_claim: SpaceClaim,
     /// Snapshots omit the keys whose writes are not logged.
     modes: Modes,
     shared: Arc<SharedStore>,
 }
 
-/// Creates the trigger, and the snapshotter, which trims the log with `trimmer`. `sizes` are
-/// those of the recovered files.
+/// Creates the trigger, and the snapshotter, which trims the log of `journal`. `sizes` are those
+/// of the recovered files.
 pub(crate) fn snapshotter(
     shared: Arc<SharedStore>,
     snapshots: Snapshots,
-    trimmer: Trimmer,
+    journal: &Journal,
     modes: Modes,
     min_growth_bytes: u64,
     sizes: RecoveredSizes,
@@ -84,7 +86,10 @@ pub(crate) fn snapshotter(
     let (progress_of_trigger, grown_bytes) = (progress.clone(), sizes.log_bytes);
     let trigger =
         SnapshotTrigger { requests, progress: progress_of_trigger, min_growth_bytes, grown_bytes };
-    (trigger, Snapshotter { requests: received, progress, snapshots, trimmer, modes, shared })
+    let (requests, trimmer, space_claim) = (received, journal.trimmer(), journal.space_claim());
+    let snapshotter =
+        Snapshotter { requests, progress, snapshots, trimmer, space_claim, modes, shared };
+    (trigger, snapshotter)
 }
 
 impl SnapshotTrigger {
@@ -113,6 +118,9 @@ impl SnapshotTrigger {
         update_clock(shared, journal);
         let store = shared.store.read();
         let mut effects = journal.snapshot_header();
+        // The log leaves this space free. The snapshot is not larger than the store.
+        let bytes = store.stats().total_bytes.max(1) as u64;
+        journal.space_claim().set(bytes.max(self.progress.bytes.load(Ordering::Relaxed)));
         let cursor = SnapshotCursor::new(&store, &mut effects);
         let pin = Pin::new(&shared.pins, cursor.oldest_needed_revision(), None);
         // The channel has room, because no snapshot is being taken (`busy`).
@@ -155,6 +163,7 @@ impl Snapshotter {
                     self.progress.retry.failed(Instant::now());
                 }
             }
+            self.space_claim.set(0);
             self.progress.busy.store(false, Ordering::Release);
         }
     }

@@ -357,8 +357,10 @@ fn a_head_without_space_refuses_writes_until_there_is_space() {
             result.map(drop)
         };
         while put(&test_store).is_ok() {}
-        // Enough for a segment, but not for the copy of `HEAD` that names it.
+        // Enough for a segment, but not for the copy of `HEAD` that names it. The log tries it
+        // again one second after the last attempt.
         set_free_bytes(&test_store, Some(1 << 20));
+        std::thread::sleep(Duration::from_millis(1100));
         let first = put(&test_store);
         std::thread::sleep(Duration::from_millis(200));
         assert_eq!(first.is_ok(), mode == WalMode::Buffered, "{mode:?}: {first:?}");

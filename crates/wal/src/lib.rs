@@ -36,6 +36,7 @@
 //! |---|---|
 //! | `medium` | the operations on the disk that the log needs; tests use a simulated disk |
 //! | `segment`, `head`, `prepared` | the files of a log |
+//! | `space` | whether the log may try to allocate a segment on a full disk |
 //! | `scan` | reads all segments; distinguishes damage from an unfinished write; changes nothing |
 //! | `content` | the content of a file of which the disk cannot read a part |
 //! | `log_recovery` | opening: scans, truncates an unfinished write, makes the rest durable |
@@ -67,6 +68,7 @@ mod prepared;
 mod salvage;
 mod scan;
 mod segment;
+mod space;
 
 pub use after_damage::{LogRecords, read_records};
 pub use check::{LogReport, SegmentReport, check};
@@ -78,3 +80,4 @@ pub use log_recovery::RecoveredLog;
 pub use medium::{LogFile, Medium, OsMedium};
 pub use salvage::salvage;
 pub use scan::UnfinishedWrite;
+pub use space::SpaceClaim;

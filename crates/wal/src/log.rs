@@ -13,6 +13,7 @@ use crate::log_recovery::{self, RecoveredLog};
 use crate::medium::{LogFile, Medium};
 use crate::prepared::SegmentFiles;
 use crate::segment::{self, Segment};
+use crate::space::SpaceClaim;
 
 /// Maximum size of the payload of a record in bytes.
 pub const MAX_PAYLOAD_BYTES: usize = 2 << 30;
@@ -276,6 +277,12 @@ impl Log {
     /// Returns a handle that prepares segments in another thread.
     pub fn preparer(&self) -> Preparer {
         Preparer(self.files.clone())
+    }
+
+    /// Returns a handle with which a snapshot claims space on the disk. After a failure to
+    /// create a segment, the log leaves it free.
+    pub fn space_claim(&self) -> SpaceClaim {
+        self.files.space_claim()
     }
 
     /// Returns a handle that syncs the log from another thread, also while this one

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
 use files::discard;
 
@@ -20,6 +20,10 @@ pub trait Medium: Send + Sync + 'static {
     /// Creates a file of `bytes` zero bytes, and allocates its space. The name must be
     /// unused. If this fails, no file is left.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn LogFile>>;
+    /// Returns the free space in bytes, if it is known.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
     /// Renames a file; replaces the file `to` if it exists. Does not wait for the disk.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Makes the names of created and renamed files durable.
@@ -106,6 +110,11 @@ impl Medium for OsMedium {
             return Err(error);
         }
         Ok(Arc::new(file))
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let found = statvfs(&self.directory).ok()?;
+        Some(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

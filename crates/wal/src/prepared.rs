@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::medium::{LogFile, Medium};
+use crate::space::{SpaceClaim, SpaceGate};
 
 /// Name of a prepared file.
 const PREPARED: &str = "NEXT";
@@ -23,6 +24,7 @@ pub(crate) struct SegmentFiles {
     prepared: Mutex<Option<Arc<dyn LogFile>>>,
     /// Whether the current segment is half full, so that the next one should be prepared.
     wanted: AtomicBool,
+    gate: SpaceGate,
 }
 
 impl SegmentFiles {
@@ -32,7 +34,19 @@ impl SegmentFiles {
         for name in [PREPARED, UNPREPARED] {
             remove_if_exists(&*medium, name)?;
         }
-        Ok(SegmentFiles { medium, bytes, prepared: Mutex::default(), wanted: false.into() })
+        let (prepared, gate) = (Mutex::default(), SpaceGate::default());
+        Ok(SegmentFiles { medium, bytes, prepared, wanted: false.into(), gate })
+    }
+
+    /// Returns the claim of a snapshot to space on the disk.
+    pub(crate) fn space_claim(&self) -> SpaceClaim {
+        self.gate.claim.clone()
+    }
+
+    /// Creates a file, unless the disk is or may be full: see [`SpaceGate`].
+    fn allocate(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn LogFile>> {
+        let free = || self.medium.free_bytes();
+        self.gate.allocate(bytes, free, || self.medium.create(name, bytes))
     }
 
     /// Requests that the next file be prepared.
@@ -46,7 +60,7 @@ impl SegmentFiles {
         if !self.wanted.load(Ordering::Relaxed) || self.is_prepared(0) {
             return Ok(());
         }
-        let file = self.medium.create(PREPARED, self.bytes)?;
+        let file = self.allocate(PREPARED, self.bytes)?;
         if let Err(error) = file.sync() {
             remove_if_exists(&*self.medium, PREPARED)?;
             return Err(error);
@@ -76,7 +90,7 @@ impl SegmentFiles {
             Some(file) => (file, self.bytes, PREPARED),
             None => {
                 let bytes = bytes.max(self.bytes);
-                (self.medium.create(UNPREPARED, bytes)?, bytes, UNPREPARED)
+                (self.allocate(UNPREPARED, bytes)?, bytes, UNPREPARED)
             }
         };
         self.wanted.store(false, Ordering::Relaxed);

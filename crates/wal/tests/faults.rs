@@ -333,6 +333,35 @@ fn a_full_log_has_spare_room() {
     assert_eq!(payloads.last().unwrap(), b"more");
 }
 
+/// Refused appends on a full disk do not take its free space, which a snapshot may need.
+#[test]
+fn refused_appends_leave_the_free_space_alone() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    disk.0.lock().unwrap().free_bytes = Some(600);
+    while append(&mut log, &[1; 10]).is_ok() {}
+    // Returns how often a refused append has tried to create a file.
+    let mut attempts = |disk: &Disk| {
+        disk.0.lock().unwrap().slow_operations.clear();
+        for _ in 0..100 {
+            assert!(matches!(append(&mut log, &[1; 10]), Err(Error::NoSpace { .. })));
+        }
+        disk.0.lock().unwrap().slow_operations.len()
+    };
+    assert_eq!(attempts(&disk), 0);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert_eq!(attempts(&disk), 1, "it is tried again after a second");
+    let claim = log.space_claim();
+    claim.set(1000);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    disk.0.lock().unwrap().free_bytes = Some(1400);
+    disk.0.lock().unwrap().slow_operations.clear();
+    assert!(matches!(append(&mut log, &[1; 10]), Err(Error::NoSpace { .. })));
+    assert_eq!(disk.0.lock().unwrap().slow_operations.len(), 0, "a snapshot needs the space");
+    claim.set(0);
+    append(&mut log, &[1; 10]).unwrap();
+}
+
 /// A sector of a segment that cannot be read is damage, never the end of the log. A repair
 /// keeps the records before it, and those that the snapshot does not cover after it.
 #[test]

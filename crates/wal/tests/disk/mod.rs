@@ -261,6 +261,10 @@ impl Medium for Disk {
         Ok(Arc::new(DiskFile(self.clone(), id)))
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        Some(self.0.lock().unwrap().free_bytes.unwrap_or(u64::MAX))
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
         let file = state.files.remove(from).ok_or(io::ErrorKind::NotFound)?;
