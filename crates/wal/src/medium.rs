@@ -17,8 +17,9 @@ pub trait Medium: Send + Sync + 'static {
     fn path(&self) -> &Path;
     /// Returns the names of the files in no particular order.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Creates a file of `bytes` zero bytes, and allocates its space. The name must be
-    /// unused. If this fails, no file is left.
+    /// Creates a file of `bytes` zero bytes, and allocates its space. Replaces the content of
+    /// an existing file: an earlier failure may have left it. If this fails, it removes the
+    /// file.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn LogFile>>;
     /// Returns the free space in bytes, if it is known.
     fn free_bytes(&self) -> Option<u64> {
@@ -101,11 +102,12 @@ impl Medium for OsMedium {
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn LogFile>> {
         let path = self.directory.join(name);
-        let file =
-            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let file = options.open(&path)?;
         if let Err(error) = allocate(&file, bytes) {
             // Return the first error. If the file cannot be removed, it has no header and
-            // no records, and the next start removes it.
+            // no records, and the next attempt or the next start replaces it.
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }

@@ -96,7 +96,7 @@ impl SegmentFiles {
         self.wanted.store(false, Ordering::Relaxed);
         let named = write_header(&*file).and_then(|()| self.medium.rename(unnamed, name));
         if let Err(error) = named {
-            // If this fails too, the next start removes the file.
+            // If this fails too, the next file replaces this one.
             let _ = self.medium.remove(unnamed);
             return Err(error);
         }
@@ -112,5 +112,29 @@ fn remove_if_exists(medium: &dyn Medium, name: &str) -> io::Result<()> {
     match medium.remove(name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::medium::OsMedium;
+
+    /// A file that could not be removed after a failure does not prevent the next segment.
+    #[test]
+    fn files_that_a_failure_left_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let medium = Arc::new(OsMedium::new(dir.path().to_owned()).unwrap());
+        let files = SegmentFiles::new(medium, 1000).unwrap();
+        for name in [PREPARED, UNPREPARED] {
+            std::fs::write(dir.path().join(name), vec![7; 2000]).unwrap();
+        }
+        let (file, bytes) = files.create("a", 10, |_| Ok(())).unwrap();
+        assert_eq!((file.read().unwrap(), bytes), (vec![0; 1000], 1000));
+        files.request();
+        files.prepare().unwrap();
+        assert!(files.is_prepared(1000));
+        let (file, _) = files.create("b", 10, |_| Ok(())).unwrap();
+        assert_eq!(file.read().unwrap(), vec![0; 1000]);
     }
 }

@@ -255,7 +255,6 @@ impl Medium for Disk {
         if let Some(free) = &mut state.free_bytes {
             *free = free.checked_sub(bytes).ok_or(io::ErrorKind::StorageFull)?;
         }
-        assert!(!state.files.contains_key(name), "{name} exists");
         let id = state.add(name, File::durable(vec![0; bytes as usize]));
         state.unsynced_names.push(NameChange::Created(name.into()));
         Ok(Arc::new(DiskFile(self.clone(), id)))
