@@ -221,6 +221,20 @@ func TestJudgeCalls(t *testing.T) {
 	}
 }
 
+func TestMissedObjective(t *testing.T) {
+	met := Verdict{Name: "met", Measured: 2, Limit: 1, AtLeast: true, Operations: 1, Must: true}.Judged()
+	aim := Verdict{Name: "aim", Measured: 2, Limit: 1, Operations: 1}.Judged()
+	missed := Verdict{Name: "must", Measured: 0.5, Limit: 1, AtLeast: true, Operations: 1, Must: true}.Judged()
+	r := &Result{Verdicts: []Verdict{met, aim}}
+	if err := r.missed(); err != nil {
+		t.Errorf("missed() without a missed objective that must be met = %v, want nil", err)
+	}
+	r.Verdicts = append(r.Verdicts, missed)
+	if err := r.missed(); err == nil || !strings.Contains(err.Error(), "must: 0.5 ≥ 1") || strings.Contains(err.Error(), "aim") {
+		t.Errorf("missed() = %v, want an error that names only the objective that must be met", err)
+	}
+}
+
 func TestJudgeStartup(t *testing.T) {
 	for took, met := range map[time.Duration]bool{4 * time.Second: true, 6 * time.Second: false} {
 		l := NewLatencies()
