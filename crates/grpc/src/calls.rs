@@ -69,12 +69,14 @@ impl<S: Service> Calls<S> {
         let mut any = false;
         while !self.deferred.is_empty() && self.may_start(connection) && !turn.is_over() {
             let Some(event) = self.deferred.pop() else { break };
+            turn.count(event.bytes());
             self.handle_event(event, connection);
             any = true;
         }
         while !turn.is_over() {
             let Some(event) = connection.next_event() else { break };
             any = true;
+            turn.count(event.bytes());
             let starts = matches!(event, CallEvent::Call { .. } | CallEvent::Page { .. });
             match starts && !self.may_start(connection) {
                 true => self.defer(event, connection),

@@ -60,6 +60,17 @@ impl CallEvent {
             | CallEvent::Rejected { stream, .. } => *stream,
         }
     }
+
+    /// Size in bytes of what the client has sent: the message or the path.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            CallEvent::Call { message, .. } | CallEvent::Message { message, .. } => {
+                message.bytes.len()
+            }
+            CallEvent::Page { path, .. } => path.len(),
+            _ => 0,
+        }
+    }
 }
 
 /// A request whose body is not complete.
@@ -147,7 +158,7 @@ impl GrpcConnection {
                     None => self.http2.release(stream, bytes.len() as i64),
                 }
             }
-            Event::Trailers { stream, .. } => {
+            Event::Trailers { stream } => {
                 if let Some(request) = self.remove_partial(stream) {
                     self.complete_request(stream, request);
                 }

@@ -87,12 +87,7 @@ impl DeferredCalls {
 }
 
 fn size(call: &CallEvent) -> usize {
-    CALL_BYTES
-        + match call {
-            CallEvent::Call { message, .. } => message.bytes.len(),
-            CallEvent::Page { path, .. } => path.len(),
-            _ => 0,
-        }
+    CALL_BYTES + call.bytes()
 }
 
 #[cfg(test)]

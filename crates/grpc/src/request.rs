@@ -9,6 +9,10 @@ use crate::status::Status;
 /// index of HPACK, so longer quotes would let a client produce much output for a few bytes.
 const MAX_QUOTED_BYTES: usize = 256;
 
+/// Maximum size of a path that is kept, if it is not that of a known method. Error messages quote
+/// parts of it.
+const MAX_PATH_BYTES: usize = 2 * MAX_QUOTED_BYTES;
+
 /// Returns the part of a header field that an error message may contain.
 fn quotable(field: &str) -> &str {
     &field[..field.floor_char_boundary(MAX_QUOTED_BYTES)]
@@ -73,6 +77,8 @@ pub(crate) struct GrpcRequest {
     method: Option<MethodId>,
     /// The path, if it is not that of a known method.
     path: Option<String>,
+    /// Whether only the beginning of the path was kept.
+    path_is_too_long: bool,
     is_grpc: bool,
     /// The compression of the request's messages, if it is not `identity`.
     encoding: Option<String>,
@@ -105,7 +111,9 @@ impl http2::RequestBuilder for GrpcRequest {
             b":path" => {
                 self.method = methods.find(value);
                 if self.method.is_none() {
-                    self.path = Some(String::from_utf8_lossy(value).into_owned());
+                    self.path_is_too_long = value.len() > MAX_PATH_BYTES;
+                    let kept = &value[..value.len().min(MAX_PATH_BYTES)];
+                    self.path = Some(String::from_utf8_lossy(kept).into_owned());
                 }
             }
             b"content-type" => self.is_grpc = value.starts_with(b"application/grpc"),
@@ -124,7 +132,9 @@ impl http2::RequestBuilder for GrpcRequest {
     fn build(self, methods: &Methods) -> RequestKind {
         let known_path = || self.method.map(|method| methods.path(method).to_owned());
         if !self.is_grpc || self.verb != http::Method::POST {
-            let path = self.path.or_else(known_path).unwrap_or_default();
+            // An empty path is refused as a bad request.
+            let path = self.path.filter(|_| !self.path_is_too_long);
+            let path = path.or_else(known_path).unwrap_or_default();
             return RequestKind::Page { verb: self.verb, path };
         }
         if let Some(encoding) = self.encoding {
@@ -154,7 +164,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// timeout is too long to matter. The errors are those of grpc-go.
 fn parse_timeout(value: &[u8]) -> Result<Option<Duration>, String> {
     let error = |what: &str| {
-        let text = String::from_utf8_lossy(value);
+        let text = String::from_utf8_lossy(&value[..value.len().min(MAX_QUOTED_BYTES)]);
         Err(format!("transport: timeout {what}: {text:?}"))
     };
     let (unit, digits) = match value.split_last() {

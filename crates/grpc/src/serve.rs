@@ -92,7 +92,7 @@ struct Driver<I, S: Service> {
     /// Whether the connection closes as soon as the output is written. Nothing is read
     /// then.
     closing: bool,
-    /// Whether the last turn has left events. Nothing is read before they are handled.
+    /// Whether the last turn may have left events. Nothing is read before they are handled.
     events_left: bool,
 }
 
@@ -101,12 +101,12 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Future for Driver<I, S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let driver = &mut *self;
-        let (mut written, mut turn) = (0, Turn::start());
+        let (mut written, mut turn) = (0, Turn::start(Instant::now()));
         for _ in 0..ROUNDS_PER_TURN {
             driver.check_stop(cx);
             let read = match driver.events_left {
                 true => ReadResult::Later,
-                false => driver.read(cx)?,
+                false => driver.read(cx, &mut turn)?,
             };
             if read == ReadResult::Closed {
                 return Poll::Ready(Ok(()));
@@ -117,15 +117,15 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Future for Driver<I, S> {
             if driver.connection.is_done() && driver.connection.output().is_empty() {
                 return driver.poll_close(cx);
             }
-            if read == ReadResult::Nothing && !responded && wrote == 0 && !turn.left_work() {
+            if read == ReadResult::Nothing && !responded && wrote == 0 && !turn.was_over() {
                 return driver.wait(cx);
             }
-            if turn.left_work() || written >= WRITTEN_BYTES_PER_TURN {
+            if turn.was_over() || written >= WRITTEN_BYTES_PER_TURN {
                 break;
             }
         }
         driver.check_stall(cx);
-        match turn.left_work() {
+        match turn.was_over() {
             // A task that only wakes itself runs again before the worker thread looks at the
             // sockets, up to 61 times. Yielding lets the thread look first.
             true => drop(std::pin::pin!(tokio::task::yield_now()).poll(cx)),
@@ -175,8 +175,9 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         }
     }
 
-    /// Reads once from the socket.
-    fn read(&mut self, cx: &mut Context<'_>) -> io::Result<ReadResult> {
+    /// Reads once from the socket. Ends the turn if the rounds before took long: a read takes
+    /// time even if it yields no events.
+    fn read(&mut self, cx: &mut Context<'_>, turn: &mut Turn) -> io::Result<ReadResult> {
         let unwritten = self.connection.output().len() + self.connection.head_bytes();
         if self.closing || unwritten > MAX_UNWRITTEN_BYTES {
             return Ok(ReadResult::Nothing);
@@ -191,8 +192,9 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
             return Ok(ReadResult::Closed);
         }
         self.routes.service.bytes_received(buffer.filled().len());
-        let received =
-            self.connection.receive(buffer.filled(), &self.routes.methods, Instant::now());
+        let now = Instant::now();
+        turn.check(now);
+        let received = self.connection.receive(buffer.filled(), &self.routes.methods, now);
         if let Err(error) = received {
             tracing::debug!(%error, "closing connection after protocol error");
             self.start_closing();
@@ -231,7 +233,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         loop {
             let started = self.calls.handle_events(&mut self.connection, turn);
             let polled = self.calls.poll(&mut self.connection, cx);
-            self.events_left = turn.left_work();
+            self.events_left = turn.was_over();
             if (!started && !polled) || self.events_left {
                 return any || started || polled;
             }

@@ -4,7 +4,6 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::fields::Fields;
 use crate::frame::ErrorCode;
 
 /// What has happened on a stream.
@@ -36,12 +35,11 @@ pub enum Event<R> {
         /// Whether the body is complete.
         end_stream: bool,
     },
-    /// Trailer fields. They end the request.
+    /// The request ended with trailers. They were validated and discarded: a block of a few
+    /// bytes can stand for 64 KiB of fields, and no server that uses this crate needs them.
     Trailers {
         /// The stream's ID.
         stream: u32,
-        /// The fields; none of them is a pseudo-header field.
-        fields: Fields,
     },
     /// The client reset the stream, or the connection did so because of a protocol
     /// violation. Later calls for the stream have no effect.

@@ -32,7 +32,7 @@ pub(crate) struct RequestDecoder<B> {
     regular_seen: bool,
     content_length: Option<u64>,
     /// Size of the fields so far, as SETTINGS_MAX_HEADER_LIST_SIZE counts it.
-    bytes: usize,
+    pub(crate) bytes: usize,
     malformed: bool,
 }
 

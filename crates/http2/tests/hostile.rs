@@ -18,9 +18,13 @@ struct Pair {
 }
 
 fn pair() -> Pair {
+    pair_with_streams(100)
+}
+
+fn pair_with_streams(max_streams: u32) -> Pair {
     let second = Duration::from_secs(1);
     let keepalive = Keepalive { interval: second, timeout: second, min_interval: second };
-    let config = Config { max_streams: 100, keepalive, connect_method: ConnectMethod::Reject };
+    let config = Config { max_streams, keepalive, connect_method: ConnectMethod::Reject };
     let mut pair = Pair { server: Connection::new(&config, Instant::now()), frames: Vec::new() };
     pair.send(&[&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat()).unwrap();
     pair.read();
@@ -135,9 +139,7 @@ fn block_in_many_small_frames_is_refused() {
 #[test]
 fn fields_far_above_the_limit_are_not_decoded() {
     let mut pair = pair();
-    // Name of 4,000 bytes, empty value, added to the table. A length of 4,000 is 127 + 3,873.
-    let name = [&[0x40, 0x7f, 0xa1, 0x1e][..], &[b'a'; 4000], &[0]].concat();
-    let first = [&GET[..], &name].concat();
+    let first = [&GET[..], &long_name()].concat();
     pair.send(&frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &first)).unwrap();
     let Some(Event::Request { fields_too_large: false, .. }) = pair.server.next_event() else {
         panic!("the request with one large field was not delivered")
@@ -162,12 +164,76 @@ fn fields_far_above_the_limit_are_not_decoded() {
 #[test]
 fn trailers_far_above_the_limit_are_not_decoded() {
     let mut pair = pair();
-    let name = [&[0x40, 0x7f, 0xa1, 0x1e][..], &[b'a'; 4000], &[0]].concat();
-    let first = [&GET[..], &name].concat();
+    let first = [&GET[..], &long_name()].concat();
     pair.send(&frame(kind::HEADERS, flag::END_HEADERS, 1, &first)).unwrap();
     let end = flag::END_HEADERS | flag::END_STREAM;
     let trailers = frame(kind::HEADERS, end, 1, &[0x0f, 0x2f, 0].repeat(5000));
     assert_eq!(pair.send(&trailers), Err(ErrorCode::EnhanceYourCalm));
+}
+
+/// A field with a name of 4,000 bytes and an empty value that is added to the table, with index
+/// 62. A length of 4,000 is 127 + 3,873.
+fn long_name() -> Vec<u8> {
+    [&[0x40, 0x7f, 0xa1, 0x1e][..], &[b'a'; 4000], &[0]].concat()
+}
+
+/// Requests with a few bytes for 60 KiB of fields are valid, but a flood of them closes the
+/// connection.
+#[test]
+fn floods_of_requests_that_are_long_decoded_close_the_connection() {
+    const END: u8 = flag::END_HEADERS | flag::END_STREAM;
+    let mut pair = pair();
+    pair.send(&frame(kind::HEADERS, END, 1, &[&GET[..], &long_name()].concat())).unwrap();
+    pair.respond(1, 0);
+    let block = [&GET[..], &[0xbe; 15]].concat();
+    let mut accepted = 0;
+    let error = (1..50_000).find_map(|n| {
+        let error = pair.send(&frame(kind::HEADERS, END, 2 * n + 1, &block)).err();
+        while pair.server.next_event().is_some() {}
+        pair.respond(2 * n + 1, 0);
+        pair.read();
+        accepted += usize::from(error.is_none());
+        error
+    });
+    assert_eq!(error, Some(ErrorCode::EnhanceYourCalm));
+    assert!((10..100).contains(&accepted), "accepted {accepted} requests");
+}
+
+/// An encoder that uses each entry of the table once makes blocks of 4 KiB from a few bytes.
+#[test]
+fn requests_with_all_fields_of_the_table_are_accepted() {
+    const END: u8 = flag::END_HEADERS | flag::END_STREAM;
+    let mut pair = pair();
+    let fields: Vec<u8> = (0..40)
+        .flat_map(|n| [&[0x40, 9], format!("name-{n:04}").as_bytes(), &[50], &[b'v'; 50]].concat())
+        .collect();
+    let first = frame(kind::HEADERS, END, 1, &[&GET[..], &fields].concat());
+    pair.send(&first).unwrap();
+    let table: Vec<u8> = (0..40).map(|n| 0xbe + n).collect();
+    for n in 1..20_000 {
+        pair.send(&frame(kind::HEADERS, END, 2 * n + 1, &[&GET[..], &table].concat())).unwrap();
+        while pair.server.next_event().is_some() {}
+        pair.respond(2 * n + 1, 0);
+        pair.read();
+    }
+}
+
+/// Trailers of a stream that the server has ended are decoded, because they may change the
+/// table. They are useless, and count by their decoded size.
+#[test]
+fn floods_of_trailers_of_an_ended_stream_close_the_connection() {
+    for (references, expected) in [(0, 9_900..10_000), (15, 10..100)] {
+        let mut pair = pair();
+        pair.send(&frame(kind::HEADERS, flag::END_HEADERS, 1, &GET)).unwrap();
+        pair.respond(1, 0);
+        pair.read();
+        let end = flag::END_HEADERS | flag::END_STREAM;
+        pair.send(&frame(kind::HEADERS, end, 1, &long_name())).unwrap();
+        let trailers = frame(kind::HEADERS, end, 1, &vec![0xbe; references]);
+        let (accepted, error) = pair.flood((0..50_000).map(|_| trailers.clone()));
+        assert_eq!(error, Some(ErrorCode::EnhanceYourCalm), "{references} references");
+        assert!(expected.contains(&accepted), "accepted {accepted} frames");
+    }
 }
 
 /// Frames that carry nothing: the connection is closed after 10,000 of them.
@@ -308,12 +374,7 @@ fn small_responses_overtake_large_ones_in_the_window() {
 /// A WINDOW_UPDATE of one byte must not cost a turn of every stream that waits.
 #[test]
 fn small_window_updates_wake_few_streams() {
-    let second = Duration::from_secs(1);
-    let keepalive = Keepalive { interval: second, timeout: second, min_interval: second };
-    let config = Config { max_streams: 20_000, keepalive, connect_method: ConnectMethod::Reject };
-    let mut pair = pair();
-    pair.server = Connection::new(&config, Instant::now());
-    pair.send(&[&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat()).unwrap();
+    let mut pair = pair_with_streams(20_000);
     for n in 0..20_000 {
         pair.send(&request(2 * n + 1, flag::END_STREAM)).unwrap();
         pair.respond(2 * n + 1, MAX_PAYLOAD_BYTES + 1);

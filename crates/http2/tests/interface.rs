@@ -72,10 +72,7 @@ fn request_and_response_have_fields_bodies_and_trailers() {
     };
     assert_eq!(&bytes[..], b"body");
     connection.release(1, 4);
-    let Some(Event::Trailers { fields, .. }) = connection.next_event() else {
-        panic!("the third event is not the trailers")
-    };
-    assert_eq!(fields.get(b"sum"), Some(&b"1"[..]));
+    assert!(matches!(connection.next_event(), Some(Event::Trailers { stream: 1 })));
 
     // The head is sent before the body exists. A watch needs this.
     let headers = Headers::Fields(Fields::default());

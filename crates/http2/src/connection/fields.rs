@@ -6,7 +6,6 @@ use super::waste::REQUEST_CREDIT;
 use super::{Connection, Fault, FrameResult, connection_error};
 use crate::config::{MAX_DECODED_BYTES, MAX_FIELDS_BYTES, STREAM_WINDOW};
 use crate::event::Event;
-use crate::fields::Fields;
 use crate::frame::{ErrorCode, FrameHeader, HEADER_BYTES, flag};
 use crate::hpack::Malformed;
 use crate::request::{FIELD_OVERHEAD_BYTES, RequestBuilder, RequestDecoder, is_regular_field};
@@ -90,6 +89,7 @@ impl<B: RequestBuilder> Connection<B> {
         let mut request = RequestDecoder::<B>::new();
         let field = |name: &[u8], value: &[u8]| request.field(context, name, value);
         check_decoded(self.decoder.decode_while(bytes, field))?;
+        self.waste.add_block(bytes.len(), request.bytes)?;
         self.last_stream = id;
         if block.depends_on_itself {
             return Err(Fault::Stream(id, ErrorCode::ProtocolError));
@@ -126,20 +126,20 @@ impl<B: RequestBuilder> Connection<B> {
         Ok(())
     }
 
+    /// Validates trailers and discards them. They are decoded even if their stream is no longer
+    /// open.
     fn handle_trailers(&mut self, id: u32, end_stream: bool, bytes: &[u8]) -> FrameResult {
-        let (mut valid, mut size, mut fields) = (end_stream, 0, Fields::default());
+        let (mut valid, mut size) = (end_stream, 0);
         let field = |name: &[u8], value: &[u8]| {
             size += name.len() + value.len() + FIELD_OVERHEAD_BYTES;
             valid = valid && size <= MAX_FIELDS_BYTES && is_regular_field(name, value);
-            if valid {
-                fields.push(name, value);
-            }
             size <= MAX_DECODED_BYTES
         };
         check_decoded(self.decoder.decode_while(bytes, field))?;
+        self.waste.add_block(bytes.len(), size)?;
         let Some(stream) = self.streams.get_mut(&id) else {
             if self.abandoned.contains(&id) || self.abandoned_overflow {
-                return Ok(());
+                return Ok(self.waste.add(1)?);
             }
             return connection_error(ErrorCode::StreamClosed, "HEADERS on a closed stream");
         };
@@ -151,7 +151,7 @@ impl<B: RequestBuilder> Connection<B> {
         if !valid || incoming.content_bytes_left.is_some_and(|left| left > 0) {
             return Err(Fault::Stream(id, ErrorCode::ProtocolError));
         }
-        self.events.push_back(Event::Trailers { stream: id, fields });
+        self.events.push_back(Event::Trailers { stream: id });
         Ok(())
     }
 }
