@@ -61,8 +61,6 @@ pub struct Connection<B: RequestBuilder> {
     /// Whether `abandoned` was full and has been cleared, so that it lacks streams.
     abandoned_overflow: bool,
     waste: Waste,
-    /// How often the client has changed SETTINGS_INITIAL_WINDOW_SIZE.
-    initial_window_changes: usize,
     /// Set between the two GOAWAY frames of [`Connection::drain`].
     announced_drain: Option<AnnouncedDrain>,
     /// Whether the client has sent GOAWAY, or the server has sent the last one. New streams
@@ -138,7 +136,6 @@ impl<B: RequestBuilder> Connection<B> {
             abandoned: HashSet::new(),
             abandoned_overflow: false,
             waste: Waste::default(),
-            initial_window_changes: 0,
             announced_drain: None,
             draining: false,
             sender,

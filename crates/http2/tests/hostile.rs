@@ -236,6 +236,23 @@ fn floods_of_trailers_of_an_ended_stream_close_the_connection() {
     }
 }
 
+/// Each change of the initial window costs time for each stream.
+#[test]
+fn window_changes_count_by_the_number_of_streams() {
+    for (streams, expected) in [(0, 9_900..10_000), (12_800, 90..100)] {
+        let mut pair = pair_with_streams(20_000);
+        for n in 0..streams {
+            pair.send(&request(2 * n + 1, 0)).unwrap();
+        }
+        let changes = (1..50_000_u32).map(|n| {
+            frame(kind::SETTINGS, 0, 0, &[&[0, 4][..], &(65_535 + n).to_be_bytes()].concat())
+        });
+        let (accepted, error) = pair.flood(changes);
+        assert_eq!(error, Some(ErrorCode::EnhanceYourCalm), "{streams} streams");
+        assert!(expected.contains(&accepted), "{streams} streams: accepted {accepted} changes");
+    }
+}
+
 /// Frames that carry nothing: the connection is closed after 10,000 of them.
 #[test]
 fn floods_of_useless_frames_close_the_connection() {

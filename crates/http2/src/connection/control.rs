@@ -9,11 +9,6 @@ use crate::liveness::PingVerdict;
 use crate::request::RequestBuilder;
 use crate::sender::DRAIN_PING;
 
-/// Maximum number of changes of SETTINGS_INITIAL_WINDOW_SIZE during the life of a
-/// connection. Each change costs time for each open stream. A client that measures its
-/// bandwidth makes a few dozen changes.
-const MAX_INITIAL_WINDOW_CHANGES: usize = 1000;
-
 impl<B: RequestBuilder> Connection<B> {
     pub(super) fn handle_settings(&mut self, header: FrameHeader, payload: &[u8]) -> FrameResult {
         if header.stream != 0 {
@@ -63,13 +58,12 @@ impl<B: RequestBuilder> Connection<B> {
     }
 
     fn apply_initial_window(&mut self, window: i64) -> FrameResult {
-        if window != self.sender.initial_window() {
-            self.initial_window_changes += 1;
+        if window == self.sender.initial_window() {
+            return Ok(());
         }
-        if self.initial_window_changes > MAX_INITIAL_WINDOW_CHANGES {
-            let message = "INITIAL_WINDOW_SIZE changed too often";
-            return connection_error(ErrorCode::EnhanceYourCalm, message);
-        }
+        // A change costs time for each open stream. A client that measures its bandwidth makes
+        // about ten changes.
+        self.waste.add_window_changes(self.streams.len())?;
         match self.sender.set_initial_window(window, &mut self.streams) {
             true => Ok(()),
             false => {

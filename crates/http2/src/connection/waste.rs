@@ -20,6 +20,8 @@ const DECODED_BYTES_PER_BYTE: usize = 64;
 /// How many decoded bytes beyond that count as a useless frame. It takes about as long to
 /// decode and validate them.
 const EXCESS_BYTES: usize = 128;
+/// How many streams whose windows a SETTINGS frame changes count as a useless frame.
+const CHANGED_WINDOWS: usize = 128;
 
 /// The count of useless frames.
 #[derive(Default)]
@@ -46,6 +48,11 @@ impl Waste {
             0 => Ok(()),
             excess => self.add(excess as u32),
         }
+    }
+
+    /// Counts a change of the windows of `streams` open streams. Fails if there were too many.
+    pub(super) fn add_window_changes(&mut self, streams: usize) -> Result<(), ConnectionError> {
+        self.add(streams.div_ceil(CHANGED_WINDOWS) as u32)
     }
 
     /// Reduces the count after a useful frame.
