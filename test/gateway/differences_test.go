@@ -74,9 +74,14 @@ func (g generator) read() request {
 		"/api/v1/namespaces", "/api/v1/namespaces/default", "/api/v1/namespaces/none", "/api/v1/configmaps",
 		"/api/v1/namespaces/kube-system/configmaps", "/apis/rbac.authorization.k8s.io/v1/clusterroles",
 		"/apis/rbac.authorization.k8s.io/v1/clusterroles/system:node", "/api", "/apis", "/apis/apps/v1", "/version",
+		"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/test.example.com/v1", "/apis/test.example.com/v1/namespaces/default/widgets",
+		"/apis/test.example.com/v1/namespaces/default/widgets/w", "/apis/test.example.com/v1/namespaces/default/widgets/w/scale",
+		"/apis/apiregistration.k8s.io/v1/apiservices", "/apis/away.example.com/v1", "/apis/away.example.com/v1/things", "/apis/apps/v1/namespaces/default/deployments/none/status",
 		"/openapi/v3", "/healthz", "/livez?verbose", "/apis/none/v1/things", "/none")
 	query := pick(g, "", "limit=3", "labelSelector=a%3Db", "labelSelector=a%3D%3D%3D", "fieldSelector=metadata.name%3Ddefault",
-		"resourceVersion=0", "resourceVersion=1&resourceVersionMatch=Exact", "limit=-1", "pretty=true", "continue=wrong",
+		"resourceVersion=0", "resourceVersion=1&resourceVersionMatch=Exact", "limit=-1", "pretty=true", "continue=wrong", "labelSelector=kubernetes.io%2Fbootstrapping%3Drbac-defaults&limit=2",
+		"labelSelector=a+notin+(b,c),!d", "fieldSelector=metadata.name!%3Ddefault", "fieldSelector=spec.none%3D1", "resourceVersion=0&limit=1", "resourceVersion=-1", "resourceVersionMatch=Exact",
+		"includeObject=Metadata", "timeoutSeconds=1&watch=maybe", "watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Dnone", "dryRun=All", "shardSelector=x",
 		"timeoutSeconds=1&watch=true&resourceVersion=999999999", "watch=true&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
 	if query != "" {
 		path += pick(g, "?", "?") + query
@@ -84,6 +89,8 @@ func (g generator) read() request {
 	fields := http.Header{"Accept": {pick(g,
 		"application/json", "application/vnd.kubernetes.protobuf", "application/yaml", "*/*", "text/plain", "",
 		"application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+		"application/cbor", "application/cbor, application/json;q=0.5", "application/yaml;as=Table;v=v1;g=meta.k8s.io", "application/json;as=Table;v=v9;g=meta.k8s.io",
+		"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
 		"application/vnd.kubernetes.protobuf,application/json")}}
 	if g.IntN(3) == 0 {
 		fields.Set("Accept-Encoding", "gzip")
@@ -97,7 +104,15 @@ func (g generator) write() request {
 	object := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"a":%q}}`, name, strings.Repeat("x", g.IntN(2000)))
 	path := "/api/v1/namespaces/default/configmaps"
 	fields := http.Header{"Content-Type": {pick(g, "application/json", "application/json", "application/yaml", "text/html", "application/vnd.kubernetes.protobuf")}}
-	switch g.IntN(4) {
+	switch g.IntN(7) {
+	case 4:
+		return request{"DELETE", path + "?dryRun=All&labelSelector=none%3Dx", fields, ""}
+	case 5: // An unknown field gives a Warning.
+		unknown := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"date":{},"data":{"a":"b","a":"c"}}`, name)
+		return request{"POST", path + "?dryRun=All&fieldValidation=" + pick(g, "Warn", "Strict", "Ignore"), http.Header{"Content-Type": {"application/json"}}, unknown}
+	case 6:
+		widget := fmt.Sprintf(`{"apiVersion":"test.example.com/v1","kind":"Widget","metadata":{"name":%q},"spec":{"size":%s}}`, name, pick(g, "1", `"a"`, "-1"))
+		return request{"POST", "/apis/test.example.com/v1/namespaces/default/widgets?dryRun=All", http.Header{"Content-Type": {"application/json"}}, widget}
 	case 0:
 		return request{"PUT", path + "/" + name + "?dryRun=All", fields, object}
 	case 1:
@@ -116,7 +131,10 @@ func (g generator) apply() request {
 	if g.IntN(2) == 0 {
 		path += "/configmaps/" + pick(g, "c1", "kube-root-ca.crt")
 	}
-	return request{"PATCH", path + "?dryRun=All&fieldManager=test", http.Header{"Content-Type": {kind}}, body}
+	if kind == "application/apply-patch+yaml" && g.IntN(2) == 0 {
+		path = "/api/v1/namespaces/default/configmaps/c1"
+	}
+	return request{"PATCH", path + "?dryRun=All&fieldManager=test" + pick(g, "", "&force=true", "&force=x", "&fieldManager=b"), http.Header{"Content-Type": {kind}}, body}
 }
 
 // odd returns a request that is unusual or wrong.
@@ -136,11 +154,61 @@ func (g generator) odd() request {
 		request{method: "GET", path: "/api/v1/namespaces/default", fields: http.Header{"Te": {"trailers"}}},
 		request{method: "GET", path: "/api/v1/namespaces/default", fields: http.Header{"Impersonate-User": {"nobody"}}},
 		request{method: "GET", path: "/api/v1/namespaces/default", fields: http.Header{"Impersonate-Group": {"nobody"}}},
+		request{method: "GET", path: "/api/v1/namespaces/default", fields: http.Header{"Impersonate-User": {"a"}, "Impersonate-Group": {"system:masters"}, "Impersonate-Extra-a%2fb": {"c"}, "Impersonate-Uid": {"1"}}},
+		request{method: "POST", path: "/apis/authentication.k8s.io/v1/selfsubjectreviews", fields: http.Header{"Content-Type": {"application/json"}, "Impersonate-User": {"a"}, "Impersonate-Group": {"b", "c"}, "Impersonate-Extra-X%2fY": {"d", "e"}},
+			body: `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`},
+		request{method: "POST", path: "/api/v1/namespaces/default/serviceaccounts/default/token?dryRun=All", fields: http.Header{"Content-Type": {"application/json"}}, body: "{}"},
+		request{method: "POST", path: "/api/v1/namespaces/default/configmaps?dryRun=All", fields: http.Header{"Content-Type": {"application/cbor"}}, body: "\xd9\xd9\xf7\xa0"},
+		request{method: "POST", path: "/api/v1/namespaces/default/configmaps?dryRun=All", fields: http.Header{"Content-Type": {"application/json"}, "Content-Encoding": {"gzip"}}, body: "\x1f\x8b"},
 		request{method: "GET", path: "/api/v1/namespaces/default", fields: http.Header{"Authorization": {"Bearer wrong"}}},
 		request{method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
 			fields: http.Header{"Content-Type": {"application/json"}},
 			body:   `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"pods"}}}`},
 	)
+}
+
+// extensions are a CustomResourceDefinition with an object, and an aggregated API whose server is away.
+const extensions = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.test.example.com}
+spec:
+  group: test.example.com
+  scope: Namespaced
+  names: {plural: widgets, singular: widget, kind: Widget}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: {scale: {specReplicasPath: .spec.size, statusReplicasPath: .status.size}}
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer, minimum: 0}}}}}}
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.away.example.com}
+spec: {group: away.example.com, version: v1, service: {namespace: default, name: away}, groupPriorityMinimum: 1, versionPriority: 1, insecureSkipTLSVerify: true}
+`
+
+// extend adds the extensions to the API until the test ends.
+func (c *cluster) extend(t *testing.T) {
+	t.Helper()
+	succeeds := func(input string, args ...string) bool {
+		_, code := c.kubectl(t, c.servers[0], nil, input, args...)
+		return code == 0
+	}
+	if !succeeds(extensions, "apply", "-f", "-") {
+		t.Fatal("kubectl does not create the extensions")
+	}
+	t.Cleanup(func() {
+		c.k1m(t, "kubectl", "--name", clusterName, "--", "delete", "crd/widgets.test.example.com", "apiservice/v1.away.example.com")
+	})
+	widget := "apiVersion: test.example.com/v1\nkind: Widget\nmetadata: {name: w}\nspec: {size: 1}\n"
+	for _, server := range c.servers {
+		eventually(t, startTimeout, "an API server knows the extensions", func() bool {
+			_, code := c.kubectl(t, server, nil, widget, "apply", "--validate=false", "-f", "-")
+			away, _ := c.kubectl(t, server, nil, "", "get", "--raw", "/apis/away.example.com/v1")
+			return code == 0 && strings.Contains(strings.ToLower(away), "unavailable")
+		})
+	}
 }
 
 // testDifferences sends random requests to an API server and through the gateway and compares the
@@ -163,6 +231,7 @@ func testDifferences(t *testing.T, c *cluster) {
 	}
 	t.Logf("%d requests; to repeat this test: GATEWAY_SEED=%d", count, seed)
 	g := generator{rand.New(rand.NewPCG(seed, 0))}
+	c.extend(t)
 	clients := map[bool]*http.Client{}
 	for _, http2 := range []bool{true, false} {
 		tls, err := rest.TLSConfigFor(c.admin(t, c.gateway))
@@ -248,7 +317,7 @@ func normalize(body []byte) any {
 func strip(value any) {
 	switch value := value.(type) {
 	case map[string]any:
-		for _, name := range []string{"uid", "creationTimestamp", "time", "resourceVersion", "lastHeartbeatTime", "age", "deletionTimestamp", "cells"} {
+		for _, name := range []string{"uid", "creationTimestamp", "time", "resourceVersion", "lastHeartbeatTime", "age", "deletionTimestamp", "cells", "token"} {
 			delete(value, name)
 		}
 		for _, inner := range value {

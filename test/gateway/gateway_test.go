@@ -155,6 +155,8 @@ upstream:
 requestHeader:
   certFile: %q
   keyFile: %q
+control:
+  socket: control.sock
 `, c.gateway, c.metrics, c.pki("apiserver.crt"), c.pki("apiserver.key"), c.pki("ca.crt"),
 		c.servers[0], c.servers[1], c.pki("ca.crt"), c.pki("front-proxy-client.crt"), c.pki("front-proxy-client.key"))
 }

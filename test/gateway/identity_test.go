@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -25,11 +28,13 @@ func TestGateway(t *testing.T) {
 	t.Run("an empty group", func(t *testing.T) { testEmptyGroup(t, c) })
 	t.Run("HTTP/2 conformance", func(t *testing.T) { testHTTP2(t, c) })
 	t.Run("certificates", func(t *testing.T) { testCertificates(t, c) })
+	t.Run("validity begins and ends", func(t *testing.T) { testValidity(t, c) })
 	t.Run("claims are removed", func(t *testing.T) { testClaims(t, c) })
 	t.Run("answers are the same", func(t *testing.T) { testDifferences(t, c) })
 	t.Run("kubectl", func(t *testing.T) { testKubectl(t, c) })
 	t.Run("streams", func(t *testing.T) { testStreams(t, c) })
 	t.Run("faults under load", func(t *testing.T) { testFaults(t, c) })
+	t.Run("protection", func(t *testing.T) { testProtection(t, c) })
 	t.Run("watches survive a killed API server", func(t *testing.T) { testKilledServer(t, c) })
 }
 
@@ -146,6 +151,41 @@ func testEmptyGroup(t *testing.T, c *cluster) {
 	if code != http.StatusCreated || !slices.Equal(user.Groups, []string{"dev", "system:authenticated"}) {
 		t.Errorf("%s, want the groups dev and system:authenticated", describe(code, user))
 	}
+}
+
+// testValidity checks that the clock counts for each request, and not only for the handshake.
+func testValidity(t *testing.T, c *cluster) {
+	const soon = 5 * time.Second
+	ca, boundary := c.clusterCA(t), time.Now().Add(soon)
+	sign := func(change func(*x509.Certificate)) []tls.Certificate {
+		certificate := template(pkix.Name{CommonName: "bob"})
+		change(certificate)
+		return []tls.Certificate{ca.sign(t, certificate)}
+	}
+	expiring := sign(func(c *x509.Certificate) { c.NotAfter = boundary })
+	coming := sign(func(c *x509.Certificate) { c.NotBefore = boundary })
+	// All clients must be connected before the boundary.
+	var all sync.WaitGroup
+	for _, http2 := range []bool{true, false} {
+		for address, name := range map[string]string{c.servers[0]: "an API server", c.gateway: "the gateway"} {
+			ends, begins := httpClient(t, expiring, http2), httpClient(t, coming, http2)
+			codes := func() [2]int {
+				first, _ := whoami(t, ends, address, nil)
+				second, _ := whoami(t, begins, address, nil)
+				return [2]int{first, second}
+			}
+			all.Go(func() {
+				if got, want := codes(), [2]int{http.StatusCreated, http.StatusUnauthorized}; got != want {
+					t.Errorf("%s, HTTP/2 %t, before: status %v, want %v", name, http2, got, want)
+				}
+				time.Sleep(time.Until(boundary.Add(time.Second + 100*time.Millisecond)))
+				if got, want := codes(), [2]int{http.StatusUnauthorized, http.StatusCreated}; got != want {
+					t.Errorf("%s, HTTP/2 %t, afterwards: status %v, want %v", name, http2, got, want)
+				}
+			})
+		}
+	}
+	all.Wait()
 }
 
 // testClaims checks that a client cannot claim or remove an identity, in any spelling.

@@ -36,6 +36,8 @@ type fault struct {
 // disturbed is a cluster whose gateway reaches the API servers through networks that can fail.
 type disturbed struct {
 	*cluster
+	// test is the test of all faults. A restarted gateway ends with it, not with the test of one fault.
+	test     *testing.T
 	networks []*network
 	// victim is the index of the API server of the current fault.
 	victim int
@@ -51,17 +53,20 @@ func (d *disturbed) signal(t *testing.T, signal syscall.Signal) {
 
 func never(failure) bool { return false }
 
+// isInterrupted: the connection to the API server ended during a request.
+func isInterrupted(f failure) bool { return isMaybeExecuted(f) || isBrokenAnswer(f) }
+
 func faults() []fault {
 	nothing := func(*testing.T, *disturbed) {}
 	return []fault{
-		{"network cut", func(_ *testing.T, d *disturbed) { d.network().cut() }, func(_ *testing.T, d *disturbed) { d.network().heal() }, 5 * time.Second, isMaybeExecuted, false},
+		{"network cut", func(_ *testing.T, d *disturbed) { d.network().cut() }, func(_ *testing.T, d *disturbed) { d.network().heal() }, 5 * time.Second, isInterrupted, false},
 		{"network slow", func(_ *testing.T, d *disturbed) { d.network().slow(200 * time.Millisecond) }, func(_ *testing.T, d *disturbed) { d.network().heal() }, 8 * time.Second, never, false},
 		{"network silent", func(_ *testing.T, d *disturbed) { d.network().mute() }, func(_ *testing.T, d *disturbed) { d.network().heal() }, 12 * time.Second, isTimeout, false},
 		{"certificate rotated", func(t *testing.T, d *disturbed) { d.rotate(t) }, nothing, 8 * time.Second, never, false},
 		{"gateway restarted", func(t *testing.T, d *disturbed) { d.restart(t, syscall.SIGTERM) }, nothing, time.Second, isDisconnected, false},
 		{"API server suspended", func(t *testing.T, d *disturbed) { d.signal(t, syscall.SIGSTOP) }, func(t *testing.T, d *disturbed) { d.signal(t, syscall.SIGCONT) }, 12 * time.Second, isTimeout, false},
-		{"API server killed", func(t *testing.T, d *disturbed) { d.signal(t, syscall.SIGKILL) }, nothing, 5 * time.Second, isMaybeExecuted, false},
-		{"gateway killed", func(t *testing.T, d *disturbed) { d.restart(t, syscall.SIGKILL) }, nothing, time.Second, isDisconnected, false},
+		{"API server killed", func(t *testing.T, d *disturbed) { d.signal(t, syscall.SIGKILL) }, nothing, 5 * time.Second, isInterrupted, false},
+		{"gateway killed", func(t *testing.T, d *disturbed) { d.restart(t, syscall.SIGKILL) }, nothing, time.Second, isDisconnected, true},
 	}
 }
 
@@ -92,7 +97,7 @@ func (d *disturbed) restart(t *testing.T, signal syscall.Signal) {
 	} else {
 		_ = d.process.Wait()
 	}
-	d.startGateway(t)
+	d.startGateway(d.test)
 }
 
 // testFaults disturbs a cluster under load. Clients must see no other failures than documented, informers must not list
@@ -114,7 +119,7 @@ func testFaults(t *testing.T, c *cluster) {
 	t.Logf("%d faults; to repeat this test: GATEWAY_FAULTS=%d GATEWAY_FAULTS_SEED=%d", count, count, seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	copied := *c
-	d := &disturbed{cluster: &copied}
+	d := &disturbed{cluster: &copied, test: t}
 	d.servers = nil
 	for _, server := range c.servers {
 		network := newNetwork(t, server)

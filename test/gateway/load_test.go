@@ -138,6 +138,11 @@ func isMaybeExecuted(f failure) bool {
 	return f.verb != "get" && f.verb != "list" && strings.Contains(f.err.Error(), "the request may have been executed")
 }
 
+// isBrokenAnswer: the body of an answer broke off.
+func isBrokenAnswer(f failure) bool {
+	return strings.Contains(f.err.Error(), "stream error when reading response body") || strings.Contains(f.err.Error(), "unexpected EOF")
+}
+
 // isTimeout: no answer in time.
 func isTimeout(f failure) bool {
 	return errors.Is(f.err, context.DeadlineExceeded) || strings.Contains(f.err.Error(), "context deadline exceeded")
