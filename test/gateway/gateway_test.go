@@ -139,6 +139,12 @@ func (c *cluster) pki(name string) string {
 	return filepath.Join(c.home, "clusters", clusterName, "pki", name)
 }
 
+// gatewayFile returns the path of a file of this gateway. A test can start several gateways, and each reloads its
+// configuration.
+func (c *cluster) gatewayFile(name string) string {
+	return filepath.Join(c.home, "gateway-"+strings.ReplaceAll(c.gateway, ":", "-"), name)
+}
+
 // configuration returns the gateway's configuration.
 func (c *cluster) configuration() string {
 	return fmt.Sprintf(`apiVersion: gateway.k8s-1m.dev/v1alpha1
@@ -164,9 +170,10 @@ control:
 // startGateway starts the gateway and waits until it is ready. It ends with the test.
 func (c *cluster) startGateway(t *testing.T) {
 	t.Helper()
-	config := filepath.Join(c.home, "gateway.yaml")
+	config := c.gatewayFile("gateway.yaml")
+	must(t, os.MkdirAll(filepath.Dir(config), 0o700))
 	must(t, os.WriteFile(config, []byte(c.configuration()), 0o600))
-	log, err := os.Create(filepath.Join(c.home, "gateway.log"))
+	log, err := os.Create(c.gatewayFile("gateway.log"))
 	must(t, err)
 	c.process = exec.Command(filepath.Join(c.bin, "kube-gateway"), "--config", config)
 	c.process.Stderr = log

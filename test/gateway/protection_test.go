@@ -106,7 +106,7 @@ func readAll(t *testing.T, client *http.Client, address, path, agent string) (in
 // configure adds fields to the configuration and waits until they are in force.
 func (c *cluster) configure(t *testing.T, fields string) {
 	t.Helper()
-	path := filepath.Join(c.home, "gateway.yaml")
+	path := c.gatewayFile("gateway.yaml")
 	before := c.metric(t, `kube_gateway_config_reloads_total{result="applied"}`)
 	must(t, os.WriteFile(path, []byte(c.configuration()+fields), 0o600))
 	eventually(t, startTimeout, "the configuration is applied", func() bool {
@@ -414,7 +414,7 @@ func (c *cluster) testThrottleErrors(t *testing.T) {
 // throttle runs kube-gateway throttle and returns its output.
 func (c *cluster) throttle(t *testing.T, args ...string) string {
 	t.Helper()
-	args = append([]string{"throttle", args[0], "--config", filepath.Join(c.home, "gateway.yaml")}, args[1:]...)
+	args = append([]string{"throttle", args[0], "--config", c.gatewayFile("gateway.yaml")}, args[1:]...)
 	out, err := exec.Command(filepath.Join(c.bin, "kube-gateway"), args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("kube-gateway %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -464,7 +464,7 @@ func testSlowReaders(t *testing.T, c *cluster, reader tls.Certificate) {
 
 // testInvalidConfiguration checks that an invalid file changes nothing, and that a field that needs a restart is reported once.
 func testInvalidConfiguration(t *testing.T, c *cluster) {
-	path := filepath.Join(c.home, "gateway.yaml")
+	path := c.gatewayFile("gateway.yaml")
 	must(t, os.WriteFile(path, []byte(c.configuration()+"lists: {maxBytes: many}\n"), 0o600))
 	eventually(t, startTimeout, "the file is rejected", func() bool { return c.metric(t, "kube_gateway_config_rejected") == 1 })
 	client := httpClient(t, nil, true)
@@ -474,7 +474,7 @@ func testInvalidConfiguration(t *testing.T, c *cluster) {
 	must(t, os.WriteFile(path, []byte(strings.Replace(c.configuration(), "listen:", "listen:\n  maxStreams: 7", 1)), 0o600))
 	eventually(t, startTimeout, "a field needs a restart", func() bool { return c.metric(t, "kube_gateway_config_restart_needed") == 1 })
 	time.Sleep(5 * time.Second)
-	log, err := os.ReadFile(filepath.Join(c.home, "gateway.log"))
+	log, err := os.ReadFile(c.gatewayFile("gateway.log"))
 	must(t, err)
 	for text, want := range map[string]int{"the configuration is not valid": 1, "listen.maxStreams": 1} {
 		if lines := strings.Count(string(log), text); lines != want {

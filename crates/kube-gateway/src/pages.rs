@@ -10,7 +10,7 @@ use axum::routing::get;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
-use crate::protect::{Buffers, Throttle};
+use crate::protect::Protection;
 use crate::upstream::Pool;
 
 /// The state that the pages show.
@@ -19,10 +19,8 @@ pub struct PageState {
     pub pool: Arc<Pool>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// The answers that wait for clients.
-    pub buffers: Arc<Buffers>,
-    /// The limit for clients by their User-Agent.
-    pub throttle: Arc<Throttle>,
+    /// The limits.
+    pub protection: Arc<Protection>,
     /// Cancelled when the process shuts down.
     pub stop: CancellationToken,
 }
@@ -51,7 +49,7 @@ async fn readyz(State(state): State<Arc<PageState>>) -> Response {
 }
 
 async fn metrics(State(state): State<Arc<PageState>>) -> Response {
-    match state.metrics.render(&state.pool, &state.buffers, &state.throttle) {
+    match state.metrics.render(&state.pool, &state.protection) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}")).into_response(),
     }

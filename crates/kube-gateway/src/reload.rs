@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use arc_swap::ArcSwap;
@@ -13,7 +13,7 @@ use crate::config::{self, Configuration, Control, Listen, Upstream};
 use crate::front::FrontTls;
 use crate::metrics::Metrics;
 use crate::options::Options;
-use crate::protect::{Buffers, Lists, Throttle};
+use crate::protect::Protection;
 use crate::upstream::{Connector, Prober};
 
 /// Time between two looks at the files.
@@ -44,32 +44,6 @@ pub fn configuration(options: &Options) -> Result<Configuration> {
     Ok(configuration)
 }
 
-/// What the fields of the configuration that can change while running control.
-pub struct Live {
-    /// The configuration in force.
-    pub config: Arc<ArcSwap<Configuration>>,
-    /// The limit for LISTs.
-    pub lists: Arc<Lists>,
-    /// The limit for clients by their User-Agent.
-    pub throttle: Arc<Throttle>,
-    /// The bound over all answers that wait for clients.
-    pub buffers: Arc<Buffers>,
-}
-
-impl Live {
-    /// Starts with this configuration.
-    pub fn new(configuration: &Configuration) -> Live {
-        let throttle = Throttle::default();
-        throttle.configure(&configuration.throttle, Instant::now());
-        Live {
-            config: Arc::new(ArcSwap::from_pointee(configuration.clone())),
-            lists: Arc::new(Lists::new(configuration.lists.clone())),
-            throttle: Arc::new(throttle),
-            buffers: Arc::new(Buffers::new(configuration.buffers.max_bytes.0)),
-        }
-    }
-}
-
 /// Looks for changed files, and reads them again.
 pub struct Reloader {
     /// The flags, which override fields of the configuration.
@@ -80,8 +54,10 @@ pub struct Reloader {
     pub connector: Arc<Connector>,
     /// Probes API servers that are added.
     pub prober: Arc<Prober>,
-    /// What the configuration controls.
-    pub live: Arc<Live>,
+    /// The configuration in force.
+    pub config: Arc<ArcSwap<Configuration>>,
+    /// The limits.
+    pub protection: Arc<Protection>,
     /// Counts reloads.
     pub metrics: Arc<Metrics>,
 }
@@ -90,7 +66,7 @@ impl Reloader {
     /// Reads files again when they change, and after SIGHUP.
     pub async fn run_forever(self) {
         let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
-        let certificates = certificate_files(&self.live.config.load());
+        let certificates = certificate_files(&self.config.load());
         let file = [self.options.config.clone()];
         let mut last = (stamps_of(&file), stamps_of(&certificates));
         loop {
@@ -123,11 +99,8 @@ impl Reloader {
     }
 
     fn apply(&self, new: Configuration) {
-        let (merged, restart) = merge(&self.live.config.load(), &new);
-        let Live { config, lists, throttle, buffers } = &*self.live;
-        lists.configure(merged.lists.clone());
-        throttle.configure(&merged.throttle, Instant::now());
-        buffers.configure(merged.buffers.max_bytes.0);
+        let (merged, restart) = merge(&self.config.load(), &new);
+        self.protection.configure(&merged);
         let pool = &self.prober.pool;
         // With `discover`, the EndpointSlices say which API servers there are.
         if !merged.upstream.discover {
@@ -137,9 +110,9 @@ impl Reloader {
             }
         }
         for server in pool.servers().iter() {
-            server.lists.dispatch(lists);
+            server.lists.dispatch(&self.protection.lists);
         }
-        config.store(Arc::new(merged));
+        self.config.store(Arc::new(merged));
         self.metrics.config_applied(restart.len());
         tracing::info!("applied the configuration");
         if !restart.is_empty() {

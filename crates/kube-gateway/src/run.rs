@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use arc_swap::ArcSwap;
 use http::HeaderName;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -21,7 +22,8 @@ use crate::identity::FieldNames;
 use crate::metrics::Metrics;
 use crate::options::{LogFormat, Options};
 use crate::pages::{self, PageState};
-use crate::reload::{self, Live, Reloader};
+use crate::protect::Protection;
+use crate::reload::{self, Reloader};
 use crate::upstream::{Connector, ConnectorFiles, Pool, Prober, probe_forever};
 
 /// File descriptors of a client connection: its own, and that of its connection to an API server.
@@ -60,7 +62,9 @@ struct Gateway {
     connector: Arc<Connector>,
     pool: Arc<Pool>,
     names: Arc<FieldNames>,
-    live: Arc<Live>,
+    /// The configuration in force. `configuration` is the one of the start.
+    config: Arc<ArcSwap<Configuration>>,
+    protection: Arc<Protection>,
 }
 
 impl Gateway {
@@ -81,8 +85,9 @@ impl Gateway {
         let connector = Arc::new(Connector::new(files, upstream.connect_timeout.0)?);
         let pool = Arc::new(Pool::new(&upstream.servers));
         let names = Arc::new(field_names(&configuration)?);
-        let live = Arc::new(Live::new(&configuration));
-        Ok(Gateway { configuration, tls, connector, pool, names, live })
+        let config = Arc::new(ArcSwap::from_pointee(configuration.clone()));
+        let protection = Arc::new(Protection::new(&configuration));
+        Ok(Gateway { configuration, tls, connector, pool, names, config, protection })
     }
 
     async fn serve_until_signal(self, options: &Options) -> Result<()> {
@@ -96,11 +101,11 @@ impl Gateway {
         let metrics = Arc::new(Metrics::new());
         self.start_pages(pages, metrics.clone(), stop.clone());
         if let Some(listener) = control {
-            tokio::spawn(control::serve_forever(listener, self.live.throttle.clone()));
+            tokio::spawn(control::serve_forever(listener, self.protection.clone()));
         }
         let prober = Arc::new(self.prober());
         tokio::spawn(probe_forever(prober.clone(), self.configuration.upstream.discover));
-        let (pool, config) = (self.pool.clone(), self.live.config.clone());
+        let (pool, config) = (self.pool.clone(), self.config.clone());
         tokio::spawn(balance_forever(pool, config, metrics.clone()));
         tokio::spawn(self.reloader(options, prober, metrics.clone()).run_forever());
         let front = Arc::new(self.front(metrics)?);
@@ -130,9 +135,8 @@ impl Gateway {
         metrics: Arc<Metrics>,
         stop: CancellationToken,
     ) {
-        let (pool, buffers) = (self.pool.clone(), self.live.buffers.clone());
-        let throttle = self.live.throttle.clone();
-        let routes = pages::routes(PageState { pool, metrics, buffers, throttle, stop });
+        let (pool, protection) = (self.pool.clone(), self.protection.clone());
+        let routes = pages::routes(PageState { pool, metrics, protection, stop });
         for listener in listeners {
             tokio::spawn(serve_pages(listener, routes.clone()));
         }
@@ -154,10 +158,8 @@ impl Gateway {
             names: self.names.clone(),
             freshness: Arc::new(Freshness::new(self.pool.clone())),
             metrics,
-            lists: self.live.lists.clone(),
-            throttle: self.live.throttle.clone(),
-            buffers: self.live.buffers.clone(),
-            config: self.live.config.clone(),
+            protection: self.protection.clone(),
+            config: self.config.clone(),
         };
         let listen = &self.configuration.listen;
         Ok(Front {
@@ -176,7 +178,8 @@ impl Gateway {
             tls: self.tls.clone(),
             connector: self.connector.clone(),
             prober,
-            live: self.live.clone(),
+            config: self.config.clone(),
+            protection: self.protection.clone(),
             metrics,
         }
     }

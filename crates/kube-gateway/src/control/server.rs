@@ -18,7 +18,7 @@ use tokio::net::{UnixListener, UnixSocket};
 
 use super::{Add, Delete, Failure, Rules, THROTTLE};
 use crate::http1;
-use crate::protect::Throttle;
+use crate::protect::Protection;
 
 /// Only the user of the process may use the socket.
 const MODE: u32 = 0o600;
@@ -58,9 +58,9 @@ fn bind(path: &Path) -> Result<UnixListener> {
 }
 
 /// Executes commands until the process ends.
-pub async fn serve_forever(listener: UnixListener, throttle: Arc<Throttle>) {
+pub async fn serve_forever(listener: UnixListener, protection: Arc<Protection>) {
     let routes =
-        Router::new().route(THROTTLE, get(list).post(add).delete(delete)).with_state(throttle);
+        Router::new().route(THROTTLE, get(list).post(add).delete(delete)).with_state(protection);
     loop {
         match listener.accept().await {
             Ok((io, _)) => {
@@ -71,14 +71,15 @@ pub async fn serve_forever(listener: UnixListener, throttle: Arc<Throttle>) {
     }
 }
 
-async fn list(State(throttle): State<Arc<Throttle>>) -> Response {
-    Json(Rules { rules: throttle.list(Instant::now()) }).into_response()
+async fn list(State(protection): State<Arc<Protection>>) -> Response {
+    Json(Rules { rules: protection.throttle.list(Instant::now()) }).into_response()
 }
 
-async fn add(State(throttle): State<Arc<Throttle>>, Json(add): Json<Add>) -> Response {
+async fn add(State(protection): State<Arc<Protection>>, Json(add): Json<Add>) -> Response {
     let lasts = add.for_milliseconds.map(Duration::from_millis);
     let rule = add.rule;
-    let result = rule.check().and_then(|()| throttle.add(rule.clone(), lasts, Instant::now()));
+    let result =
+        rule.check().and_then(|()| protection.throttle.add(rule.clone(), lasts, Instant::now()));
     if result.is_ok() {
         let (qps, burst) = (rule.qps, rule.burst());
         tracing::info!(user_agent = rule.user_agent, qps, burst, ?lasts, "added a throttle");
@@ -86,8 +87,8 @@ async fn add(State(throttle): State<Arc<Throttle>>, Json(add): Json<Add>) -> Res
     answer(result)
 }
 
-async fn delete(State(throttle): State<Arc<Throttle>>, Json(delete): Json<Delete>) -> Response {
-    let result = throttle.delete(&delete.user_agent, Instant::now());
+async fn delete(State(protection): State<Arc<Protection>>, Json(delete): Json<Delete>) -> Response {
+    let result = protection.throttle.delete(&delete.user_agent, Instant::now());
     if result.is_ok() {
         tracing::info!(user_agent = delete.user_agent, "deleted a throttle");
     }

@@ -185,10 +185,10 @@ impl Link {
     ) -> Result<Option<Reservation>, Attempt> {
         let mut reservation = None;
         if let Some(list) = list {
-            let Shared { lists, metrics, .. } = &*self.shared;
+            let Shared { protection, metrics, .. } = &*self.shared;
             exchange.unassign();
             let started = Instant::now();
-            let admitted = lists.admit(&place.server().lists, list).await;
+            let admitted = protection.lists.admit(&place.server().lists, list).await;
             metrics.list_waited(started.elapsed().as_secs_f64());
             match admitted {
                 Ok(admitted) => reservation = Some(admitted),
@@ -212,7 +212,7 @@ impl Link {
             let ended = Arc::new(AtomicBool::new(false));
             let connected = async {
                 let io = connector.connect(&server.address, speaker, self.protocol).await?;
-                let held = Held::new(self.shared.buffers.clone());
+                let held = Held::new(self.shared.protection.buffers.clone());
                 let io = WatchedIo::new(io, ended.clone());
                 let sender = self.handshake(io, held.clone()).await.context("HTTP handshake")?;
                 anyhow::Ok((sender, held))

@@ -87,7 +87,7 @@ fn admit(
         }
         credential => credential,
     };
-    let throttle = &client.shared.throttle;
+    let throttle = &client.shared.protection.throttle;
     if !throttle.is_empty()
         && !is_master(&credential, fields)
         && let Err(wait) = throttle.check(info, fields, Instant::now())
@@ -123,7 +123,7 @@ fn list_of(
     };
     let fields = request.headers();
     let privileged = is_master(credential, fields);
-    let lists = &client.shared.lists;
+    let lists = &client.shared.protection.lists;
     lists.list_of(info, request.method(), request.uri(), fields, principal, privileged)
 }
 

@@ -9,7 +9,7 @@ use crate::config::Configuration;
 use crate::exchange::Sampled;
 use crate::identity::FieldNames;
 use crate::metrics::Metrics;
-use crate::protect::{Buffers, Lists, Throttle};
+use crate::protect::Protection;
 use crate::upstream::{Connector, Pool};
 
 /// What all connections share.
@@ -24,12 +24,8 @@ pub struct Shared {
     pub freshness: Arc<Freshness>,
     /// Metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// The limit for LISTs.
-    pub lists: Arc<Lists>,
-    /// The limit for clients by their User-Agent.
-    pub throttle: Arc<Throttle>,
-    /// The bound over all answers that wait for clients.
-    pub buffers: Arc<Buffers>,
+    /// The limits.
+    pub protection: Arc<Protection>,
     /// The configuration in force.
     pub config: Arc<ArcSwap<Configuration>>,
 }

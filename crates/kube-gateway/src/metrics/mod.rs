@@ -14,7 +14,7 @@ use prometheus::{
 
 use self::create::Create;
 use self::protection::ProtectionMetrics;
-use crate::protect::{Buffers, Throttle};
+use crate::protect::Protection;
 use crate::request_info::RequestInfo;
 use crate::upstream::Pool;
 
@@ -179,8 +179,8 @@ impl Metrics {
     }
 
     /// Returns the page, with the current state of the API servers and of the limits.
-    pub fn render(&self, pool: &Pool, buffers: &Buffers, throttle: &Throttle) -> Result<String> {
-        self.protection.update(pool, buffers, throttle);
+    pub fn render(&self, pool: &Pool, protection: &Protection) -> Result<String> {
+        self.protection.update(pool, protection);
         let all = [
             &self.server_ready,
             &self.server_connections,

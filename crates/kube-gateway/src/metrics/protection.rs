@@ -5,7 +5,7 @@ use std::time::Instant;
 use prometheus::{Histogram, IntCounter, IntGauge, IntGaugeVec};
 
 use super::create::Create;
-use crate::protect::{Buffers, Throttle};
+use crate::protect::Protection;
 use crate::upstream::Pool;
 
 /// Metrics of the limits.
@@ -17,6 +17,8 @@ pub struct ProtectionMetrics {
     /// LISTs that got 429.
     pub lists_refused: IntCounter,
     throttle_rules: IntGauge,
+    list_predicted: IntCounter,
+    list_answered: IntCounter,
     list_bytes: IntGaugeVec,
     lists_running: IntGaugeVec,
     lists_waiting: IntGaugeVec,
@@ -39,6 +41,14 @@ impl ProtectionMetrics {
             ),
             throttle_rules: create
                 .gauge("kube_gateway_throttle_rules", "Rules of the throttle that are in force."),
+            list_predicted: create.counter(
+                "kube_gateway_list_predicted_bytes_total",
+                "Bytes that were predicted for the LIST answers that then came complete.",
+            ),
+            list_answered: create.counter(
+                "kube_gateway_list_answered_bytes_total",
+                "Bytes that these answers had without compression.",
+            ),
             list_bytes: create.gauges(
                 "kube_gateway_list_reserved_bytes",
                 "Predicted bytes of the LIST answers in progress at an API server, without compression.",
@@ -69,7 +79,11 @@ impl ProtectionMetrics {
     }
 
     /// Reads the current state.
-    pub fn update(&self, pool: &Pool, buffers: &Buffers, throttle: &Throttle) {
+    pub fn update(&self, pool: &Pool, protection: &Protection) {
+        let Protection { lists, throttle, buffers } = protection;
+        let (predicted, answered) = lists.totals();
+        advance(&self.list_predicted, predicted);
+        advance(&self.list_answered, answered);
         self.throttle_rules.set(throttle.list(Instant::now()).len() as i64);
         let all = [&self.list_bytes, &self.lists_running, &self.lists_waiting];
         // Servers that left the pool disappear.
@@ -84,6 +98,11 @@ impl ProtectionMetrics {
         let status = buffers.status();
         self.buffered.set(status.held as i64);
         self.stopped.set(status.stopped as i64);
-        self.stops.inc_by(status.stops.saturating_sub(self.stops.get()));
+        advance(&self.stops, status.stops);
     }
+}
+
+/// Sets a counter to a value that is counted elsewhere.
+fn advance(counter: &IntCounter, value: u64) {
+    counter.inc_by(value.saturating_sub(counter.get()));
 }

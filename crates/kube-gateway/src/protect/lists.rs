@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -30,6 +30,10 @@ pub struct Lists {
     settings: ArcSwap<config::Lists>,
     predictor: Mutex<Predictor>,
     hasher: RandomState,
+    /// Predicted bytes of answers that came complete.
+    predicted: AtomicU64,
+    /// Their bytes.
+    answered: AtomicU64,
 }
 
 /// The LISTs of one API server.
@@ -99,12 +103,19 @@ impl Lists {
             settings: ArcSwap::from_pointee(settings),
             predictor: Mutex::default(),
             hasher: RandomState::new(),
+            predicted: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
         }
     }
 
     /// Replaces the settings. [`ListQueue::dispatch`] applies them to LISTs that wait.
     pub fn configure(&self, settings: config::Lists) {
         self.settings.store(Arc::new(settings));
+    }
+
+    /// The predicted and the real bytes of all answers that came complete.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.predicted.load(Relaxed), self.answered.load(Relaxed))
     }
 
     /// Whether a request is a LIST that is limited. `privileged` ones are counted but never wait.
@@ -288,6 +299,8 @@ impl Reservation {
 
     /// Learns the size of the complete answer, and returns what is reserved.
     pub fn complete(self, bytes: u64, ratio: Option<f64>) {
+        self.lists.predicted.fetch_add(self.prediction.bytes, Relaxed);
+        self.lists.answered.fetch_add(bytes, Relaxed);
         self.lists.predictor.lock().learn(self.shape, bytes, ratio);
     }
 

@@ -24,3 +24,38 @@ pub use metered::Metered;
 #[cfg(test)]
 pub use throttle::Source;
 pub use throttle::{RuleStatus, Throttle};
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::config::Configuration;
+
+/// All limits.
+pub struct Protection {
+    /// The limit for LISTs.
+    pub lists: Arc<Lists>,
+    /// The limit for clients by their User-Agent.
+    pub throttle: Throttle,
+    /// The bound over all answers that wait for clients.
+    pub buffers: Arc<Buffers>,
+}
+
+impl Protection {
+    /// The limits of a configuration.
+    pub fn new(configuration: &Configuration) -> Protection {
+        let throttle = Throttle::default();
+        throttle.configure(&configuration.throttle, Instant::now());
+        Protection {
+            lists: Arc::new(Lists::new(configuration.lists.clone())),
+            throttle,
+            buffers: Arc::new(Buffers::new(configuration.buffers.max_bytes.0)),
+        }
+    }
+
+    /// Replaces the limits by those of a changed configuration.
+    pub fn configure(&self, configuration: &Configuration) {
+        self.lists.configure(configuration.lists.clone());
+        self.throttle.configure(&configuration.throttle, Instant::now());
+        self.buffers.configure(configuration.buffers.max_bytes.0);
+    }
+}
