@@ -126,7 +126,7 @@ func steps() []step {
 }
 
 // unstable matches what differs between two namespaces of one cluster, or between two moments.
-var unstable = regexp.MustCompile(`[0-9]+|web-[a-z0-9]+(-[a-z0-9]+)?|[a-z]+-[a-z0-9]{5}\b|<none>|<unknown>|<invalid>| +|node-[a-z0-9-]+|sha[0-9]+:[0-9a-f]+|[0-9a-f-]{30,}`)
+var unstable = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]+|web-[a-z0-9]+(-[a-z0-9]+)?|[a-z]+-[a-z0-9]{5}\b|<none>|<unknown>|<invalid>| +|node-[a-z0-9-]+|sha[0-9]+:[0-9a-f]+|[0-9a-f-]{30,}`)
 
 // loose are commands whose output depends on the moment. Only their exit codes are compared.
 var loose = regexp.MustCompile(`^(describe|events|get events|get all|get pods|rollout|wait|get deployment|top|cluster-info|get --raw|config view|get configmap)`)

@@ -319,7 +319,7 @@ func (c *cluster) as(t *testing.T, certificate tls.Certificate, agent string) ku
 
 // testThrottle changes the throttle by commands and by the file, while clients send requests.
 func testThrottle(t *testing.T, c *cluster, reader tls.Certificate) {
-	socket := filepath.Join(c.home, "control.sock")
+	socket := c.gatewayFile("control.sock")
 	if mode := stat(t, socket).Mode().Perm(); mode != 0o600 {
 		t.Errorf("the socket has mode %o", mode)
 	}
@@ -386,7 +386,7 @@ func testThrottle(t *testing.T, c *cluster, reader tls.Certificate) {
 // testThrottleErrors checks the exit codes and messages of wrong commands.
 func (c *cluster) testThrottleErrors(t *testing.T) {
 	t.Helper()
-	socket := "--socket=" + filepath.Join(c.home, "control.sock")
+	socket := "--socket=" + c.gatewayFile("control.sock")
 	for _, wrong := range []struct {
 		args, message string
 		code          int

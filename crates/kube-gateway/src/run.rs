@@ -101,7 +101,7 @@ impl Gateway {
         let metrics = Arc::new(Metrics::new());
         self.start_pages(pages, metrics.clone(), stop.clone());
         if let Some(listener) = control {
-            tokio::spawn(control::serve_forever(listener, self.protection.clone()));
+            tokio::spawn(control::serve(listener, self.protection.clone(), stop.clone()));
         }
         let prober = Arc::new(self.prober());
         tokio::spawn(probe_forever(prober.clone(), self.configuration.upstream.discover));

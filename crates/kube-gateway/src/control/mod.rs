@@ -10,7 +10,7 @@ use crate::config::ThrottleRule;
 use crate::protect::RuleStatus;
 
 pub use commands::{ThrottleCommand, run};
-pub use server::{listen, serve_forever};
+pub use server::{listen, serve};
 
 /// The path of the throttle's rules.
 const THROTTLE: &str = "/throttle";

@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use tokio::net::{UnixListener, UnixSocket};
+use tokio_util::sync::CancellationToken;
 
 use super::{Add, Delete, Failure, Rules, THROTTLE};
 use crate::http1;
@@ -57,12 +58,16 @@ fn bind(path: &Path) -> Result<UnixListener> {
     Ok(socket.listen(BACKLOG)?)
 }
 
-/// Executes commands until the process ends.
-pub async fn serve_forever(listener: UnixListener, protection: Arc<Protection>) {
+/// Executes commands until `stop` is cancelled. The process that replaces this one can then listen.
+pub async fn serve(listener: UnixListener, protection: Arc<Protection>, stop: CancellationToken) {
     let routes =
         Router::new().route(THROTTLE, get(list).post(add).delete(delete)).with_state(protection);
     loop {
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => return,
+        };
+        match accepted {
             Ok((io, _)) => {
                 tokio::spawn(http1::serve(io, routes.clone()));
             }
