@@ -6,11 +6,11 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
 const (
@@ -38,24 +38,19 @@ func (l *lab) flood(ctx context.Context) error {
 				return err
 			}
 			defer others.close()
-			flooding, err := dial(ctx, f, l.tls, floodConnections)
-			if err != nil {
-				return err
-			}
-			defer flooding.close()
 			for _, phase := range phases {
 				if phase == "flood, throttled" {
 					if err := f.throttle(ctx, floodAgent, throttleRate); err != nil {
 						return err
 					}
 				}
-				m, err := l.measureFlood(ctx, f, others, flooding, phase != "quiet")
+				m, err := l.measureFlood(ctx, f, others, phase != "quiet")
 				if err != nil {
 					return err
 				}
 				p99[phase] = m.others.Latencies.Millis(99)
 				table.Add(name, phase, m.others.Latencies.Millis(50), p99[phase], 100*m.others.Tally.Rate(),
-					m.perSecond(m.passed), m.perSecond(m.refused), m.frontCPU.Seconds()/m.seconds, m.usage.Cores(component.RoleAPIServer))
+					m.perSecond(m.flood.Passed), m.perSecond(m.flood.Refused), m.frontCPU.Seconds()/m.seconds, m.usage.Cores(component.RoleAPIServer))
 			}
 			return nil
 		})
@@ -66,23 +61,23 @@ func (l *lab) flood(ctx context.Context) error {
 			l.judge(limitFlood, p99["flood, throttled"]/max(p99["quiet"], 1e-3), int(otherRate*l.options.Flood.D.Seconds()), "")
 		}
 	}
-	l.Result.Note("The flood is generated on the CPUs on which the fronts and the API servers run, so the latency of the others includes the load of its generator.")
+	l.Result.Note("The flood is generated on the same machine, by a process with the lowest priority. It sends fewer requests if other processes use the CPUs.")
 	return nil
 }
 
 // flooded is what was measured in a phase of a flood.
 type flooded struct {
-	others          experiment.Load
-	passed, refused int64 // requests of the flood
-	seconds         float64
-	frontCPU        time.Duration
-	usage           experiment.Measured
+	others   experiment.Load
+	flood    FloodReport
+	seconds  float64
+	frontCPU time.Duration
+	usage    experiment.Measured
 }
 
 func (m flooded) perSecond(count int64) float64 { return float64(count) / m.seconds }
 
 // measureFlood measures the other clients, with or without the flood.
-func (l *lab) measureFlood(ctx context.Context, f *front, others, flooding *connections, flood bool) (m flooded, err error) {
+func (l *lab) measureFlood(ctx context.Context, f *front, others *connections, flood bool) (m flooded, err error) {
 	before, err := f.cpu()
 	if err != nil {
 		return m, err
@@ -98,22 +93,21 @@ func (l *lab) measureFlood(ctx context.Context, f *front, others, flooding *conn
 			return err
 		},
 	}
-	load := experiment.Load{
-		Workers: floodConnections * 20, Rate: l.options.FloodRate, Kind: kindOf, Latencies: experiment.NewLatencies(), Tally: experiment.NewTally(1),
-		Do: func(ctx context.Context, _, worker int) error {
-			_, err := flooding.get(ctx, worker%floodConnections, smallPath, protobuf, "User-Agent", floodAgent)
-			return err
-		},
-	}
-	var group sync.WaitGroup
-	group.Go(func() { m.others.Run(running) })
+	end := func() (FloodReport, error) { return FloodReport{}, nil }
 	if flood {
-		group.Go(func() { load.Run(running) })
+		flooder := &Flooder{
+			Addresses: f.addresses, Kubeconfig: l.Cluster.Dir.Kubeconfig(pki.Admin.File), Rate: l.options.FloodRate,
+			Connections: floodConnections, Duration: l.options.Flood.D,
+		}
+		if end, err = flooder.start(ctx); err != nil {
+			return m, err
+		}
 	}
-	group.Wait()
+	m.others.Run(running)
 	m.seconds = time.Since(begun).Seconds()
-	m.passed = load.Latencies.Count()
-	m.refused = load.Tally.Operations() - m.passed
+	if m.flood, err = end(); err != nil {
+		return m, err
+	}
 	m.usage = window.End(ctx)
 	after, err := f.cpu()
 	m.frontCPU = after - before

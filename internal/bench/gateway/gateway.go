@@ -80,7 +80,7 @@ type options struct {
 	Only                                experiment.Choice
 	Connections                         experiment.Count
 	Duration                            experiment.Span
-	Rounds                              int
+	Rounds                              experiment.Count
 	ListPods                            experiment.Count
 	Watchers                            experiment.Count
 	Idle                                experiment.Count
@@ -97,7 +97,7 @@ type options struct {
 
 func defaultOptions() *options {
 	return &options{
-		Connections: experiment.ByScale(1000, 100), Duration: experiment.SpanByScale(6*time.Second, time.Second), Rounds: 3,
+		Connections: experiment.ByScale(1000, 100), Duration: experiment.SpanByScale(6*time.Second, time.Second), Rounds: experiment.ByScale(3, 1),
 		ListPods: experiment.ByScale(5000, 200), Watchers: experiment.ByScale(200, 20), Idle: experiment.ByScale(5000, 200),
 		Informers: experiment.ByScale(300, 30), Settle: experiment.SpanByScale(time.Minute, 20*time.Second),
 		StormPods: experiment.ByScale(50_000, 1000), StormClients: experiment.ByScale(100, 10), LeaseNodes: experiment.ByScale(50, 10),
@@ -112,7 +112,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.Only, "only", "rows to measure, separated by commas: "+strings.Join(rowNames(), ", ")+" (default all; below medium scale the first four)")
 	fs.Var(&o.Connections, "connections", o.Connections.Usage("rows cpu and latency: number of client connections"))
 	fs.Var(&o.Duration, "duration", o.Duration.Usage("duration of each measurement of the rows cpu, latency and throughput"))
-	fs.IntVar(&o.Rounds, "rounds", o.Rounds, "rows latency and throughput: number of measurements of each front, of which the median counts")
+	fs.Var(&o.Rounds, "rounds", o.Rounds.Usage("rows latency and throughput: number of measurements of each front, of which the median counts"))
 	fs.Var(&o.ListPods, "list-pods", o.ListPods.Usage("row throughput: number of pods in a list"))
 	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("row throughput: number of clients with a watch"))
 	fs.Var(&o.Idle, "idle", o.Idle.Usage("row memory: number of idle connections with a watch"))
@@ -137,8 +137,6 @@ func (o *options) Validate() error {
 		}
 	}
 	switch {
-	case o.Rounds < 1 || o.Rounds > 100:
-		return usage.Errorf("--rounds %d: choose 1 to 100", o.Rounds)
 	case o.FloodRate <= 0:
 		return usage.Errorf("--flood-rate %g: must be more than 0", o.FloodRate)
 	case o.Timeout <= 0:

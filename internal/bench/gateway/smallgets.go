@@ -18,6 +18,9 @@ const (
 	replayBackend = "replay"
 )
 
+// loads are the loads of the row cpu, in this order: as many requests as possible, and half as many.
+var loads = []string{"highest", "half"}
+
 // cpu measures the CPU time of the fronts for a small GET, with an API server and with a backend that
 // costs less, at the highest rate and at half of it.
 func (l *lab) cpu(ctx context.Context) error {
@@ -29,7 +32,7 @@ func (l *lab) cpu(ctx context.Context) error {
 		return err
 	}
 	defer replay.close()
-	worst, figures := map[string]figure{}, map[string]float64{}
+	figures := map[string]getsResult{} // by front, backend and load
 	for _, backend := range []string{realBackend, replayBackend} {
 		t := l.target
 		if backend == replayBackend {
@@ -38,28 +41,24 @@ func (l *lab) cpu(ctx context.Context) error {
 		for _, name := range l.names(direct, haproxy, kubeGateway) {
 			err := l.measureCPU(ctx, t, name, backend, func(load string, r getsResult) {
 				table.Add(name, backend, load, l.options.Connections.N, r.perSecond, r.cpu, r.ownCPU, r.p50, r.p99)
-				what := backend + ", " + load
-				if r.cpu >= worst[name].value {
-					worst[name] = figure{r.cpu, r.requests, what}
-				}
-				figures[name+what] = r.cpu
+				figures[name+backend+load] = r
 			})
 			if err != nil {
 				return err
 			}
 		}
 	}
-	w := worst[kubeGateway]
-	l.judge(limitCPU, w.value, w.operations, w.what)
-	l.compare(experiment.Figure{Name: "CPU for a small GET", Unit: "µs"}, worst[kubeGateway].value, worst[haproxy].value)
+	for _, load := range loads {
+		ours := figures[kubeGateway+replayBackend+load]
+		limit := limitCPU
+		limit.name += ", " + load + " load"
+		l.judge(limit, ours.cpu, ours.requests, "")
+		for _, backend := range []string{realBackend, replayBackend} {
+			name := fmt.Sprintf("CPU for a small GET, %s, %s load", backend, load)
+			l.compare(experiment.Figure{Name: name, Unit: "µs"}, figures[kubeGateway+backend+load].cpu, figures[haproxy+backend+load].cpu)
+		}
+	}
 	return nil
-}
-
-// figure is a measured value.
-type figure struct {
-	value      float64
-	operations int
-	what       string
 }
 
 // compare appends the ratio of kube-gateway to HAProxy, if both were measured.
@@ -89,7 +88,7 @@ func (l *lab) measureCPU(ctx context.Context, t target, name, backend string, re
 	return t.with(ctx, name, func(f *front) error {
 		return l.withConnections(ctx, f, l.exempt, l.options.Connections.N, func(c *connections) error {
 			g := gets{c: c, path: smallPath}
-			for _, load := range []string{"highest", "half"} {
+			for _, load := range loads {
 				task := l.Display.Task(fmt.Sprintf("%s, %s, %s load", name, backend, load), 0)
 				r, err := g.run(ctx, f, l.options.Duration.D)
 				if err != nil {
@@ -133,7 +132,7 @@ func (l *lab) latency(ctx context.Context) error {
 	p50, p99, requests := map[string][]float64{}, map[string][]float64{}, 0
 	table := l.Result.Table(fmt.Sprintf("Latency of a small GET at %.0f requests/s, half of the highest rate of direct connections", rate),
 		"front", "round", "p50, ms", "p99, ms", "CPU of the front, µs")
-	for round := range l.options.Rounds {
+	for round := range l.options.Rounds.N {
 		for _, name := range names {
 			task := l.Display.Task(fmt.Sprintf("%s, round %d", name, round+1), 0)
 			r, err := gets{c: fronts[name].c, path: smallPath, rate: rate}.run(ctx, fronts[name].front, l.options.Duration.D)

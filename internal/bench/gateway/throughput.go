@@ -32,6 +32,13 @@ type flow struct {
 	read func(ctx context.Context, l *lab, c *connections, count *atomic.Int64) error
 }
 
+// figure is a measured value.
+type figure struct {
+	value      float64
+	operations int
+	what       string
+}
+
 // throughput measures lists and watch events through each front. The API server has CPUs of its own, so that
 // the fronts take no time from it.
 func (l *lab) throughput(ctx context.Context) error {
@@ -72,7 +79,7 @@ func (l *lab) measureFlow(ctx context.Context, fl flow, table *experiment.Table)
 		return nil, 0, err
 	}
 	rates = map[string][]float64{}
-	for round := range l.options.Rounds {
+	for round := range l.options.Rounds.N {
 		for _, name := range names {
 			task := l.Display.Task(fmt.Sprintf("%s, %s, round %d", name, fl.name, round+1), 0)
 			count, seconds, cpu, err := l.measureOnce(ctx, fl, fronts[name])

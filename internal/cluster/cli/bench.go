@@ -20,7 +20,7 @@ func newBench(name *string, version string) *cobra.Command {
 	for _, b := range append(customBenchmarks(version), newBenchAll(version)) {
 		cmd.AddCommand(b.command(name))
 	}
-	cmd.AddCommand(newBenchList(cmd), newBenchRender())
+	cmd.AddCommand(newBenchList(cmd), newBenchRender(), newBenchGatewayFlood())
 	return cmd
 }
 
