@@ -150,7 +150,7 @@ func awaitClosed(t *testing.T, c *connections) {
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		open := false
 		for i := range c.conns {
-			open = open || c.conns[i].stream.CanTakeNewRequest()
+			open = open || c.conns[i].stream.Available() > 0
 		}
 		if !open {
 			return
