@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -121,14 +123,7 @@ func TestPreemptionIsRetriedWhenAllAnswer(t *testing.T) {
 	g, _ := newFullGroup(t, 4, func(g *group, pod *v1.Pod, err error) {
 		if pod.Name == "urgent" && err != nil && !failed {
 			failed = true
-			// Longer than the leader waits for answers, and shorter than the time after which the owner loses its nodes.
-			const delay = 2500 * time.Millisecond
-			delayed := make(chan struct{})
-			go g.replicas[1].holder.Exclusively(func() {
-				close(delayed)
-				time.Sleep(delay)
-			})
-			<-delayed
+			g.replicas[1].delayAnswers()
 		}
 	})
 	urgent := urgentPod("urgent", "4")
@@ -138,4 +133,93 @@ func TestPreemptionIsRetriedWhenAllAnswer(t *testing.T) {
 	}}}}
 	g.API.Put(urgent)
 	g.AwaitBound("urgent")
+}
+
+// delayAnswers delays the answers of an owner: for longer than the leader waits for them, and for less than the time
+// after which the owner loses its nodes.
+func (r *testReplica) delayAnswers() {
+	const delay = 2500 * time.Millisecond
+	delayed := make(chan struct{})
+	go r.holder.Exclusively(func() {
+		close(delayed)
+		time.Sleep(delay)
+	})
+	<-delayed
+}
+
+// TestLateOwnerCausesNoSecondEviction retries an urgent pod while its victim terminates. It delays the answers of the
+// owner of the victim's node after the leader has found again that the pod fits on no node, and before the preemption.
+// The leader must not evict a pod on the node of another owner instead.
+func TestLateOwnerCausesNoSecondEviction(t *testing.T) {
+	const late = 1
+	// unfit is the number of attempts in which all owners answered.
+	var unfit atomic.Int64
+	g, victims := newFullGroup(t, 12, func(g *group, pod *v1.Pod, err error) {
+		if pod.Name == "urgent" && errors.As(err, new(*framework.FitError)) && unfit.Add(1) == 2 {
+			g.replicas[late].delayAnswers()
+		}
+	})
+	// The first victim is on a node of the late owner, because the others have a higher priority.
+	others := 0
+	for _, victim := range victims {
+		bound := g.API.Pod("default/" + victim.Name)
+		owner := g.ownerOf(bound.Spec.NodeName)
+		if owner == g.replicas[late] {
+			continue
+		}
+		others++
+		important := bound.DeepCopy()
+		important.Spec.Priority = new(int32)
+		*important.Spec.Priority = 5
+		g.API.Put(important)
+		g.Eventually("the owner knows the priority of the pod", func() error {
+			info, err := owner.holder.NodeInfo(bound.Spec.NodeName)
+			if err == nil && corev1helpers.PodPriority(info.Pods[0].GetPod()) != 5 {
+				err = errors.New("it does not")
+			}
+			return err
+		})
+	}
+	if others == 0 || others == len(victims) {
+		t.Fatalf("the other owner has %d of %d nodes, want some", others, len(victims))
+	}
+	evicted := make(chan *v1.Pod, len(victims))
+	g.API.Mu.Lock()
+	g.API.OnDelete = func(pod *v1.Pod) bool {
+		terminating := pod.DeepCopy()
+		terminating.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		terminating.Status.Conditions = append(terminating.Status.Conditions, v1.PodCondition{
+			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonPreemptionByScheduler,
+		})
+		g.API.Put(terminating)
+		evicted <- terminating
+		return false
+	}
+	g.API.Mu.Unlock()
+	g.API.Put(urgentPod("urgent", "4"))
+	victim := <-evicted
+	g.Eventually("the owner knows that the victim terminates, and the pod is nominated", func() error {
+		info, err := g.replicas[late].holder.NodeInfo(victim.Spec.NodeName)
+		if err == nil && (info.Pods[0].GetPod().DeletionTimestamp == nil || g.API.Pod("default/urgent").Status.NominatedNodeName == "") {
+			err = errors.New("it does not")
+		}
+		return err
+	})
+	// A new connection retries all unschedulable pods.
+	g.replicas[0].leader.Connected(g.replicas[late].member.Self())
+	g.Eventually("the pod is retried when all owners answer", func() error {
+		if n := unfit.Load(); n < 3 && len(evicted) == 0 {
+			return fmt.Errorf("%d attempts in which all answered", n)
+		}
+		return nil
+	})
+	if len(evicted) > 0 {
+		second := <-evicted
+		t.Fatalf("%s on %s was evicted too, want only %s on %s", second.Name, second.Spec.NodeName, victim.Name, victim.Spec.NodeName)
+	}
+	g.API.Remove(victim)
+	if node := g.AwaitBound("urgent"); node != victim.Spec.NodeName {
+		t.Errorf("the urgent pod is on %s, want the node %s of its victim", node, victim.Spec.NodeName)
+	}
+	g.awaitConsistent()
 }

@@ -134,7 +134,7 @@ func (p *Preemptor) unsettled(best preemption.Candidate) map[string]*v1.Pod {
 var errFitsNow = errors.New("a node has changed, and the pod fits on it by now")
 
 // BestCandidate returns the best proposal of the owners; nil if evicting pods does not help. It returns
-// errFitsNow if the pod fits on a node without evictions.
+// errFitsNow if the pod fits on a node without evictions, and errIncomplete if an owner has not answered.
 func (p *Preemptor) BestCandidate(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *wire.Answer, error) {
 	info, _ := framework.NewPodInfo(pod)
 	queued := &framework.QueuedPodInfo{PodInfo: info}
@@ -156,16 +156,16 @@ func (p *Preemptor) BestCandidate(ctx context.Context, pod *v1.Pod) (preemption.
 	if err != nil {
 		return nil, nil, err
 	}
-	if counted.fits() {
-		return nil, nil, errFitsNow
+	if err := counted.checkUnfit(); err != nil {
+		return nil, nil, err
 	}
 	query.Preempt, query.Counters, query.Values = true, counted.answer.Summary.Counters, p.search.Cluster.Names.ValueOf
 	proposed, err := p.search.query(ctx, p.profile, queued, &query)
 	if err != nil {
 		return nil, nil, err
 	}
-	if proposed.fits() {
-		return nil, nil, errFitsNow
+	if err := proposed.checkUnfit(); err != nil {
+		return nil, nil, err
 	}
 	var candidates []preemption.Candidate
 	for i := range proposed.answer.Candidates {
@@ -178,10 +178,17 @@ func (p *Preemptor) BestCandidate(ctx context.Context, pod *v1.Pod) (preemption.
 	return p.Evaluator.SelectCandidate(ctx, candidates), proposed.answer, nil
 }
 
-// fits returns whether the answer offers a node. The answer must not be used for a choice afterwards.
-func (r *podBatch) fits() bool {
-	_, outcome := r.merged.Choose()
-	return outcome == index.Chosen
+// checkUnfit returns an error if the pod fits on a node, or if the answer of an owner is missing: the pod may fit on a
+// node of this owner, or may have evicted pods there already, so no pod may be evicted for it on another node. The answer
+// must not be used for a choice afterwards.
+func (r *podBatch) checkUnfit() error {
+	switch _, outcome := r.merged.Choose(); {
+	case outcome == index.Chosen:
+		return errFitsNow
+	case len(r.answer.Absent) > 0:
+		return errIncomplete
+	}
+	return nil
 }
 
 // preemptionFitError explains why evicting pods does not help on any node.
