@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 /// A connection publishes what it holds when that has changed by this many bytes, so that small
 /// answers share no memory between the cores.
 const STEP: i64 = 16 << 10;
-/// A client may always hold this many bytes, or it would not progress.
-const MIN_SHARE: i64 = 64 << 10;
+/// A client may always hold this many bytes, one frame, or it would not progress.
+const MIN_SHARE: i64 = STEP;
 
 /// What all connections hold together.
 pub struct Buffers {

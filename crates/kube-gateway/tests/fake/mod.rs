@@ -95,7 +95,12 @@ pub struct Asked {
 impl Asked {
     /// Sends bytes of the answer.
     pub async fn write(&self, bytes: usize) {
-        self.answer.send(Ok(Bytes::from(vec![b' '; bytes]))).await.unwrap();
+        assert!(self.try_write(bytes).await, "the answer is still read");
+    }
+
+    /// Sends bytes of the answer. Returns whether somebody still reads it.
+    pub async fn try_write(&self, bytes: usize) -> bool {
+        self.answer.send(Ok(Bytes::from(vec![b' '; bytes]))).await.is_ok()
     }
 
     /// Breaks the answer off.
@@ -172,7 +177,7 @@ async fn answer(
         let body = Full::new(Bytes::from_static(b"ok")).map_err(|never| match never {});
         return Ok(Response::new(body.boxed()));
     }
-    let (sender, receiver) = mpsc::channel(100);
+    let (sender, receiver) = mpsc::channel(1);
     asked.send(Asked { url, answer: sender }).await.unwrap();
     let frames = futures_util::stream::unfold(receiver, async |mut receiver| {
         let bytes: Result<Bytes, std::io::Error> = receiver.recv().await?;
@@ -212,6 +217,14 @@ requestHeader: {{certFile: front-proxy.crt, keyFile: front-proxy.key}}
             })
             .await;
         gateway
+    }
+
+    /// Bytes of memory of the process.
+    pub fn resident(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.process.id());
+        let status = fs::read_to_string(path).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
     }
 
     /// The sum of a metric's samples.
@@ -272,10 +285,16 @@ pub struct Client(SendRequest<Empty<Bytes>>);
 
 impl Client {
     pub async fn connect(pki: &Pki, gateway: &Gateway) -> Client {
+        Client::with_window(pki, gateway, 4 << 20).await
+    }
+
+    /// Connects a client that takes `window` bytes without reading them.
+    pub async fn with_window(pki: &Pki, gateway: &Gateway, window: u32) -> Client {
         let io = TcpStream::connect(gateway.address).await.unwrap();
         let name = ServerName::try_from("127.0.0.1").unwrap();
         let io = pki.connector().connect(name, io).await.unwrap();
-        let builder = client::Builder::new(TokioExecutor::new());
+        let mut builder = client::Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(window).initial_connection_window_size(window);
         let (sender, connection) = builder.handshake(TokioIo::new(io)).await.unwrap();
         tokio::spawn(connection);
         Client(sender)
