@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use etcdpb::Key;
 
+use crate::lessor::LeaseDeadline;
 use crate::pace::{self, STEP_ENTRIES};
 use crate::{Error, Pipeline};
 
@@ -32,25 +33,23 @@ impl Pipeline {
     }
 
     /// Returns the keys attached to a lease, in order. They may change between the steps.
-    /// Fails when `cancelled` returns true; it is called between the steps.
+    /// Fails when `stops` returns true; it is called between the steps with the memory in bytes
+    /// that the result occupies so far.
     pub fn lease_keys_unless(
         &self,
         id: i64,
-        cancelled: &dyn Fn() -> bool,
+        stops: &dyn Fn(usize) -> bool,
     ) -> Result<Vec<Key>, Error> {
-        let mut keys: Vec<Key> = Vec::new();
-        self.read_in_steps(cancelled, || {
+        self.read_in_steps(stops, |keys: &mut Vec<Key>| {
             let store = self.shared().store.read();
-            let Some(lease) = store.lease(id) else {
-                keys.clear();
-                return false;
-            };
-            let before = keys.len();
-            let step: Vec<_> = lease.keys_after(keys.last()).take(STEP_ENTRIES).cloned().collect();
-            keys.extend(step);
-            keys.len() == before + STEP_ENTRIES
-        })?;
-        Ok(keys)
+            match store.lease(id) {
+                Some(lease) => {
+                    let after = keys.last().cloned();
+                    keys.extend(lease.keys_after(after.as_ref()).take(STEP_ENTRIES).cloned());
+                }
+                None => keys.clear(),
+            }
+        })
     }
 
     /// Returns the IDs of all leases, unless they are more than 1,000. The lease that
@@ -61,52 +60,48 @@ impl Pipeline {
     }
 
     /// Returns the IDs of all leases; the lease that expires first comes first. Leases may
-    /// be granted, renewed and revoked between the steps. Fails when `cancelled` returns
-    /// true; it is called between the steps.
-    pub fn leases_unless(&self, cancelled: &dyn Fn() -> bool) -> Result<Vec<i64>, Error> {
-        let (mut deadlines, mut last) = (Vec::new(), None);
-        self.read_in_steps(cancelled, || {
+    /// be granted, renewed and revoked between the steps. Fails when `stops` returns true; it
+    /// is called between the steps with the memory in bytes that is occupied so far.
+    pub fn leases_unless(&self, stops: &dyn Fn(usize) -> bool) -> Result<Vec<i64>, Error> {
+        let mut deadlines = self.read_in_steps(stops, |deadlines: &mut Vec<LeaseDeadline>| {
             let lessor = self.shared().lessor.lock();
-            let before = deadlines.len();
+            let last = deadlines.last().map(|deadline| deadline.id);
             deadlines.extend(lessor.deadlines_after(last).take(STEP_ENTRIES));
-            drop(lessor);
-            last = deadlines.last().map(|deadline| deadline.id);
-            deadlines.len() == before + STEP_ENTRIES
         })?;
         deadlines.sort_unstable();
         Ok(deadlines.into_iter().map(|deadline| deadline.id).collect())
     }
 
-    /// Returns the leases with their TTLs in seconds, ordered by ID. Fails when `cancelled`
-    /// returns true; it is called between the steps.
+    /// Returns the leases with their TTLs in seconds, ordered by ID. Fails when `stops` returns
+    /// true; it is called between the steps with the memory in bytes that is occupied so far.
     pub fn lease_ttls_unless(
         &self,
-        cancelled: &dyn Fn() -> bool,
+        stops: &dyn Fn(usize) -> bool,
     ) -> Result<Vec<(i64, i64)>, Error> {
-        let mut ttls: Vec<(i64, i64)> = Vec::new();
-        self.read_in_steps(cancelled, || {
+        self.read_in_steps(stops, |ttls: &mut Vec<(i64, i64)>| {
             let store = self.shared().store.read();
-            let before = ttls.len();
             let leases = store.leases_after(ttls.last().map(|(id, _)| *id)).take(STEP_ENTRIES);
-            let step: Vec<_> = leases.map(|(id, lease)| (id, lease.ttl_seconds)).collect();
-            ttls.extend(step);
-            ttls.len() == before + STEP_ENTRIES
-        })?;
-        Ok(ttls)
+            ttls.extend(leases.map(|(id, lease)| (id, lease.ttl_seconds)));
+        })
     }
 
-    /// Calls `step` until it returns false.
-    fn read_in_steps(
+    /// Calls `step` until it no longer appends [`STEP_ENTRIES`] entries. Returns all entries.
+    fn read_in_steps<T>(
         &self,
-        cancelled: &dyn Fn() -> bool,
-        mut step: impl FnMut() -> bool,
-    ) -> Result<(), Error> {
-        while step() {
-            pace::pause(cancelled)?;
+        stops: &dyn Fn(usize) -> bool,
+        mut step: impl FnMut(&mut Vec<T>),
+    ) -> Result<Vec<T>, Error> {
+        let mut entries = Vec::new();
+        loop {
+            let before = entries.len();
+            step(&mut entries);
+            if entries.len() != before + STEP_ENTRIES {
+                return Ok(entries);
+            }
+            pace::pause(&|| stops(size_of_val(&entries[..])))?;
             if self.shared().stopping.load(Ordering::Relaxed) {
                 return Err(Error::Stopped);
             }
         }
-        Ok(())
     }
 }

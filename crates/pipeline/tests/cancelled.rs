@@ -93,13 +93,13 @@ fn cancelled_reads_end_with_the_next_step() {
         let put = PutRequest { lease: 1, ..put_request(&format!("leased{id:07}")) };
         block_on(store.propose(Command::Put(put), 0)).unwrap();
     });
-    assert_stops("leases", |cancelled| store.leases_unless(cancelled));
-    assert_stops("TTLs", |cancelled| store.lease_ttls_unless(cancelled));
-    assert_stops("keys of a lease", |cancelled| store.lease_keys_unless(1, cancelled));
+    assert_stops("leases", |cancelled| store.leases_unless(&|_| cancelled()));
+    assert_stops("TTLs", |cancelled| store.lease_ttls_unless(&|_| cancelled()));
+    assert_stops("keys of a lease", |cancelled| store.lease_keys_unless(1, &|_| cancelled()));
     assert!(store.few_leases().is_none() && store.few_lease_keys(1).is_none());
-    assert_eq!(store.leases_unless(&|| false).unwrap(), (1..=KEYS as i64).collect::<Vec<_>>());
-    assert_eq!(store.lease_ttls_unless(&|| false).unwrap().len(), KEYS);
-    let keys = store.lease_keys_unless(1, &|| false).unwrap();
+    assert_eq!(store.leases_unless(&|_| false).unwrap(), (1..=KEYS as i64).collect::<Vec<_>>());
+    assert_eq!(store.lease_ttls_unless(&|_| false).unwrap().len(), KEYS);
+    let keys = store.lease_keys_unless(1, &|_| false).unwrap();
     assert!(keys.len() == KEYS && keys.is_sorted());
 
     // A store that was never compacted exports its keys as events, after it has visited them

@@ -92,8 +92,8 @@ fn describe_content(pipeline: &Pipeline) -> String {
     let identity = pipeline.identity();
     writeln!(text, "cluster {:x} member {:x}", identity.cluster_id, identity.member_id).unwrap();
     writeln!(text, "revision {revision} compacted {compacted}").unwrap();
-    for (id, ttl) in pipeline.lease_ttls_unless(&|| false).unwrap() {
-        let keys = pipeline.lease_keys_unless(id, &|| false).unwrap();
+    for (id, ttl) in pipeline.lease_ttls_unless(&|_| false).unwrap() {
+        let keys = pipeline.lease_keys_unless(id, &|_| false).unwrap();
         writeln!(text, "lease {id} ttl {ttl} keys {keys:?}").unwrap();
     }
     // After a crash there is a wide gap of revisions without changes. Describe the last

@@ -21,7 +21,9 @@ impl Api {
             let cancelled = || slow.give_way();
             let history = pipeline.hash_unless(0, &cancelled)?;
             let mut leases_and_alarms = Vec::new();
-            for (id, ttl_seconds) in pipeline.lease_ttls_unless(&cancelled)? {
+            for (id, ttl_seconds) in
+                pipeline.lease_ttls_unless(&|held| slow.give_way_holding(held))?
+            {
                 leases_and_alarms.extend(id.to_le_bytes());
                 leases_and_alarms.extend(ttl_seconds.to_le_bytes());
             }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use etcdpb::Key;
 use etcdpb::rpc::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
     LeaseLeasesRequest, LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus,
@@ -13,7 +12,7 @@ use grpc::{Admission, Encoded, Requests, SlowRead, Status};
 use mvcc::Command;
 
 use super::service::{Api, SMALL_REQUEST_BYTES};
-use super::status;
+use super::{pieces, status};
 
 impl Api {
     pub(super) async fn lease_grant(
@@ -72,11 +71,12 @@ impl Api {
             return Ok(Encoded::new(&response));
         }
         if let Some(few) = self.pipeline.few_lease_keys(id) {
-            return Ok(encode_keys(response, few));
+            return Ok(pieces::encode_lease(response, few));
         }
         let read = move |slow: &SlowRead| {
-            let keys = self.pipeline.lease_keys_unless(id, &|| slow.give_way())?;
-            Ok(encode_keys(response, keys))
+            let stops = |held| slow.give_way_holding(held);
+            let keys = self.pipeline.lease_keys_unless(id, &stops)?;
+            Ok(pieces::encode_lease(response, keys))
         };
         admission.run_slow(SMALL_REQUEST_BYTES, read).await?.map_err(status::from_pipeline)
     }
@@ -90,7 +90,7 @@ impl Api {
             return Ok(self.encode_leases(few));
         }
         let read = move |slow: &SlowRead| {
-            let leases = self.pipeline.leases_unless(&|| slow.give_way())?;
+            let leases = self.pipeline.leases_unless(&|held| slow.give_way_holding(held))?;
             Ok(self.encode_leases(leases))
         };
         admission.run_slow(SMALL_REQUEST_BYTES, read).await?.map_err(status::from_pipeline)
@@ -100,9 +100,4 @@ impl Api {
         let leases = leases.into_iter().map(|id| LeaseStatus { id }).collect();
         Encoded::new(&LeaseLeasesResponse { header: self.header_now(), leases })
     }
-}
-
-fn encode_keys(mut response: LeaseTimeToLiveResponse, keys: Vec<Key>) -> Encoded {
-    response.keys = keys.iter().map(|key| key.as_bytes().to_vec().into()).collect();
-    Encoded::new(&response)
 }

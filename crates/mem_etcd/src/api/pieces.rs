@@ -1,21 +1,23 @@
-//! Encodes responses with pairs as late as possible, and large ones in pieces, while they are
-//! sent.
+//! Encodes responses with pairs or keys as late as possible, and large ones in pieces, while
+//! they are sent.
 //!
-//! A pair in a response is a reference to a record of the store. Encoding all of them at once
-//! would copy all keys and values.
+//! A pair in a response is a reference to a record of the store, and so is a key of a lease.
+//! Encoding all of them at once would copy all keys and values.
 
 use bytes::{Bytes, BytesMut};
-use etcdpb::KeyValue;
 use etcdpb::rpc::response_op::Response;
-use etcdpb::rpc::{DeleteRangeResponse, RangeResponse, ResponseOp, TxnResponse};
+use etcdpb::rpc::{
+    DeleteRangeResponse, LeaseTimeToLiveResponse, RangeResponse, ResponseOp, TxnResponse,
+};
+use etcdpb::{Key, KeyValue};
 use grpc::{Encoded, Payload, Reply};
 use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint};
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
-/// Responses with more pairs or more bytes than this are encoded in pieces.
+/// Responses with more pairs, more keys or more bytes than this are encoded in pieces.
 const MAX_SINGLE_PIECE_PAIRS: usize = 1000;
 const MAX_SINGLE_PIECE_BYTES: usize = 1 << 20;
-/// A piece ends with the first pair that brings it to at least this size in bytes.
+/// A piece ends with the first pair or key that brings it to at least this size in bytes.
 const MIN_PIECE_BYTES: usize = 128 << 10;
 
 /// Field numbers in etcd's messages.
@@ -32,6 +34,8 @@ mod field {
     pub(super) const RESPONSE_DELETE_RANGE: u32 = 3;
     /// `ResponseOp.response_txn`.
     pub(super) const RESPONSE_TXN: u32 = 4;
+    /// `LeaseTimeToLiveResponse.keys`.
+    pub(super) const LEASE_KEYS: u32 = 5;
 }
 
 /// The response to a write.
@@ -68,9 +72,20 @@ pub(super) fn encode<M: ManyPairs>(response: M) -> Encoded {
     }
     let mut parts = Parts::default();
     response.split(&mut parts);
-    let Parts { parts, len, held_bytes } = parts;
-    let pieces = Pieces { parts: parts.into_iter(), pairs: None };
-    Encoded(Payload::in_pieces(len, held_bytes, pieces))
+    parts.into_encoded()
+}
+
+/// Encodes the response for a lease and its attached keys, in pieces if it is large.
+pub(super) fn encode_lease(mut response: LeaseTimeToLiveResponse, keys: Vec<Key>) -> Encoded {
+    let bytes: usize = keys.iter().map(|key| key.as_bytes().len()).sum();
+    if keys.len() <= MAX_SINGLE_PIECE_PAIRS && bytes <= MAX_SINGLE_PIECE_BYTES {
+        response.keys = keys.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect();
+        return Encoded::new(&response);
+    }
+    let mut parts = Parts::default();
+    parts.push_keys(field::LEASE_KEYS, keys);
+    parts.push_message(&response);
+    parts.into_encoded()
 }
 
 /// A response that can have many pairs.
@@ -97,9 +112,20 @@ enum Part {
     Bytes(Bytes),
     /// Pairs, each encoded as the field with this number.
     Pairs(u32, Vec<KeyValue>),
+    /// Keys, each encoded as the field with this number.
+    Keys(u32, Vec<Key>),
 }
 
 impl Parts {
+    fn into_encoded(self) -> Encoded {
+        let (len, held_bytes) = (self.len, self.held_bytes);
+        Encoded(Payload::in_pieces(len, held_bytes, self.into_pieces()))
+    }
+
+    fn into_pieces(self) -> Pieces {
+        Pieces { parts: self.parts.into_iter(), current: None }
+    }
+
     fn push_message(&mut self, message: &impl Message) {
         let bytes = message.encode_to_vec();
         self.len += bytes.len();
@@ -118,6 +144,14 @@ impl Parts {
     fn push_deleted_pairs(&mut self, field: u32, pairs: Vec<KeyValue>) {
         self.held_bytes += prost::encoding::message::encoded_len_repeated(field, &pairs);
         self.push_pairs(field, pairs);
+    }
+
+    /// Appends keys that the store has as well.
+    fn push_keys(&mut self, field: u32, keys: Vec<Key>) {
+        let key_len = |len: usize| key_len(field) + encoded_len_varint(len as u64) + len;
+        self.len += keys.iter().map(|key| key_len(key.as_bytes().len())).sum::<usize>();
+        self.held_bytes += size_of::<Part>() + size_of_val(&keys[..]);
+        self.parts.push(Part::Keys(field, keys));
     }
 
     /// Appends a field that is itself a message.
@@ -203,8 +237,33 @@ impl ManyPairs for ResponseOp {
 /// The pieces of an encoded message.
 struct Pieces {
     parts: std::vec::IntoIter<Part>,
-    /// The pairs that are being encoded, with their field number.
-    pairs: Option<(u32, std::vec::IntoIter<KeyValue>)>,
+    /// The part that is being encoded field by field.
+    current: Option<Repeated>,
+}
+
+/// The rest of a part with many fields of the same number.
+enum Repeated {
+    Pairs(u32, std::vec::IntoIter<KeyValue>),
+    Keys(u32, std::vec::IntoIter<Key>),
+}
+
+impl Repeated {
+    /// Encodes the next field. Returns false if there is none.
+    fn encode_next(&mut self, piece: &mut BytesMut) -> bool {
+        match self {
+            Repeated::Pairs(field, pairs) => {
+                let Some(pair) = pairs.next() else { return false };
+                prost::encoding::message::encode(*field, &pair, piece);
+            }
+            Repeated::Keys(field, keys) => {
+                let Some(key) = keys.next() else { return false };
+                encode_key(*field, WireType::LengthDelimited, piece);
+                encode_varint(key.as_bytes().len() as u64, piece);
+                piece.extend_from_slice(key.as_bytes());
+            }
+        }
+        true
+    }
 }
 
 impl Iterator for Pieces {
@@ -213,16 +272,20 @@ impl Iterator for Pieces {
     fn next(&mut self) -> Option<Bytes> {
         let mut piece = BytesMut::new();
         while piece.len() < MIN_PIECE_BYTES {
-            if let Some((field, pairs)) = &mut self.pairs {
-                match pairs.next() {
-                    Some(pair) => prost::encoding::message::encode(*field, &pair, &mut piece),
-                    None => self.pairs = None,
+            if let Some(current) = &mut self.current {
+                if !current.encode_next(&mut piece) {
+                    self.current = None;
                 }
                 continue;
             }
             match self.parts.next() {
                 Some(Part::Bytes(bytes)) => piece.extend_from_slice(&bytes),
-                Some(Part::Pairs(field, pairs)) => self.pairs = Some((field, pairs.into_iter())),
+                Some(Part::Pairs(field, pairs)) => {
+                    self.current = Some(Repeated::Pairs(field, pairs.into_iter()));
+                }
+                Some(Part::Keys(field, keys)) => {
+                    self.current = Some(Repeated::Keys(field, keys.into_iter()));
+                }
                 None => break,
             }
         }
@@ -251,8 +314,8 @@ mod tests {
     fn decoded<M: ManyPairs + Default>(response: M) -> (usize, M) {
         let mut parts = Parts::default();
         response.split(&mut parts);
-        let (len, parts) = (parts.len, parts.parts.into_iter());
-        let pieces: Vec<Bytes> = Pieces { parts, pairs: None }.collect();
+        let len = parts.len;
+        let pieces: Vec<Bytes> = parts.into_pieces().collect();
         assert_eq!(pieces.iter().map(Bytes::len).sum::<usize>(), len);
         (pieces.len(), M::decode(&pieces.concat()[..]).unwrap())
     }
@@ -284,5 +347,24 @@ mod tests {
         let txn = TxnResponse { header, succeeded: true, responses: responses.collect() };
         assert_eq!(txn.pairs(), 1040);
         assert_eq!(decoded(txn.clone()).1, txn);
+    }
+
+    /// A response with keys of 200 MiB is not encoded before it is sent.
+    #[test]
+    fn many_bytes_of_keys_are_encoded_in_pieces() {
+        let response = LeaseTimeToLiveResponse { id: 1, ttl: 2, ..Default::default() };
+        let key = |n: usize| Key::new(&[n.to_string().as_bytes(), &vec![b'k'; 200_000]].concat());
+        let keys: Vec<Key> = (0..1000).map(key).collect();
+        let len: usize = keys.iter().map(|key| key.as_bytes().len()).sum();
+        let mut parts = Parts::default();
+        parts.push_keys(field::LEASE_KEYS, keys.clone());
+        parts.push_message(&response);
+        assert!(parts.held_bytes < 100_000, "{} bytes", parts.held_bytes);
+        let pieces: Vec<Bytes> = parts.into_pieces().collect();
+        assert!(pieces.iter().all(|piece| piece.len() < 500_000));
+        let expected = keys.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect();
+        let expected = LeaseTimeToLiveResponse { keys: expected, ..response.clone() };
+        assert_eq!(LeaseTimeToLiveResponse::decode(&pieces.concat()[..]).unwrap(), expected);
+        assert!(encode_lease(response, keys).into_payload().len() > len);
     }
 }
