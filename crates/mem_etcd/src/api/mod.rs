@@ -7,6 +7,7 @@
 mod auth;
 mod cluster;
 mod downgrade;
+mod duplicate_keys;
 mod hash;
 mod health;
 mod kv;

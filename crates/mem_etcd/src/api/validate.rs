@@ -1,14 +1,12 @@
 //! Validation of requests before they reach the store. The checks and the error messages
 //! are those of etcd.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
-
 use etcdpb::rpc::range_request::{SortOrder, SortTarget};
 use etcdpb::rpc::request_op::Request;
-use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest};
 use grpc::Status;
 
+use super::duplicate_keys::has_duplicate_key;
 use super::status;
 
 /// Validates a range request.
@@ -62,9 +60,7 @@ pub fn delete_range(request: &DeleteRangeRequest) -> Result<(), Status> {
 /// is `max_ops` minus the operations of the transactions around it.
 pub fn txn(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
     txn_operations(request, max_ops)?;
-    branch_changes(&request.success)?;
-    branch_changes(&request.failure)?;
-    Ok(())
+    if has_duplicate_key(request) { Err(status::duplicate_key()) } else { Ok(()) }
 }
 
 /// Validates the compares and operations of a transaction and of all nested transactions.
@@ -83,96 +79,10 @@ fn txn_operations(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
     })
 }
 
-/// The keys that a branch of a transaction may put, and those that it may delete.
-#[derive(Default)]
-struct Changes<'a> {
-    puts: BTreeSet<&'a [u8]>,
-    deleted_keys: BTreeSet<&'a [u8]>,
-    /// The ends of deleted ranges by their start. The ranges neither overlap nor touch.
-    deleted_ranges: BTreeMap<&'a [u8], &'a [u8]>,
-}
-
-impl<'a> Changes<'a> {
-    fn add_put(&mut self, key: &'a [u8]) -> Result<(), Status> {
-        if self.deletes(key) || !self.puts.insert(key) {
-            return Err(status::duplicate_key());
-        }
-        Ok(())
-    }
-
-    fn deletes(&self, key: &[u8]) -> bool {
-        let up_to_key = (Bound::Unbounded, Bound::Included(key));
-        let range = self.deleted_ranges.range::<[u8], _>(up_to_key).next_back();
-        self.deleted_keys.contains(key) || range.is_some_and(|(_, end)| key < *end)
-    }
-
-    /// Adds a delete. The range end `"\0"` means all keys from `key` on. As in etcd, it
-    /// is compared as an ordinary key here, so such a delete conflicts with no put. If a
-    /// put and such a delete change the same key, they are executed in order.
-    fn add_delete(&mut self, key: &'a [u8], end: &'a [u8]) {
-        if end.is_empty() {
-            self.deleted_keys.insert(key);
-        } else if key < end {
-            self.add_deleted_range(key, end);
-        }
-    }
-
-    /// Adds a deleted range and merges it with the ranges that it overlaps or touches.
-    fn add_deleted_range(&mut self, mut start: &'a [u8], mut end: &'a [u8]) {
-        while let Some((&before, &until)) = self.deleted_ranges.range(..=end).next_back() {
-            if until < start {
-                break;
-            }
-            self.deleted_ranges.remove(before);
-            (start, end) = (start.min(before), end.max(until));
-        }
-        self.deleted_ranges.insert(start, end);
-    }
-
-    /// Adds the changes of both branches of a nested transaction. Only one branch is
-    /// executed, so both may put the same key.
-    fn add_nested(&mut self, then: Changes<'a>, otherwise: Changes<'a>) -> Result<(), Status> {
-        then.puts.iter().try_for_each(|key| self.add_put(key))?;
-        let only_otherwise = otherwise.puts.difference(&then.puts);
-        only_otherwise.copied().try_for_each(|key| self.add_put(key))?;
-        for branch in [then, otherwise] {
-            self.deleted_keys.extend(branch.deleted_keys);
-            branch
-                .deleted_ranges
-                .into_iter()
-                .for_each(|(key, end)| self.add_deleted_range(key, end));
-        }
-        Ok(())
-    }
-}
-
-/// Returns the changes of a branch. Fails if the branch could change a key twice. As in
-/// etcd, deletes of this level are added first, then nested transactions, then puts of
-/// this level.
-fn branch_changes(ops: &[RequestOp]) -> Result<Changes<'_>, Status> {
-    let mut changes = Changes::default();
-    for op in ops {
-        if let Some(Request::RequestDeleteRange(delete)) = &op.request {
-            changes.add_delete(&delete.key, &delete.range_end);
-        }
-    }
-    for op in ops {
-        if let Some(Request::RequestTxn(nested)) = &op.request {
-            let then = branch_changes(&nested.success)?;
-            let otherwise = branch_changes(&nested.failure)?;
-            changes.add_nested(then, otherwise)?;
-        }
-    }
-    for op in ops {
-        if let Some(Request::RequestPut(put)) = &op.request {
-            changes.add_put(&put.key)?;
-        }
-    }
-    Ok(changes)
-}
-
 #[cfg(test)]
 mod tests {
+    use etcdpb::rpc::RequestOp;
+
     use super::*;
 
     fn op(request: Request) -> RequestOp {
@@ -210,18 +120,6 @@ mod tests {
         let twice = vec![nested(vec![put_op("a")], vec![]), nested(vec![], vec![put_op("a")])];
         assert_eq!(check(twice), duplicate);
         assert_eq!(check(vec![delete_op("a", ""), delete_op("a", "")]), Ok(()));
-    }
-
-    #[test]
-    fn touching_ranges_are_merged() {
-        let mut changes = Changes::default();
-        for (start, end) in [("b", "d"), ("h", "k"), ("d", "f"), ("a", "c"), ("e", "i"), ("x", "z")]
-        {
-            changes.add_delete(start.as_bytes(), end.as_bytes());
-        }
-        let merged: Vec<_> = changes.deleted_ranges.clone().into_iter().collect();
-        assert_eq!(merged, [(&b"a"[..], &b"k"[..]), (b"x", b"z")]);
-        assert!(changes.deletes(b"j") && !changes.deletes(b"k") && !changes.deletes(b"w"));
     }
 
     #[test]
