@@ -25,6 +25,9 @@ pub struct TxnLimits {
     /// Maximum number of keys that the ranges of a transaction visit. The rest is read
     /// later: see [`crate::TxnCursor`].
     pub range_keys: usize,
+    /// Maximum number of bytes of values that the ranges of a transaction sort. The rest is
+    /// sorted later, too.
+    pub sort_bytes: usize,
     /// Maximum number of keys that the compares of a transaction visit. A transaction with
     /// more is rejected.
     pub compare_keys: usize,
@@ -35,7 +38,7 @@ impl StoreAccess for &mut Store {
     fn visited(&mut self, _: usize) {}
 
     fn txn_limits(&self) -> TxnLimits {
-        TxnLimits { range_keys: usize::MAX, compare_keys: usize::MAX }
+        TxnLimits { range_keys: usize::MAX, sort_bytes: usize::MAX, compare_keys: usize::MAX }
     }
 }
 

@@ -33,6 +33,8 @@ pub struct RangeCursor {
     count_all: bool,
     /// The key after which the next step continues.
     after: Option<Key>,
+    /// Whether all keys have been visited.
+    complete: bool,
     /// Number of keys visited so far, including those that do not exist at the revision.
     visited: usize,
     /// The gathered records.
@@ -94,6 +96,7 @@ impl RangeCursor {
             truncated: false,
             count_all: request.count_only,
             after: None,
+            complete: false,
             visited: 0,
             gathered: Vec::new(),
             count: 0,
@@ -126,6 +129,15 @@ impl RangeCursor {
         self.gathered.len() * size_of::<KeyValue>()
     }
 
+    /// Returns the number of bytes that [`RangeCursor::finish`] sorts: those of the values if
+    /// they are the sort target. Comparing them may take 10 times as long as copying them.
+    pub fn bytes_to_sort(&self) -> usize {
+        match self.options.sort {
+            Some((SortTarget::Value, _)) => self.gathered_bytes,
+            _ => 0,
+        }
+    }
+
     /// Returns the number of keys visited so far.
     pub(crate) fn visited(&self) -> usize {
         self.visited
@@ -140,6 +152,16 @@ impl RangeCursor {
     /// Like [`RangeCursor::step`], but `read` returns the record of a key; `None` if the key
     /// does not exist.
     pub(crate) fn step_with<'s>(
+        &mut self,
+        store: &'s Store,
+        max_keys: usize,
+        read: impl Fn(&Key, &'s Entry) -> Option<&'s Record>,
+    ) -> bool {
+        self.complete = self.complete || self.visit(store, max_keys, read);
+        self.complete
+    }
+
+    fn visit<'s>(
         &mut self,
         store: &'s Store,
         max_keys: usize,
@@ -254,7 +276,7 @@ impl RangeOptions {
     fn sort(&self, records: &mut [Record]) {
         let Some((target, order)) = self.sort else { return };
         match target {
-            SortTarget::Key => records.sort_by(|a, b| a.key().cmp(b.key())),
+            SortTarget::Key => {}
             SortTarget::Version => records.sort_by_key(Record::version),
             SortTarget::Create => records.sort_by_key(Record::create_revision),
             SortTarget::Mod => records.sort_by_key(Record::mod_revision),

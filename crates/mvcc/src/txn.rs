@@ -12,7 +12,7 @@ use etcdpb::rpc::{
     TxnResponse,
 };
 
-use crate::access::{STEP_KEYS, StoreAccess};
+use crate::access::{STEP_KEYS, StoreAccess, TxnLimits};
 use crate::branches::{BranchCursor, branch};
 use crate::command::Reply;
 use crate::effect::Effects;
@@ -33,9 +33,9 @@ pub(crate) fn apply(
     let check_put = |request: &_| check_put(store, store.revision, request);
     check_branch(point, request, &mut branches.iter().copied(), &check_put)?;
 
-    let range_keys = store.txn_limits().range_keys;
+    let TxnLimits { range_keys, sort_bytes, .. } = store.txn_limits();
     let write = Write::new(store, effects);
-    let mut execution = WriteExecution { write, range_keys, started_ranges: 0 };
+    let mut execution = WriteExecution { write, range_keys, sort_bytes, started_ranges: 0 };
     let mut response = execute(&mut execution, request, &mut branches.into_iter());
     let (revision, ranges) = execution.write.finish_txn();
     response.header = header(revision);
@@ -184,11 +184,14 @@ fn execute(
     TxnResponse { header: None, succeeded, responses }
 }
 
-/// Executes a transaction that may write. Leaves ranges open that visit too many keys.
+/// Executes a transaction that may write. Leaves ranges open that visit too many keys or sort
+/// too much.
 struct WriteExecution<'a, A> {
     write: Write<'a, A>,
     /// Number of keys that ranges may still visit.
     range_keys: usize,
+    /// Number of bytes of values that ranges may still sort.
+    sort_bytes: usize,
     /// Number of ranges so far.
     started_ranges: usize,
 }
@@ -201,7 +204,8 @@ impl<A: StoreAccess> OpExecutor for WriteExecution<'_, A> {
             .expect("the revision was checked in pass 2");
         let complete = cursor.step(write.store, self.range_keys);
         self.range_keys -= cursor.visited();
-        if complete {
+        if complete && let Some(left) = self.sort_bytes.checked_sub(cursor.bytes_to_sort()) {
+            self.sort_bytes = left;
             return cursor.finish();
         }
         write.open_ranges.push(position, cursor);

@@ -140,6 +140,12 @@ impl TxnCursor {
         self.gathered
     }
 
+    /// Returns the number of bytes of values that the next [`TxnCursor::digest`] sorts.
+    pub fn bytes_to_sort(&self) -> usize {
+        let gathered = self.open.ranges.last().filter(|_| self.gathered);
+        gathered.map_or(0, |range| range.cursor.bytes_to_sort())
+    }
+
     /// Processes what the last [`TxnCursor::gather`] found. It does not need the store, and
     /// may take long. Returns whether all ranges are complete.
     ///

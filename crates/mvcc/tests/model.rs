@@ -384,7 +384,7 @@ impl StoreAccess for LimitedAccess<'_> {
     fn visited(&mut self, _: usize) {}
 
     fn txn_limits(&self) -> TxnLimits {
-        TxnLimits { range_keys: self.1, compare_keys: usize::MAX }
+        TxnLimits { range_keys: self.1, sort_bytes: 4 * self.1, compare_keys: usize::MAX }
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use mvcc::{Store, StoreAccess, TxnLimits};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::pace::STEP_ENTRIES;
+use crate::pace::{SMALL_SORT_BYTES, STEP_ENTRIES};
 
 /// Maximum number of keys that the ranges of a transaction visit while other commands wait.
 /// The rest is read after the transaction was committed. Transactions of Kubernetes have at
@@ -58,6 +58,10 @@ impl StoreAccess for ExclusiveStore<'_> {
     }
 
     fn txn_limits(&self) -> TxnLimits {
-        TxnLimits { range_keys: TXN_RANGE_KEYS, compare_keys: TXN_COMPARE_KEYS }
+        TxnLimits {
+            range_keys: TXN_RANGE_KEYS,
+            sort_bytes: SMALL_SORT_BYTES,
+            compare_keys: TXN_COMPARE_KEYS,
+        }
     }
 }

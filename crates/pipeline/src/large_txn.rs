@@ -10,7 +10,7 @@ use etcdpb::rpc::{TxnRequest, TxnResponse};
 use mvcc::{BranchCursor, ReadPoint, TxnCursor};
 
 use crate::Error;
-use crate::pace::{self, STEP_ENTRIES};
+use crate::pace::{self, SMALL_SORT_BYTES, STEP_ENTRIES};
 use crate::pins::Pin;
 use crate::shared_store::SharedStore;
 
@@ -123,6 +123,9 @@ pub(crate) fn read_small(
     let mut cursor = TxnCursor::read(request, point, branches)?;
     loop {
         let range_complete = cursor.gather(&store, STEP_ENTRIES);
+        if cursor.bytes_to_sort() > SMALL_SORT_BYTES {
+            return Ok(None);
+        }
         match cursor.digest()? {
             true => return Ok(Some(cursor.finish())),
             false if range_complete => {}

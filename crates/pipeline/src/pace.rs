@@ -12,6 +12,9 @@ use crate::Error;
 
 /// Number of keys or events that one step visits with the lock held.
 pub(crate) const STEP_ENTRIES: usize = 128;
+/// Number of bytes of values that are sorted at once: comparing values with long common
+/// prefixes takes up to ten times as long as reading them.
+pub(crate) const SMALL_SORT_BYTES: usize = 256 << 10;
 /// Pause after a step of background work.
 pub(crate) const STEP_PAUSE: Duration = Duration::from_micros(300);
 

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader};
 use mvcc::RangeCursor;
 
-use crate::pace::{self, STEP_ENTRIES};
+use crate::pace::{self, SMALL_SORT_BYTES, STEP_ENTRIES};
 use crate::pins::Pin;
 use crate::shared_store::SharedStore;
 use crate::{Error, Pipeline};
 
 /// Maximum number of keys that a range visits in one step on the calling thread. A range
-/// with more keys is large.
+/// with more keys is large. So is one that sorts more than [`SMALL_SORT_BYTES`].
 const SMALL_RANGE_KEYS: usize = 1000;
 /// Maximum number of keys of a page.
 const PAGE_KEYS: i64 = 1000;
@@ -51,7 +51,8 @@ impl Pipeline {
         let store = shared.store.read();
         let current = shared.published.load(Ordering::Acquire);
         let mut cursor = RangeCursor::new(&store, request, current, true)?;
-        if cursor.step(&store, SMALL_RANGE_KEYS) {
+        let complete = cursor.step(&store, SMALL_RANGE_KEYS);
+        if complete && cursor.bytes_to_sort() <= SMALL_SORT_BYTES {
             drop(store);
             return Ok(RangeRead::Done(cursor.finish()));
         }
