@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::status::Status;
 
-/// Memory in bytes that all connections of a server may use together for one purpose.
+/// Memory in bytes, or number of places, that all connections of a server may use together for
+/// one purpose.
 ///
 /// A connection may use at most as much as it leaves free for the others (a *dynamic
 /// threshold*, as network switches use it for their packet memory). So one connection gets

@@ -3,7 +3,8 @@
 //!
 //! A read that waits for its next turn keeps its thread, its place in the work and the
 //! revision that it reads. So both the reads that a connection has begun and the reads of
-//! all connections that wait in the middle are limited.
+//! all connections that wait in the middle are limited. A connection may have as many of the
+//! latter as it leaves to others, so connections with long reads always leave a place.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -14,14 +15,15 @@ use tokio::runtime::Handle;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::budget::Share;
+use crate::budget::{Account, Budget, Share};
 
 /// The bytes for which a slow read counts at least while it runs: its result is not known yet.
 pub(crate) const SLOW_READ_BYTES: usize = 4 << 20;
 /// How long a slow read may run while others wait.
 const TURN: Duration = Duration::from_millis(100);
-/// Maximum number of reads that wait for another turn. A read that would have to wait beyond
-/// that fails. Tokio has 512 threads for reads.
+/// Maximum number of reads that wait for another turn, of which a connection may have as many as
+/// it leaves free. A read that would have to wait beyond that fails. Tokio has 512 threads for
+/// reads.
 const MAX_PAUSED: usize = 256;
 
 /// The slots that all connections share.
@@ -32,7 +34,8 @@ pub(crate) struct SlowReads {
     count: usize,
     /// Number of reads that wait for a slot.
     waiting: AtomicUsize,
-    paused: Semaphore,
+    /// Places of reads that wait for another turn.
+    paused: Arc<Budget>,
 }
 
 impl SlowReads {
@@ -41,7 +44,7 @@ impl SlowReads {
             slots: Arc::new(Semaphore::new(count)),
             count,
             waiting: AtomicUsize::new(0),
-            paused: Semaphore::new(MAX_PAUSED),
+            paused: Budget::new(MAX_PAUSED),
         })
     }
 }
@@ -55,6 +58,7 @@ pub(crate) struct ConnectionSlots {
     own: Arc<Semaphore>,
     /// The connection may have begun as many reads as there are slots.
     begun: Arc<Semaphore>,
+    paused: Arc<Account>,
 }
 
 /// A slot of a read that is running.
@@ -70,6 +74,7 @@ impl ConnectionSlots {
             shared: shared.clone(),
             own: Arc::new(Semaphore::new((shared.count / 2).max(1))),
             begun: Arc::new(Semaphore::new(shared.count)),
+            paused: Arc::new(Account::new(shared.paused.clone())),
         }
     }
 
@@ -84,6 +89,12 @@ impl ConnectionSlots {
         let (slots, since, refused) = (self.clone(), Cell::new(Instant::now()), Cell::new(false));
         let gathered = RefCell::new(gathered);
         Ok(SlowRead { slots, _begun: begun, slot, since, gathered, cancelled, refused })
+    }
+
+    /// Takes a place to wait for another turn; `None` if the connection may not have more.
+    fn pause(&self) -> Option<Share> {
+        let mut place = Share::new(self.paused.clone());
+        place.grow(1).is_ok().then_some(place)
     }
 
     async fn acquire(&self) -> Result<Slot, AcquireError> {
@@ -157,13 +168,33 @@ impl SlowRead {
     }
 
     fn wait_for_next_turn(&self) {
-        let Ok(_paused) = self.slots.shared.paused.try_acquire() else {
-            return self.refused.set(true);
-        };
+        let Some(_place) = self.slots.pause() else { return self.refused.set(true) };
         self.slot.replace(None);
         let next = self.cancelled.run_until_cancelled(self.slots.acquire());
         let slot = Handle::current().block_on(next).and_then(Result::ok);
         self.slot.replace(slot);
         self.since.set(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many connections with reads that never end do not take all places to wait for a turn.
+    #[test]
+    fn a_further_connection_finds_a_place() {
+        let shared = SlowReads::new(4);
+        let connections: Vec<_> = (0..200).map(|_| ConnectionSlots::new(&shared)).collect();
+        let mut places: Vec<Share> = Vec::new();
+        for _ in 0..4 {
+            places.extend(connections.iter().filter_map(ConnectionSlots::pause));
+        }
+        assert!((200..MAX_PAUSED).contains(&places.len()), "{} places", places.len());
+        let further = ConnectionSlots::new(&shared);
+        let place = further.pause().expect("the others have left a place");
+        drop(place);
+        places.truncate(100);
+        assert!(connections[0].pause().is_some(), "places are returned");
     }
 }
