@@ -57,7 +57,7 @@ pub struct Capacity {
     /// Memory of the responses that the clients have not read, and of those that slow reads
     /// gather.
     memory: Arc<Budget>,
-    /// Memory of what calls keep as long as they last, such as the keys of watches.
+    /// Memory of what calls keep as long as they last, such as watches.
     kept: Arc<Budget>,
     slow_reads: Arc<SlowReads>,
 }
@@ -73,13 +73,13 @@ pub(crate) struct Unread {
 }
 
 impl Capacity {
-    /// Allows `response_bytes` of unread responses, half as many bytes that calls keep, and
+    /// Allows `response_bytes` of unread responses, twice as many bytes that calls keep, and
     /// `slow_reads` slow reads at the same time.
     pub fn new(response_bytes: usize, slow_reads: usize) -> Arc<Self> {
         Arc::new(Capacity {
             responses: Budget::new(response_bytes),
             memory: Budget::new(response_bytes),
-            kept: Budget::new(response_bytes / 2),
+            kept: Budget::new(2 * response_bytes),
             slow_reads: SlowReads::new(slow_reads),
         })
     }

@@ -18,6 +18,12 @@ impl Event {
     pub fn revision(&self) -> i64 {
         self.record.mod_revision()
     }
+
+    /// Returns the size of the keys and values of both records in bytes.
+    pub fn pair_bytes(&self) -> usize {
+        let record_bytes = |r: &Record| r.key().as_bytes().len() + r.value().len();
+        record_bytes(&self.record) + self.previous.as_ref().map_or(0, record_bytes)
+    }
 }
 
 /// The events since the last compaction, oldest first.

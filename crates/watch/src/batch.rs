@@ -3,8 +3,13 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use etcdpb::Record;
 use mvcc::Event;
+
+use crate::memory::{Charge, QueueMemory};
+
+/// Approximate memory of an event in bytes, in addition to keys and values: its records have
+/// numbers, and reference counts.
+const EVENT_OVERHEAD_BYTES: usize = 64;
 
 /// The events of one span from one publication or from one read of history.
 #[derive(Clone, Debug)]
@@ -17,20 +22,23 @@ pub(crate) struct Batch {
 #[derive(Debug)]
 struct BatchContent {
     events: Vec<Event>,
-    /// Size of keys and values in bytes, including those of the previous pairs.
+    /// Memory in bytes, without the encodings. The records count as well, because after a
+    /// compaction only the batch may keep them.
     bytes: usize,
     /// The encoded events: first without, then with previous pairs. The first watcher
     /// that needs an encoding creates it.
     encoded: [OnceLock<Bytes>; 2],
+    /// Counts the memory, with the encodings.
+    charge: Charge,
 }
 
 impl Batch {
-    pub(crate) fn new(revision: i64, events: Vec<Event>) -> Self {
-        let record_bytes = |r: &Record| r.key().as_bytes().len() + r.value().len();
-        let event_bytes =
-            |e: &Event| record_bytes(&e.record) + e.previous.as_ref().map_or(0, record_bytes);
-        let bytes = events.iter().map(event_bytes).sum();
-        let content = BatchContent { events, bytes, encoded: Default::default() };
+    pub(crate) fn new(revision: i64, events: Vec<Event>, memory: &Arc<QueueMemory>) -> Self {
+        let pairs: usize = events.iter().map(Event::pair_bytes).sum();
+        let overhead = events.len() * EVENT_OVERHEAD_BYTES + events.capacity() * size_of::<Event>();
+        let bytes = pairs + overhead;
+        let charge = Charge::new(memory, bytes);
+        let content = BatchContent { events, bytes, encoded: Default::default(), charge };
         Batch { revision, content: Arc::new(content) }
     }
 
@@ -39,7 +47,7 @@ impl Batch {
         &self.content.events
     }
 
-    /// Returns the size of keys and values in bytes.
+    /// Returns the memory of the batch in bytes, without its encodings.
     pub(crate) fn bytes(&self) -> usize {
         self.content.bytes
     }
@@ -64,6 +72,15 @@ impl Events {
         (!selected.is_empty()).then_some(Events { batch, selected: Some(selected) })
     }
 
+    /// Returns the approximate memory of the events in bytes.
+    pub fn bytes(&self) -> usize {
+        let event_bytes = |event: &Event| EVENT_OVERHEAD_BYTES + event.pair_bytes();
+        match &self.selected {
+            Some(selected) => selected.iter().map(event_bytes).sum(),
+            None => self.batch.bytes(),
+        }
+    }
+
     /// Returns the events, in order.
     pub fn as_slice(&self) -> &[Event] {
         self.selected.as_deref().unwrap_or(self.batch.events())
@@ -77,7 +94,11 @@ impl Events {
             Some(selected) => encode(selected),
             None => {
                 let content = &self.batch.content;
-                let encode = || encode(&content.events);
+                let encode = || {
+                    let encoded = encode(&content.events);
+                    content.charge.grow(encoded.len());
+                    encoded
+                };
                 content.encoded[usize::from(prev_kv)].get_or_init(encode).clone()
             }
         }

@@ -63,20 +63,35 @@ pub enum Delivery {
 
 /// Reads past events for unsynced watchers.
 pub trait HistoryReader {
-    /// Appends the events of `span` with revisions from `from` to `to`, both included, to
-    /// `events`. It may stop earlier, at the end of a revision; it does so when it has
-    /// visited `limit` events. Returns the first revision that was not visited.
+    /// Appends events of `span` to `events`, from the position `from` up to the revision `to`,
+    /// included. It visits a bounded part of the history, and returns the position after it.
+    /// A read that starts within a revision ends with this revision at the latest.
     ///
     /// # Errors
     /// Fails if `from` is compacted.
     fn read(
         &self,
         span: &Span,
-        from: i64,
+        from: HistoryPosition,
         to: i64,
-        limit: usize,
         events: &mut Vec<Event>,
-    ) -> Result<i64, Compacted>;
+    ) -> Result<HistoryPosition, Compacted>;
+}
+
+/// A position in the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryPosition {
+    /// The revision of the next event.
+    pub revision: i64,
+    /// Number of events of this revision that are before the position.
+    pub visited: usize,
+}
+
+impl HistoryPosition {
+    /// The position before the first event of a revision.
+    pub fn start_of(revision: i64) -> Self {
+        HistoryPosition { revision, visited: 0 }
+    }
 }
 
 /// The error of a read of compacted history.

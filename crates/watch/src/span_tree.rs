@@ -54,6 +54,11 @@ impl SpanTree {
         self.root = remove(self.root.take(), &start, &end);
     }
 
+    /// Calls `found` with the ID of every span.
+    pub(crate) fn for_each(&self, found: &mut impl FnMut(usize)) {
+        visit_all(&self.root, found);
+    }
+
     /// Calls `found` with the ID of every span that contains `key`.
     pub(crate) fn for_each_containing(&self, key: &[u8], found: &mut impl FnMut(usize)) {
         visit(&self.root, key, found);
@@ -126,6 +131,14 @@ fn merge(left: Link, right: Link) -> Link {
             Some(right)
         }
     }
+}
+
+/// Calls `found` with the ID of every span in a tree.
+fn visit_all(tree: &Link, found: &mut impl FnMut(usize)) {
+    let Some(node) = tree else { return };
+    visit_all(&node.left, found);
+    found(node.id);
+    visit_all(&node.right, found);
 }
 
 /// Calls `found` with the ID of every span in a tree that contains `key`.

@@ -4,21 +4,25 @@
 use std::sync::Arc;
 
 use crate::batch::Batch;
-use crate::delivery::{Compacted, Delivery, HistoryReader};
+use crate::delivery::{Compacted, Delivery, HistoryPosition, HistoryReader};
 use crate::hub::{Hub, Subscriber, Subscriptions};
-use crate::mailbox::{Mailbox, MailboxState, QueueEntry, Watcher};
+use crate::mailbox::{Mailbox, MailboxState, QueueEntry, SyncState, Watcher};
 use crate::watch::{CreateError, Watch};
-
-/// Number of events after which one read of history ends, at the end of a revision.
-const HISTORY_EVENTS: usize = 1024;
 
 /// Number of subscriptions of a dropped stream that are removed while the hub is locked
 /// once.
 const UNSUBSCRIBE_BATCH: usize = 1000;
 
-/// Maximum number of reads of history in one [`WatchStream::next_delivery`]. After that,
-/// other streams get their turn.
-const MAX_HISTORY_READS: usize = 8;
+/// Maximum number of steps without a delivery in one [`WatchStream::next_delivery`]. After
+/// that, other streams get their turn. A step is a read of history, or a part of the checks for
+/// periodic progress notifications.
+const MAX_STEPS: usize = 8;
+
+/// Number of watchers that a step checks for a periodic progress notification.
+const PROGRESS_CHECKS: usize = 1000;
+
+/// While more entries than this are queued, no more requests of the client are handled.
+const MAX_QUEUED_RESPONSES: usize = 1024;
 
 /// The watchers of one client. Dropping the stream removes them.
 pub struct WatchStream {
@@ -31,7 +35,8 @@ impl WatchStream {
     /// [`WatchStream::next_delivery`] may return a delivery. It may be called from any
     /// thread and with locks held, so it must not block.
     pub fn open(hub: &Arc<Hub>, wake: impl Fn() + Send + Sync + 'static) -> Self {
-        WatchStream { hub: hub.clone(), mailbox: Mailbox::new(hub.queue_events(), wake) }
+        let mailbox = Mailbox::new(hub.queue_events(), hub.memory().clone(), wake);
+        WatchStream { hub: hub.clone(), mailbox }
     }
 
     /// Creates a watch. [`WatchStream::next_delivery`] returns the response and all
@@ -53,14 +58,12 @@ impl WatchStream {
         }
         let watch_id = if watch.id != 0 { watch.id } else { state.allocate_id() };
         let first = if watch.start_revision == 0 { revision + 1 } else { watch.start_revision };
-        let unsynced_from = (first <= revision).then_some(first);
-        state.unsynced.extend(unsynced_from.map(|from| (from, watch_id)));
-        let subscriber = Subscriber { mailbox: self.mailbox.clone(), watch_id };
-        let slot = subscriptions.subscribe(&watch.span, subscriber);
-        state.key_bytes += watch.span.key_bytes();
-        let watcher =
-            Watcher { watch: Arc::new(watch), slot, unsynced_from, received_events: false };
-        state.watchers.insert(watch_id, watcher);
+        let sync = match first <= revision {
+            true => SyncState::Unsynced { from: first },
+            false => self.subscribe(&mut subscriptions, &watch, watch_id),
+        };
+        subscriptions.watchers += 1;
+        state.add(watch_id, Watcher { watch: Arc::new(watch), sync, received_events: false });
         self.mailbox.queue_message(&mut state, Delivery::Created { watch_id, revision });
     }
 
@@ -71,14 +74,15 @@ impl WatchStream {
         self.mailbox.queue_message(&mut state, Delivery::Rejected { reason, revision });
     }
 
-    /// Returns the number of queued entries.
-    pub fn queue_len(&self) -> usize {
-        self.mailbox.lock().queue.len()
+    /// Whether the next request of the client may be handled. Otherwise too many responses are
+    /// queued.
+    pub fn accepts_requests(&self) -> bool {
+        self.mailbox.has_room(MAX_QUEUED_RESPONSES)
     }
 
-    /// Returns the size of the keys and range ends of all watches in bytes.
-    pub fn key_bytes(&self) -> usize {
-        self.mailbox.lock().key_bytes
+    /// Returns the memory of all watches in bytes.
+    pub fn watch_bytes(&self) -> usize {
+        self.mailbox.lock().watch_bytes
     }
 
     /// Cancels a watch. If it does not exist, nothing is delivered.
@@ -103,27 +107,15 @@ impl WatchStream {
         self.send_progress_if_synced(&subscriptions, &mut state);
     }
 
-    /// Queues a progress notification for each watcher that wants them and has received
+    /// Starts to send a progress notification to each watcher that wants them and has received
     /// no events since the last call. The caller calls this at regular intervals.
+    /// [`WatchStream::next_delivery`] returns the notifications when the queue is empty.
     pub fn send_periodic_progress(&self) {
-        let subscriptions = self.hub.lock();
-        let revision = subscriptions.revision;
         let mut state = self.mailbox.lock();
-        if !state.queue.is_empty() {
-            // Skip the notifications: the client receives the queued deliveries instead.
-            return;
-        }
-        let mut idle = Vec::new();
-        for (&watch_id, watcher) in &mut state.watchers {
-            let received_events = std::mem::take(&mut watcher.received_events);
-            let is_synced =
-                watcher.unsynced_from.is_none() && watcher.watch.start_revision <= revision;
-            if watcher.watch.progress_notify && is_synced && !received_events {
-                idle.push(watch_id);
-            }
-        }
-        for watch_id in idle {
-            self.mailbox.queue_message(&mut state, Delivery::Progress { watch_id, revision });
+        // Skip the notifications if there are queued deliveries, which the client receives
+        // instead.
+        if state.queue.is_empty() {
+            state.next_progress = Some(i64::MIN);
         }
     }
 
@@ -131,10 +123,10 @@ impl WatchStream {
     /// bounded part of `history` for unsynced watchers. If more history is left, it wakes
     /// the owner again.
     pub fn next_delivery(&self, history: &impl HistoryReader) -> Option<Delivery> {
-        let mut reads = 0;
+        let mut steps = 0;
         loop {
             let mut state = self.mailbox.lock();
-            match state.queue.pop_front() {
+            match self.mailbox.pop(&mut state) {
                 Some(QueueEntry::Message(delivery)) => return Some(delivery),
                 Some(QueueEntry::Events { watch_id, watch, batch }) => {
                     let delivery = state.make_delivery(watch_id, &watch, batch);
@@ -142,49 +134,96 @@ impl WatchStream {
                         return delivery;
                     }
                 }
-                None if state.unsynced.is_empty() => return None,
-                None if reads == MAX_HISTORY_READS => {
+                None if state.next_progress.is_none() && state.unsynced.is_empty() => return None,
+                None if steps >= MAX_STEPS && self.may_interrupt(&state) => {
                     drop(state);
                     self.mailbox.wake();
                     return None;
                 }
+                None if state.next_progress.is_some() => {
+                    drop(state);
+                    let delivery = self.next_periodic_progress();
+                    if delivery.is_some() {
+                        return delivery;
+                    }
+                    steps += 1;
+                }
                 None => {
                     drop(state);
                     self.read_history_of_one(history);
-                    reads += 1;
+                    steps += 1;
                 }
             }
         }
     }
 
+    /// Whether the read of history that is not complete may wait for the next turn. It keeps its
+    /// events in memory meanwhile.
+    fn may_interrupt(&self, state: &MailboxState) -> bool {
+        let memory = &self.mailbox.memory;
+        state.history_read.as_ref().is_none_or(|read| memory.admits(read.bytes()))
+    }
+
+    /// Returns the next periodic progress notification. `None` if there is none, if too many
+    /// watchers were checked, or if a delivery was queued.
+    fn next_periodic_progress(&self) -> Option<Delivery> {
+        // The events up to this revision are already queued, or were. So the mailbox is locked
+        // without the hub, and a publication does not wait for the checks.
+        let revision = self.hub.lock().revision;
+        let mut state = self.mailbox.lock();
+        for _ in 0..PROGRESS_CHECKS {
+            if !state.queue.is_empty() {
+                return None;
+            }
+            let first = state.next_progress?;
+            let watch_id = state.notified.range(first..).next().copied();
+            state.next_progress = watch_id.and_then(|id| id.checked_add(1));
+            let watch_id = watch_id?;
+            let watcher = state.watchers.get_mut(&watch_id).expect("the watcher exists");
+            let received_events = std::mem::take(&mut watcher.received_events);
+            let is_synced = matches!(watcher.sync, SyncState::Synced { .. })
+                && watcher.watch.start_revision <= revision;
+            if is_synced && !received_events {
+                return Some(Delivery::Progress { watch_id, revision });
+            }
+        }
+        None
+    }
+
     /// Reads history for the unsynced watcher with the lowest revision, and queues the
-    /// events.
+    /// events at the end of a revision.
     fn read_history_of_one(&self, history: &impl HistoryReader) {
         let to = self.hub.lock().revision;
-        let state = self.mailbox.lock();
-        let Some(&(from, watch_id)) = state.unsynced.first() else { return };
-        let watch = state.watchers[&watch_id].watch.clone();
-        drop(state);
-
-        let mut events = Vec::new();
-        let read = match from > to {
-            true => Ok(from),
-            false => history.read(&watch.span, from, to, HISTORY_EVENTS, &mut events),
+        let Some(mut read) = self.mailbox.lock().take_history_read() else { return };
+        let next = match read.next.revision > to {
+            true => Ok(read.next),
+            false => history.read(&read.watch.span, read.next, to, &mut read.events),
         };
         let mut subscriptions = self.hub.lock();
         let mut state = self.mailbox.lock();
         // The watch may have been cancelled during the read, and its ID may be in use
         // again.
-        let is_same = |watcher: &&mut Watcher| Arc::ptr_eq(&watcher.watch, &watch);
-        let Some(watcher) = state.watchers.get_mut(&watch_id).filter(is_same) else { return };
-        match read {
-            Ok(next) => {
-                let unsynced_from = (next <= subscriptions.revision).then_some(next);
-                watcher.unsynced_from = unsynced_from;
-                state.unsynced.remove(&(from, watch_id));
-                state.unsynced.extend(unsynced_from.map(|next| (next, watch_id)));
-                if !events.is_empty() {
-                    state.queue_batch(watch_id, watch, Batch::new(to, events));
+        if !state.reads_for(&read) {
+            return;
+        }
+        let watch_id = read.watch_id;
+        match next {
+            Ok(next) if next.visited > 0 => {
+                // Deliveries contain whole revisions.
+                read.next = next;
+                read.count(&self.mailbox.memory);
+                state.history_read = Some(read);
+            }
+            Ok(HistoryPosition { revision, .. }) => {
+                let sync = match revision > subscriptions.revision {
+                    true => self.subscribe(&mut subscriptions, &read.watch, watch_id),
+                    false => SyncState::Unsynced { from: revision },
+                };
+                state.set_sync(watch_id, sync);
+                if !read.events.is_empty() {
+                    let batch = Batch::new(to, read.events, &self.mailbox.memory);
+                    let entry = QueueEntry::Events { watch_id, watch: read.watch, batch };
+                    self.mailbox.push(&mut state, entry);
                 }
             }
             Err(Compacted { revision: compact_revision }) => {
@@ -197,6 +236,17 @@ impl WatchStream {
         self.send_progress_if_synced(&subscriptions, &mut state);
     }
 
+    /// Adds a subscription for a watcher of this stream.
+    fn subscribe(
+        &self,
+        subscriptions: &mut Subscriptions,
+        watch: &Watch,
+        watch_id: i64,
+    ) -> SyncState {
+        let subscriber = Subscriber { mailbox: self.mailbox.clone(), watch_id };
+        SyncState::Synced { slot: subscriptions.subscribe(&watch.span, subscriber) }
+    }
+
     /// Queues the requested progress notification if all watchers are synced.
     fn send_progress_if_synced(&self, subscriptions: &Subscriptions, state: &mut MailboxState) {
         if !state.progress_requested || !state.unsynced.is_empty() {
@@ -204,8 +254,7 @@ impl WatchStream {
         }
         state.progress_requested = false;
         let revision = subscriptions.revision;
-        let starts_in_future = |watcher: &Watcher| watcher.watch.start_revision > revision;
-        if state.watchers.is_empty() || state.watchers.values().any(starts_in_future) {
+        if state.watchers.is_empty() || state.any_starts_after(revision) {
             return;
         }
         self.mailbox.queue_message(state, Delivery::Progress { watch_id: -1, revision });
@@ -218,30 +267,27 @@ impl WatchStream {
         state: &mut MailboxState,
         watch_id: i64,
     ) -> bool {
-        let Some(watcher) = state.watchers.remove(&watch_id) else { return false };
-        if let Some(from) = watcher.unsynced_from {
-            state.unsynced.remove(&(from, watch_id));
-        }
-        subscriptions.unsubscribe(&watcher.watch.span, watcher.slot);
-        state.key_bytes -= watcher.watch.span.key_bytes();
+        let Some(watcher) = state.remove(watch_id) else { return false };
+        subscriptions.end(&watcher);
         true
     }
 }
 
 impl Drop for WatchStream {
     fn drop(&mut self) {
-        let mut watchers: Vec<Watcher> = {
+        let watchers = {
             let mut state = self.mailbox.lock();
-            // Release the queue now, because a concurrent publication may keep the
+            // Release the memory now, because a concurrent publication may keep the
             // mailbox alive.
-            state.queue.clear();
-            state.watchers.drain().map(|(_, watcher)| watcher).collect()
+            self.mailbox.clear(&mut state);
+            std::mem::take(&mut *state).watchers
         };
         // Remove them in parts, so that a publication waits for at most one part.
-        while !watchers.is_empty() {
+        let mut watchers = watchers.into_values();
+        while watchers.len() > 0 {
             let mut subscriptions = self.hub.lock();
-            for watcher in watchers.drain(watchers.len().saturating_sub(UNSUBSCRIBE_BATCH)..) {
-                subscriptions.unsubscribe(&watcher.watch.span, watcher.slot);
+            for watcher in watchers.by_ref().take(UNSUBSCRIBE_BATCH) {
+                subscriptions.end(&watcher);
             }
         }
     }

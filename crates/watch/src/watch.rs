@@ -2,6 +2,10 @@
 
 use mvcc::{Event, Span};
 
+/// Approximate memory of a watch in bytes, without its keys: its entries in the stream and in
+/// the hub.
+const WATCH_BYTES: usize = 896;
+
 /// A watch as a client requests it.
 #[derive(Clone, Debug)]
 pub struct Watch {
@@ -51,6 +55,11 @@ impl CreateError {
 }
 
 impl Watch {
+    /// Returns the approximate memory of the watch in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        WATCH_BYTES + self.span.key_bytes()
+    }
+
     /// Whether the watch delivers `event`, which must be in its span.
     pub(crate) fn wants(&self, event: &Event) -> bool {
         event.revision() >= self.start_revision && self.filter.admits(event)

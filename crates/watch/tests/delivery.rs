@@ -9,7 +9,7 @@ use etcdpb::{Key, Record};
 use mvcc::{Event, Span};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use watch::{Compacted, Delivery, Filter, HistoryReader, Hub, Watch, WatchStream};
+use watch::{Compacted, Delivery, Filter, HistoryPosition, HistoryReader, Hub, Watch, WatchStream};
 
 /// All published events.
 #[derive(Default)]
@@ -22,23 +22,30 @@ impl HistoryReader for History {
     fn read(
         &self,
         span: &Span,
-        from: i64,
+        from: HistoryPosition,
         to: i64,
-        _limit: usize,
         events: &mut Vec<Event>,
-    ) -> Result<i64, Compacted> {
+    ) -> Result<HistoryPosition, Compacted> {
         let compacted = *self.compacted.borrow();
-        if from < compacted {
+        if from.revision < compacted {
             return Err(Compacted { revision: compacted });
         }
-        // Read one revision at a time, to allow as many interleavings as possible.
+        // Read one event at a time, to allow as many interleavings as possible.
         let all = self.events.borrow();
-        let Some(next) = all.iter().map(Event::revision).find(|r| (from..=to).contains(r)) else {
-            return Ok(to + 1);
+        let mut later = all.iter().filter(|e| (from.revision..=to).contains(&e.revision()));
+        let Some(event) = later.nth(from.visited) else {
+            return Ok(HistoryPosition::start_of(to + 1));
         };
-        let of_revision = all.iter().filter(|e| e.revision() == next);
-        events.extend(of_revision.filter(|e| span.contains(e.record.key().as_bytes())).cloned());
-        Ok(next + 1)
+        let revision = event.revision();
+        if from.visited > 0 && revision > from.revision {
+            return Ok(HistoryPosition::start_of(revision));
+        }
+        events.extend(Some(event).filter(|e| span.contains(e.record.key().as_bytes())).cloned());
+        let visited = if revision > from.revision { 1 } else { from.visited + 1 };
+        match later.next().is_none_or(|next| next.revision() > revision) {
+            true => Ok(HistoryPosition::start_of(revision + 1)),
+            false => Ok(HistoryPosition { revision, visited }),
+        }
     }
 }
 
@@ -133,6 +140,9 @@ impl Client {
                         .events
                         .push((event.revision(), event.record.key().as_bytes().to_vec()));
                 }
+                let last = received.events.last().expect("at least one event").0;
+                let expected = received.expected(history).into_iter().filter(|e| e.0 <= last);
+                assert_eq!(received.events, expected.collect::<Vec<_>>(), "whole revisions");
             }
             Delivery::Progress { watch_id, revision } => {
                 assert!(revision <= self.revision);
@@ -292,14 +302,13 @@ fn a_watch_id_is_reused_while_history_is_read() {
         fn read(
             &self,
             _: &Span,
-            _: i64,
+            _: HistoryPosition,
             to: i64,
-            _: usize,
             _: &mut Vec<Event>,
-        ) -> Result<i64, Compacted> {
+        ) -> Result<HistoryPosition, Compacted> {
             self.0.cancel(5);
             self.0.create(all(5));
-            Ok(to + 1)
+            Ok(HistoryPosition::start_of(to + 1))
         }
     }
     let hub = Hub::new(9, 10);

@@ -21,6 +21,7 @@ mod snapshot;
 mod status;
 mod validate;
 mod watch;
+mod watch_events;
 
 use std::sync::Arc;
 

@@ -1,35 +1,26 @@
 //! Watch service: the client sends a stream of requests; the server sends a stream of
 //! responses, which contain events.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use etcdpb::KeyValue;
-use etcdpb::mvccpb;
-use etcdpb::mvccpb::event::EventType;
 use etcdpb::rpc::watch_create_request::FilterType;
 use etcdpb::rpc::watch_request::RequestUnion;
 use etcdpb::rpc::{WatchCreateRequest, WatchRequest, WatchResponse};
 use futures_util::task::AtomicWaker;
 use futures_util::{Stream, StreamExt};
-use grpc::{Admission, Encoded, Payload, Reservation, Status};
+use grpc::{Admission, Encoded, Reservation, Status};
 use mvcc::Span;
-use prost::Message;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use watch::{Delivery, Filter};
 
 use super::service::Api;
+use super::watch_events::{self, Fragments};
 
-/// While more responses than this are unread, no more requests of the client are read.
-const MAX_UNREAD_RESPONSES: usize = 1024;
-/// Why a watch is rejected if there is no memory for its keys.
-const TOO_MANY_KEYS: &str = "etcdserver: too many requests";
-/// Number of the field `events` in `WatchResponse`.
-const EVENTS_FIELD: u32 = 11;
+/// Why a watch is rejected if there is no memory for it.
+const TOO_MANY_WATCHES: &str = "etcdserver: too many requests";
 
 impl Api {
     pub(super) fn watch(
@@ -51,9 +42,9 @@ impl Api {
             failure: None,
             stream,
             waker,
-            key_memory: admission.reserve(),
+            watch_memory: admission.reserve(),
             progress_ticks,
-            fragments: VecDeque::new(),
+            fragments: None,
         }
     }
 }
@@ -69,19 +60,19 @@ struct WatchCall {
     failure: Option<Status>,
     stream: Arc<watch::WatchStream>,
     waker: Arc<AtomicWaker>,
-    /// Counts the keys of the watches.
-    key_memory: Reservation,
+    /// Counts the memory of the watches.
+    watch_memory: Reservation,
     /// Ticks when idle watchers must get progress notifications.
     progress_ticks: Interval,
     /// The parts of a split delivery that have not been returned yet.
-    fragments: VecDeque<WatchResponse>,
+    fragments: Option<Fragments>,
 }
 
 impl Stream for WatchCall {
     type Item = Result<Encoded, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(fragment) = self.fragments.pop_front() {
+        if let Some(fragment) = self.fragments.as_mut().and_then(Iterator::next) {
             return Poll::Ready(Some(Ok(Encoded::new(&fragment))));
         }
         // The waker is registered before the queue is read, so that no delivery is
@@ -111,7 +102,7 @@ impl WatchCall {
     /// unread. Returns whether there was any request.
     fn receive_requests(&mut self, cx: &mut Context<'_>) -> bool {
         let mut received = false;
-        while self.stream.queue_len() <= MAX_UNREAD_RESPONSES
+        while self.stream.accepts_requests()
             && let Some(requests) = &mut self.requests
             && let Poll::Ready(request) = requests.poll_next_unpin(cx)
         {
@@ -136,7 +127,7 @@ impl WatchCall {
             Some(RequestUnion::CreateRequest(create)) => self.create(watch_from_request(&create)),
             Some(RequestUnion::CancelRequest(cancel)) => {
                 self.stream.cancel(cancel.watch_id);
-                self.release_keys();
+                self.release_memory();
             }
             Some(RequestUnion::ProgressRequest(_)) => self.stream.request_progress(),
             // As in etcd, an unknown request is ignored.
@@ -144,24 +135,24 @@ impl WatchCall {
         }
     }
 
-    /// Creates a watch, unless there is no memory for its keys.
+    /// Creates a watch, unless there is no memory for it.
     fn create(&mut self, watch: watch::Watch) {
-        let key_bytes = self.stream.key_bytes() + watch.span.key_bytes();
-        match self.key_memory.resize(key_bytes) {
+        let bytes = self.stream.watch_bytes() + watch.memory_bytes();
+        match self.watch_memory.resize(bytes) {
             true => self.stream.create(watch),
-            false => self.stream.reject(TOO_MANY_KEYS),
+            false => self.stream.reject(TOO_MANY_WATCHES),
         }
     }
 
-    /// Returns the memory of the keys of watches that have ended.
-    fn release_keys(&mut self) {
+    /// Returns the memory of watches that have ended.
+    fn release_memory(&mut self) {
         // Returning memory does not fail. If no watch has ended, the result does not matter.
-        let _ = self.key_memory.resize(self.stream.key_bytes());
+        let _ = self.watch_memory.resize(self.stream.watch_bytes());
     }
 
     fn encode_delivery(&mut self, delivery: Delivery) -> Encoded {
         if matches!(delivery, Delivery::Compacted { .. }) {
-            self.release_keys();
+            self.release_memory();
         }
         let base = |watch_id, revision| WatchResponse {
             header: self.api.header(revision),
@@ -187,15 +178,13 @@ impl WatchCall {
             Delivery::Progress { watch_id, revision } => base(watch_id, revision),
             Delivery::Events { watch_id, revision, events, prev_kv, fragment } => {
                 let head = base(watch_id, revision);
-                let encoded = events.encoded(prev_kv, |events| encode_events(events, prev_kv));
                 let limit = self.api.limits.message_bytes;
-                if !fragment || encoded.len() + head.encoded_len() < limit {
-                    return Encoded(Payload::concatenated(&head, encoded));
+                // An encoded event has at most twice its memory.
+                if !fragment || 2 * events.bytes() < limit {
+                    return Encoded(watch_events::encode(&head, events, prev_kv));
                 }
-                let wire = |event: &mvcc::Event| wire_event(event, prev_kv);
-                let events = events.as_slice().iter().map(wire).collect();
-                self.fragments = split_response(WatchResponse { events, ..head }, limit);
-                self.fragments.pop_front().expect("at least one part")
+                let fragments = self.fragments.insert(Fragments::new(head, events, prev_kv, limit));
+                fragments.next().expect("at least one part")
             }
         };
         Encoded::new(&response)
@@ -226,57 +215,13 @@ fn jittered(interval: Duration) -> Duration {
     interval + interval.mul_f64(rand::random_range(0.0..0.1))
 }
 
-/// Encodes the field `events` of a response. It is appended to the other fields.
-fn encode_events(events: &[mvcc::Event], prev_kv: bool) -> Bytes {
-    let mut bytes = Vec::new();
-    for event in events {
-        prost::encoding::message::encode(EVENTS_FIELD, &wire_event(event, prev_kv), &mut bytes);
-    }
-    bytes.into()
-}
-
-fn wire_event(event: &mvcc::Event, prev_kv: bool) -> mvccpb::Event {
-    let deleted = event.record.is_tombstone();
-    // An event that creates a key has no previous value, even if the same transaction
-    // deleted the key before.
-    let previous = event.previous.as_ref().filter(|_| prev_kv && !event.record.is_create());
-    mvccpb::Event {
-        r#type: if deleted { EventType::Delete } else { EventType::Put } as i32,
-        kv: Some(KeyValue::from(event.record.clone())),
-        prev_kv: previous.cloned().map(KeyValue::from),
-    }
-}
-
-/// Splits a response into parts of less than `limit` bytes. A part with only one event
-/// may be larger.
-fn split_response(response: WatchResponse, limit: usize) -> VecDeque<WatchResponse> {
-    if response.events.len() < 2 || response.encoded_len() < limit {
-        return VecDeque::from([response]);
-    }
-    let part_head = WatchResponse { events: Vec::new(), fragment: true, ..response.clone() };
-    let mut parts = VecDeque::from([part_head.clone()]);
-    let mut bytes = part_head.encoded_len();
-    for event in response.events {
-        let event_bytes =
-            event.encoded_len() + prost::length_delimiter_len(event.encoded_len()) + 1;
-        let part = parts.back_mut().expect("never empty");
-        if !part.events.is_empty() && bytes + event_bytes >= limit {
-            parts.push_back(part_head.clone());
-            bytes = part_head.encoded_len();
-        }
-        bytes += event_bytes;
-        parts.back_mut().expect("never empty").events.push(event);
-    }
-    parts.back_mut().expect("never empty").fragment = false;
-    parts
-}
-
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use clap::Parser;
     use etcdpb::rpc::WatchCancelRequest;
-    use etcdpb::{Key, Record};
     use pipeline::Pipeline;
+    use prost::Message;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -359,53 +304,32 @@ mod tests {
         [&[0], &len[..], &message].concat().into()
     }
 
-    /// Watches are rejected if there is no memory for their keys. A connection may use as much
+    /// Watches are rejected if there is no memory for them. A connection may use as much
     /// as it leaves free, and a cancelled watch frees its part.
     #[tokio::test]
-    async fn the_keys_of_watches_are_limited() {
+    async fn the_memory_of_watches_is_limited() {
         let config = Config::try_parse_from(["mem_etcd", "--wal-mode", "none"]).unwrap();
         let identity = data_dir::Identity { cluster_id: 1, member_id: 2 };
         let pipeline = Pipeline::open(&config.pipeline_options(), identity).unwrap();
         let pipeline = Arc::new(pipeline);
         let metrics = Arc::new(Metrics::new(pipeline.clone()));
         let api = Arc::new(Api::new(pipeline, metrics, &config, axum::Router::new()));
-        // Half of it is for keys.
-        let capacity = grpc::Capacity::new(8 << 20, 2);
+        // Twice as much is for watches.
+        let capacity = grpc::Capacity::new(2 << 20, 2);
         let options = grpc::ServerConfig { capacity, ..config.grpc_options() };
         let mut greedy = Client::connect(&api, &options).await;
         let first = greedy.create().await.unwrap();
         let second = greedy.create().await.unwrap();
         for _ in 0..3 {
-            assert_eq!(greedy.create().await, Err(TOO_MANY_KEYS.into()));
+            assert_eq!(greedy.create().await, Err(TOO_MANY_WATCHES.into()));
         }
         let mut other = Client::connect(&api, &options).await;
         other.create().await.unwrap();
-        assert_eq!(other.create().await, Err(TOO_MANY_KEYS.into()));
+        assert_eq!(other.create().await, Err(TOO_MANY_WATCHES.into()));
         greedy.cancel(first).await;
         other.create().await.unwrap();
-        assert_eq!(greedy.create().await, Err(TOO_MANY_KEYS.into()));
+        assert_eq!(greedy.create().await, Err(TOO_MANY_WATCHES.into()));
         greedy.cancel(second).await;
         greedy.create().await.unwrap();
-    }
-
-    #[test]
-    fn split_response_returns_all_events_in_small_parts() {
-        let event = |revision| {
-            let record = Record::put(Key::new(b"key"), &[b'v'; 100], 1, revision, revision, 0);
-            mvcc::Event { record, previous: None }
-        };
-        let events: Vec<_> = (1..50).map(event).collect();
-        let encoded = encode_events(&events, false);
-        let events: Vec<_> = events.iter().map(|event| wire_event(event, false)).collect();
-        let whole = WatchResponse { watch_id: 7, events: events.clone(), ..Default::default() };
-        let head = WatchResponse { watch_id: 7, ..Default::default() };
-        assert_eq!(whole.encode_to_vec(), [&head.encode_to_vec()[..], &encoded].concat());
-        let parts = split_response(whole, 1000);
-        assert!(parts.len() > 4 && parts.iter().all(|part| part.encoded_len() <= 1000));
-        assert!(parts.iter().all(|part| part.watch_id == 7));
-        let last = parts.len() - 1;
-        assert!(parts.iter().enumerate().all(|(i, part)| part.fragment == (i < last)));
-        let joined: Vec<_> = parts.into_iter().flat_map(|part| part.events).collect();
-        assert_eq!(joined, events);
     }
 }
