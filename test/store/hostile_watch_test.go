@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -169,4 +170,90 @@ func TestHostileProgress(t *testing.T) {
 		t.Errorf("%d progress requests used %v of CPU; want at most 1 s", requests, used)
 	}
 	t.Logf("%d progress requests with %d watches; %s", requests, watches, stop())
+}
+
+// TestHostileLargeCommands queues many transactions whose compares read all keys. A put, and a large
+// transaction of another connection, must wait only for a few of them.
+func TestHostileLargeCommands(t *testing.T) {
+	s := startMemEtcd(t, "--wal-mode", "none")
+	fillKeys(t, s, scaled(20_000, 90_000), 10)
+	connections, calls := scaled(4, 10), scaled(500, 2000)
+	compare := &pb.Compare{
+		Key: []byte("filled/"), RangeEnd: []byte("filled0"),
+		Result: pb.Compare_GREATER, Target: pb.Compare_VERSION, TargetUnion: &pb.Compare_Version{},
+	}
+	put := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte("put")}}}
+	txn := &pb.TxnRequest{Compare: []*pb.Compare{compare}, Success: []*pb.RequestOp{put}}
+	a, b := s.dial(), s.dial()
+	mustPut(t, a, "before", "")
+	mustPut(t, b, "before", "")
+	var answers atomic.Int64
+	for range connections {
+		conn := dialRaw(t, s)
+		go func() {
+			for {
+				frame, err := conn.ReadFrame()
+				if err != nil {
+					return
+				}
+				if headers, ok := frame.(*http2.HeadersFrame); ok && headers.StreamEnded() {
+					answers.Add(1)
+				}
+			}
+		}()
+		for n := range calls {
+			if err := conn.start(uint32(2*n+1), "/etcdserverpb.KV/Txn", true, message(t, txn)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// Each of them is sent after the transactions, so all are in the queue or were executed.
+	start, before := time.Now(), answers.Load()
+	mustPut(t, a, "after", "")
+	putTook, putAnswers := time.Since(start), answers.Load()-before
+	start, before = time.Now(), answers.Load()
+	if _, err := b.kv.Txn(t.Context(), txn); err != nil {
+		t.Fatal(err)
+	}
+	txnTook, txnAnswers := time.Since(start), answers.Load()-before
+	if all := int64(connections * calls); putAnswers > all/4 || txnAnswers > all/4 {
+		t.Errorf("of %d transactions, %d were answered before a put and %d before another transaction; want at most a quarter each", all, putAnswers, txnAnswers)
+	}
+	t.Logf("%d transactions that compare all keys: a put waited for %d of them (%v), a large transaction of another connection for %d (%v)", connections*calls, putAnswers, putTook.Round(time.Millisecond), txnAnswers, txnTook.Round(time.Millisecond))
+}
+
+// TestHostileDeletion deletes many keys. Other clients must be able to read meanwhile.
+func TestHostileDeletion(t *testing.T) {
+	s := startMemEtcd(t, "--wal-mode", "none")
+	keys := scaled(300_000, 2_000_000)
+	fillKeys(t, s, keys, 1)
+	a, done := s.dial(), make(chan error, 1)
+	b := s.dial()
+	mustPut(t, b, "other", "")
+	start := time.Now()
+	go func() {
+		_, err := b.kv.DeleteRange(t.Context(), &pb.DeleteRangeRequest{Key: []byte("filled/"), RangeEnd: []byte("filled0")})
+		done <- err
+	}()
+	var longest time.Duration
+	for reads := 0; ; reads++ {
+		select {
+		case err := <-done:
+			took := time.Since(start)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if longest > took/2 {
+				t.Errorf("a read took %v while keys were deleted for %v; want at most half of it", longest, took)
+			}
+			t.Logf("%d keys deleted in %v, meanwhile %d reads, maximum %v", keys, took.Round(time.Millisecond), reads, longest.Round(time.Millisecond))
+			return
+		default:
+		}
+		read := time.Now()
+		if _, err := a.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("other")}); err != nil {
+			t.Fatal(err)
+		}
+		longest = max(longest, time.Since(read))
+	}
 }

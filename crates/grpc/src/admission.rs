@@ -133,6 +133,11 @@ impl Admission {
         }))
     }
 
+    /// Returns a number that no other open connection has.
+    pub fn connection(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+
     /// Sets the number of bytes of unread responses, and of calls that have not started.
     /// Returns whether the connection may start another call or produce another message.
     #[inline]

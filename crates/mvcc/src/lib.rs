@@ -14,7 +14,7 @@
 //!
 //! # Reading order
 //! 1. `command`: the commands and their replies. `apply`: the execution of a command.
-//!    `admission`, `effect_size`: the checks before it.
+//!    `admission`, `effect_size`, `work`: the checks before it.
 //!    `access`: how readers get a turn during a long command.
 //! 2. `write`: the revision of one command and its puts and deletes. `txn`: transactions.
 //!    `branches`, `compare`: their compares. `txn_cursor`: their large ranges.
@@ -61,6 +61,7 @@ mod span_set;
 mod store;
 mod txn;
 mod txn_cursor;
+mod work;
 mod write;
 
 pub use access::{StoreAccess, TxnLimits};

@@ -15,6 +15,7 @@ use mvcc::{Command, Effects, Event, Reply, Store};
 
 use crate::exclusive_store::{ExclusiveStore, TXN_COMPARE_KEYS};
 use crate::journal::{Journal, StorePosition};
+use crate::large_commands::LargeCommands;
 use crate::large_txn::LargeTxn;
 use crate::shared_store::SharedStore;
 use crate::snapshotter::SnapshotTrigger;
@@ -30,9 +31,9 @@ const BATCH_BYTES: usize = 8 << 20;
 /// Number of events that the garbage collector visits per command of a batch. Most
 /// commands add fewer, so garbage does not accumulate.
 const COLLECTED_EVENTS_PER_COMMAND: usize = 2;
-/// Maximum number of leases revoked in a batch. It limits the delay of writers when many
-/// leases expire at the same time.
-const EXPIRIES_PER_BATCH: usize = 256;
+/// A batch of large commands ends with the first one that brings the number of keys that they
+/// visit to at least this number. Small commands wait meanwhile.
+const BATCH_KEYS: usize = 1000;
 /// Interval after which a lease is revoked again if its revocation has failed.
 const EXPIRY_RETRY: Duration = Duration::from_secs(3);
 /// Approximate maximum size of the effects of a round in bytes. Until they are logged,
@@ -43,10 +44,14 @@ const ROUND_BYTES: usize = 64 << 20;
 pub(crate) struct Applier {
     shared: Arc<SharedStore>,
     queue: Receiver<Submission>,
+    large_commands: Arc<LargeCommands>,
     disk: Option<Disk>,
     /// The commands of a batch that a thread has left because it must not wait for the
     /// disk. Usually empty, and kept for its capacity.
     batch: Vec<Submission>,
+    /// Whether the dedicated thread has applied a batch of small commands, so that it is the turn
+    /// of the large ones.
+    large_turn: bool,
     /// See [`Applier::has_garbage`].
     collecting: bool,
 }
@@ -63,12 +68,14 @@ pub(crate) struct Disk {
 
 type Replies = Vec<Result<Outcome, Error>>;
 
-/// Whether the calling thread may wait for the disk.
+/// The thread that calls the applier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    Allowed,
-    /// The thread is one of the async runtime: while it waits, it serves no connection.
-    Forbidden,
+pub(crate) enum Caller {
+    /// It may wait for the disk, and applies all commands.
+    DedicatedThread,
+    /// A thread of the async runtime, which serves no connection meanwhile. So it does not wait
+    /// for the disk, and applies only small commands.
+    RuntimeThread,
 }
 
 /// What [`Applier::apply_next_batch`] did.
@@ -86,23 +93,25 @@ impl Applier {
     pub(crate) fn new(
         shared: Arc<SharedStore>,
         queue: Receiver<Submission>,
+        large_commands: Arc<LargeCommands>,
         disk: Option<Disk>,
     ) -> Self {
-        Applier { shared, queue, disk, batch: Vec::new(), collecting: false }
+        let (batch, large_turn, collecting) = (Vec::new(), false, false);
+        Applier { shared, queue, large_commands, disk, batch, large_turn, collecting }
     }
 
-    /// Applies a batch and replies: revocations of expired leases, and commands from the queue. Then it runs a step of garbage collection. If a batch was deferred, it
-    /// continues with that one.
-    pub(crate) fn apply_next_batch(&mut self, wait: Wait) -> BatchOutcome {
+    /// Applies a batch and replies. Then it runs a step of garbage collection. If a batch was
+    /// deferred, it continues with that one.
+    pub(crate) fn apply_next_batch(&mut self, caller: Caller) -> BatchOutcome {
         let mut batch = std::mem::take(&mut self.batch);
         if batch.is_empty() {
-            // The revocations come first: a client may revoke such a lease and grant its ID
-            // again in this batch. The new lease must not be revoked.
-            self.expire_leases(&mut batch);
-            self.take_from_queue(&mut batch);
+            match caller {
+                Caller::RuntimeThread => self.take_small(&mut batch),
+                Caller::DedicatedThread => self.take_any(&mut batch),
+            }
         }
         let commands = batch.len();
-        self.apply_batch(&mut batch, wait);
+        self.apply_batch(&mut batch, caller);
         let applied = commands - batch.len();
         self.batch = batch;
         self.collect_garbage(pace::STEP_ENTRIES.max(COLLECTED_EVENTS_PER_COMMAND * applied));
@@ -113,8 +122,40 @@ impl Applier {
         }
     }
 
-    /// Moves queued commands to `batch`.
-    fn take_from_queue(&mut self, batch: &mut Vec<Submission>) {
+    /// Moves small or large commands to `batch`, in turns.
+    fn take_any(&mut self, batch: &mut Vec<Submission>) {
+        let large_first = std::mem::take(&mut self.large_turn);
+        if large_first {
+            self.take_large(batch);
+        }
+        if batch.is_empty() {
+            self.take_small(batch);
+            self.large_turn = !batch.is_empty();
+        }
+        if batch.is_empty() && !large_first {
+            self.take_large(batch);
+        }
+    }
+
+    /// Moves revocations of expired leases and large commands to `batch`.
+    fn take_large(&self, batch: &mut Vec<Submission>) {
+        // The revocations come first: a client may revoke such a lease and grant its ID
+        // again meanwhile. The new lease must not be revoked.
+        let mut keys = self.expire_leases(batch);
+        let mut bytes = 0;
+        while keys < BATCH_KEYS && bytes < BATCH_BYTES {
+            let Some(submission) = self.large_commands.pop() else { break };
+            if submission.is_abandoned() {
+                continue;
+            }
+            bytes += submission.bytes;
+            keys += self.shared.store.read().visited_keys(&submission.command, BATCH_KEYS);
+            batch.push(submission);
+        }
+    }
+
+    /// Moves small commands to `batch`.
+    fn take_small(&mut self, batch: &mut Vec<Submission>) {
         let (mut bytes, mut abandoned_bytes) = (0, 0);
         while batch.len() < BATCH_COMMANDS && bytes < BATCH_BYTES {
             let Ok(submission) = self.queue.try_recv() else { break };
@@ -128,26 +169,31 @@ impl Applier {
         self.shared.queued_bytes.fetch_sub(bytes + abandoned_bytes, Ordering::Relaxed);
     }
 
-    /// Adds the revocations of expired leases to `batch`.
-    fn expire_leases(&self, batch: &mut Vec<Submission>) {
-        let mut lessor = self.shared.lessor.lock();
-        let expired = lessor.expired(Instant::now(), EXPIRY_RETRY, EXPIRIES_PER_BATCH);
-        let revoke =
-            |id| Submission { command: Command::LeaseRevoke { id }, bytes: 0, reply: None };
-        batch.extend(expired.into_iter().map(revoke));
+    /// Adds the revocations of expired leases to `batch`. Returns the number of keys that they
+    /// visit.
+    fn expire_leases(&self, batch: &mut Vec<Submission>) -> usize {
+        let (now, mut keys) = (Instant::now(), 0);
+        while keys < BATCH_KEYS {
+            let expired = self.shared.lessor.lock().next_expired(now, EXPIRY_RETRY);
+            let Some(id) = expired else { break };
+            let command = Command::LeaseRevoke { id };
+            keys += self.shared.store.read().visited_keys(&command, BATCH_KEYS);
+            batch.push(Submission { command, bytes: 0, reply: None });
+        }
+        keys
     }
 
     /// Applies the batch in as many rounds as the size of its effects requires, and
     /// replies. Leaves the commands in `batch` for which the thread would have to wait
     /// although it must not.
-    fn apply_batch(&mut self, batch: &mut Vec<Submission>, wait: Wait) {
+    fn apply_batch(&mut self, batch: &mut Vec<Submission>, caller: Caller) {
         while !batch.is_empty() {
             let Some((count, bytes)) = self.next_round(batch) else {
                 // Nobody waits for the first command any more.
                 batch.remove(0);
                 continue;
             };
-            if wait == Wait::Forbidden && self.reserve_waits(count, bytes) {
+            if caller == Caller::RuntimeThread && self.reserve_waits(count, bytes) {
                 return;
             }
             let round = &batch[..count];

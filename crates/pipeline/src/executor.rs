@@ -1,15 +1,17 @@
 //! Chooses the thread that runs the [`Applier`].
 //!
-//! - If no key has `WalMode::Fsync`, the thread that submits a command runs the applier
+//! - If no key has `WalMode::Fsync`, the thread that submits a small command runs the applier
 //!   itself (*inline*). Passing a command to another thread and being woken by it would
 //!   cost more than most commands. Only one thread runs the applier at a time. This
-//!   thread also applies the commands that other threads submit meanwhile.
+//!   thread also applies the small commands that other threads submit meanwhile.
 //! - If a key has `WalMode::Fsync`, a dedicated thread runs the applier. Commands that
 //!   arrive during an fsync wait in the queue and share the next fsync.
 //!
-//! A submitting thread belongs to the async runtime, so it must not wait for the disk. If a
-//! batch needs a segment that is not prepared, or an fsync, the thread leaves the batch to
-//! the dedicated thread.
+//! A submitting thread belongs to the async runtime. While it runs the applier, its connections
+//! wait, and possibly all others too: it may be the one that waits for I/O. So it must not wait
+//! for the disk, and must not execute a large command ([`crate::large_commands`]). It leaves
+//! these to the dedicated thread, and also a batch that needs a segment that is not prepared, or
+//! an fsync.
 //!
 //! In both cases the dedicated thread does the work that no command triggers: it revokes
 //! expired leases, collects garbage, and writes to the log of an idle store.
@@ -26,7 +28,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
-use crate::applier::{Applier, BatchOutcome, Wait};
+use crate::applier::{Applier, BatchOutcome, Caller};
+use crate::large_commands::LargeCommands;
 use crate::pace;
 use crate::shared_store::SharedStore;
 use crate::submission::Submission;
@@ -41,6 +44,7 @@ const MAX_INLINE_BATCHES: usize = 4;
 pub(crate) struct Executor {
     shared: Arc<SharedStore>,
     queue: Receiver<Submission>,
+    large_commands: Arc<LargeCommands>,
     /// `None` once the store has stopped.
     applier: Mutex<Option<Applier>>,
     /// Whether the dedicated thread has stopped. After that, no thread executes the
@@ -56,26 +60,40 @@ impl Executor {
     pub(crate) fn new(
         shared: Arc<SharedStore>,
         queue: Receiver<Submission>,
+        large_commands: Arc<LargeCommands>,
         applier: Applier,
         inline: bool,
     ) -> Arc<Self> {
         let (wake_sender, wake_receiver) = bounded(1);
         let applier = Mutex::new(Some(applier));
         let stopped = AtomicBool::new(false);
-        Arc::new(Executor { shared, queue, applier, stopped, inline, wake_sender, wake_receiver })
+        Arc::new(Executor {
+            shared,
+            queue,
+            large_commands,
+            applier,
+            stopped,
+            inline,
+            wake_sender,
+            wake_receiver,
+        })
     }
 
     /// Applies the queued commands, or wakes the dedicated thread to do so.
     pub(crate) fn run_queue(&self) {
-        if self.queue.is_empty() {
+        let has_large = !self.large_commands.is_empty();
+        if self.queue.is_empty() && !has_large {
             return;
         }
         fence(Ordering::SeqCst);
         if self.stopped.load(Ordering::Relaxed) {
             return self.drop_queue();
         }
-        if !self.inline {
-            return self.wake();
+        if !self.inline || has_large {
+            self.wake();
+        }
+        if !self.inline || self.queue.is_empty() {
+            return;
         }
         for _ in 0..MAX_INLINE_BATCHES {
             // If another thread has locked the applier, that thread checks the queue
@@ -84,7 +102,7 @@ impl Executor {
             let Some(mut guard) = self.applier.try_lock() else { return };
             let Some(applier) = guard.as_mut() else { return self.drop_queue() };
             let was_collecting = applier.has_garbage();
-            let outcome = applier.apply_next_batch(Wait::Forbidden);
+            let outcome = applier.apply_next_batch(Caller::RuntimeThread);
             let starts_collecting = applier.has_garbage() && !was_collecting;
             drop(guard);
             if starts_collecting {
@@ -118,7 +136,7 @@ impl Executor {
             let stopping = self.shared.stopping.load(Ordering::Acquire);
             let mut guard = self.applier.lock();
             let Some(applier) = guard.as_mut() else { return };
-            if applier.apply_next_batch(Wait::Allowed) == BatchOutcome::Empty {
+            if applier.apply_next_batch(Caller::DedicatedThread) == BatchOutcome::Empty {
                 if stopping {
                     guard.take().into_iter().for_each(Applier::finish);
                     // A thread that queues a command after this fence sees that the
@@ -133,11 +151,15 @@ impl Executor {
             drop(guard);
             fence(Ordering::SeqCst);
             timeout = match () {
-                () if stopping || !self.queue.is_empty() => Duration::ZERO,
+                () if stopping || self.has_commands() => Duration::ZERO,
                 () if collecting => pace::STEP_PAUSE,
                 () => self.until_next_expiry(),
             };
         }
+    }
+
+    fn has_commands(&self) -> bool {
+        !self.queue.is_empty() || !self.large_commands.is_empty()
     }
 
     /// Returns the time until the next lease may expire, at most [`MAX_SLEEP`].
@@ -149,5 +171,6 @@ impl Executor {
     /// Drops the queued commands. Their callers get `Error::Stopped`.
     fn drop_queue(&self) {
         while self.queue.try_recv().is_ok() {}
+        while self.large_commands.pop().is_some() {}
     }
 }

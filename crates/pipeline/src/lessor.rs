@@ -85,30 +85,27 @@ impl Lessor {
         Some((left, lease.ttl_seconds))
     }
 
-    /// Returns the IDs of up to `limit` expired leases. A lease that is not revoked is
-    /// returned again after `retry`.
-    pub(crate) fn expired(&mut self, now: Instant, retry: Duration, limit: usize) -> Vec<i64> {
-        let mut expired = Vec::new();
-        while expired.len() < limit {
-            let Some(&Reverse((check_at, id))) = self.checks.peek() else { break };
+    /// Returns the ID of an expired lease. A lease that is not revoked is returned again after
+    /// `retry`.
+    pub(crate) fn next_expired(&mut self, now: Instant, retry: Duration) -> Option<i64> {
+        loop {
+            let Reverse((check_at, id)) = *self.checks.peek()?;
             if check_at > now {
-                break;
+                return None;
             }
             self.checks.pop();
             let Some(at) = self.leases.get(&id).and_then(|lease| lease.expires_at) else {
                 continue;
             };
             if at <= now {
-                expired.push(id);
                 self.checks.push(Reverse((now + retry, id)));
-            } else {
-                self.checks.push(Reverse((at, id)));
+                return Some(id);
             }
+            self.checks.push(Reverse((at, id)));
         }
-        expired
     }
 
-    /// Returns the earliest time at which [`Lessor::expired`] may return a lease.
+    /// Returns the earliest time at which [`Lessor::next_expired`] may return a lease.
     pub(crate) fn next_check(&self) -> Option<Instant> {
         self.checks.peek().map(|Reverse((at, _))| *at)
     }
@@ -147,6 +144,11 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    /// Returns all expired leases.
+    fn expired(lessor: &mut Lessor, now: Instant, retry: Duration) -> Vec<i64> {
+        std::iter::from_fn(|| lessor.next_expired(now, retry)).collect()
+    }
+
     #[test]
     fn a_renewed_lease_gets_its_full_ttl() {
         let start = Instant::now();
@@ -154,9 +156,9 @@ mod tests {
         lessor.grant(1, 10, start);
         lessor.grant(2, 10, start);
         assert_eq!(lessor.renew(1, start + 9 * SECOND), Some(10));
-        assert_eq!(lessor.expired(start + 10 * SECOND, SECOND, 9), [2]);
+        assert_eq!(expired(&mut lessor, start + 10 * SECOND, SECOND), [2]);
         assert_eq!(
-            lessor.expired(start + 19 * SECOND, 100 * SECOND, 9),
+            expired(&mut lessor, start + 19 * SECOND, 100 * SECOND),
             [2, 1],
             "lease 2 is returned again"
         );
@@ -184,7 +186,7 @@ mod tests {
             lessor.revoke(id);
         }
         assert!(lessor.checks.len() <= MAX_EXTRA_CHECKS + 2);
-        assert_eq!(lessor.expired(start + 6 * SECOND, SECOND, 9), [-1]);
+        assert_eq!(expired(&mut lessor, start + 6 * SECOND, SECOND), [-1]);
     }
 
     #[test]

@@ -37,7 +37,7 @@
 //! | Module | Subject |
 //! |---|---|
 //! | `pipeline` | the public handle: propose, watch, status, shutdown |
-//! | `submission`, `executor` | queued commands; chooses the thread that runs the applier |
+//! | `submission`, `large_commands`, `executor` | queued commands; chooses the thread that runs the applier |
 //! | `applier` | executes a batch: reserve, apply, log, publish, reply |
 //! | `journal` | what the log contains, and when it must be durable |
 //! | `modes` | the WAL mode of each key |
@@ -68,6 +68,7 @@ mod executor;
 mod flusher;
 mod history;
 mod journal;
+mod large_commands;
 mod large_txn;
 mod lease_read;
 mod lessor;
@@ -93,6 +94,7 @@ mod txn;
 
 pub use directory_check::{DirectoryReport, check};
 pub use error::{Error, OpenError};
+pub use large_commands::ClientId;
 pub use large_txn::LargeTxn;
 pub use maintenance::{Export, HistoryHash};
 pub use modes::{Modes, ModesError};

@@ -14,6 +14,7 @@ use crate::applier::{Applier, Disk};
 use crate::executor::Executor;
 use crate::flusher::Flusher;
 use crate::journal::Journal;
+use crate::large_commands::{LargeCommands, Size};
 use crate::modes::Modes;
 use crate::shared_store::SharedStore;
 use crate::snapshotter::snapshotter;
@@ -61,13 +62,17 @@ impl Pipeline {
             Some(files) => Some(open_disk(files, dir, modes, &shared, options, &mut threads)?),
         };
         let (commands, queue) = bounded(options.queue_commands);
-        let applier = Applier::new(shared.clone(), queue.clone(), disk);
-        let executor = Executor::new(shared.clone(), queue, applier, inline);
+        let max = Size { commands: options.queue_commands, bytes: options.queue_bytes };
+        let large_commands = LargeCommands::new(max);
+        let applier = Applier::new(shared.clone(), queue.clone(), large_commands.clone(), disk);
+        let executor =
+            Executor::new(shared.clone(), queue, large_commands.clone(), applier, inline);
         let dedicated = executor.clone();
         threads.push(spawn("pipeline", move || dedicated.run())?);
         Ok(Pipeline {
             shared,
             commands,
+            large_commands,
             executor,
             threads: Mutex::new(threads),
             max_queued_bytes: options.queue_bytes,

@@ -35,9 +35,10 @@ pub struct PipelineOptions {
     /// snapshot, or by the size of that snapshot if it is larger. The log before the
     /// snapshot is then removed.
     pub snapshot_log_bytes: u64,
-    /// Maximum number of queued commands. Further commands are rejected.
+    /// Maximum number of queued small commands, and of queued large ones. Further commands are
+    /// rejected.
     pub queue_commands: usize,
-    /// Maximum total size of queued requests in bytes. Further commands are rejected.
+    /// Maximum total size of these queued requests in bytes. Further commands are rejected.
     pub queue_bytes: usize,
     /// Maximum number of queued events of a watch stream. A watcher whose events exceed
     /// it becomes unsynced and reads history.

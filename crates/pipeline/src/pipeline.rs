@@ -16,6 +16,7 @@ use watch::WatchStream;
 
 use crate::Error;
 use crate::executor::Executor;
+use crate::large_commands::{ClientId, LargeCommands};
 use crate::shared_store::SharedStore;
 use crate::submission::{Outcome, Submission};
 
@@ -24,6 +25,7 @@ use crate::submission::{Outcome, Submission};
 pub struct Pipeline {
     pub(crate) shared: Arc<SharedStore>,
     pub(crate) commands: Sender<Submission>,
+    pub(crate) large_commands: Arc<LargeCommands>,
     pub(crate) executor: Arc<Executor>,
     /// The threads of the store; empty after [`Pipeline::shutdown`].
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
@@ -73,33 +75,75 @@ impl Pipeline {
     /// It blocks if the command is a transaction with large ranges; [`Pipeline::txn`] does
     /// not.
     pub async fn propose(&self, command: Command, bytes: usize) -> Result<Reply, Error> {
-        self.execute(command, bytes).await?.finish()
+        self.propose_for(ClientId::default(), command, bytes).await
+    }
+
+    /// Executes a command of `client` as [`Pipeline::propose`] does. Large commands of different
+    /// clients take turns.
+    pub async fn propose_for(
+        &self,
+        client: ClientId,
+        command: Command,
+        bytes: usize,
+    ) -> Result<Reply, Error> {
+        self.execute(client, command, bytes).await?.finish()
     }
 
     /// Executes `command` as [`Pipeline::propose`] does, but leaves the large ranges of a
     /// transaction to the caller.
-    pub(crate) async fn execute(&self, command: Command, bytes: usize) -> Result<Outcome, Error> {
+    pub(crate) async fn execute(
+        &self,
+        client: ClientId,
+        command: Command,
+        bytes: usize,
+    ) -> Result<Outcome, Error> {
         // When the future is dropped, so is `reply` before the queue is run.
         let run_queue = RunQueueOnDrop(&self.executor);
-        let reply = self.submit(command, bytes)?;
+        let reply = match command.is_small() {
+            true => self.submit(command, bytes)?,
+            false => self.submit_large(client, command, bytes)?,
+        };
         yield_once().await;
         drop(run_queue);
         reply.await.unwrap_or(Err(Error::Stopped))
     }
 
-    /// Queues `command`. It is executed when [`Executor::run_queue`] is called. Returns a
+    /// Fails if the store accepts no commands.
+    fn check_running(&self) -> Result<(), Error> {
+        if let Some(reason) = self.shared.failure.get() {
+            return Err(Error::LogFailed(reason.clone()));
+        }
+        match self.shared.stopping.load(Ordering::Acquire) {
+            true => Err(Error::Stopped),
+            false => Ok(()),
+        }
+    }
+
+    /// Queues a large command. It is executed when [`Executor::run_queue`] is called. Returns a
+    /// receiver for the reply.
+    fn submit_large(
+        &self,
+        client: ClientId,
+        command: Command,
+        bytes: usize,
+    ) -> Result<oneshot::Receiver<Result<Outcome, Error>>, Error> {
+        self.check_running()?;
+        let (reply, receiver) = oneshot::channel();
+        let submission = Submission { command, bytes, reply: Some(reply) };
+        match self.large_commands.push(client, submission) {
+            true => Ok(receiver),
+            false => Err(Error::TooManyRequests),
+        }
+    }
+
+    /// Queues a small command. It is executed when [`Executor::run_queue`] is called. Returns a
     /// receiver for the reply.
     fn submit(
         &self,
         command: Command,
         bytes: usize,
     ) -> Result<oneshot::Receiver<Result<Outcome, Error>>, Error> {
-        if let Some(reason) = self.shared.failure.get() {
-            return Err(Error::LogFailed(reason.clone()));
-        }
-        if self.shared.stopping.load(Ordering::Acquire) {
-            return Err(Error::Stopped);
-        }
+        self.check_running()?;
         let queued_bytes = &self.shared.queued_bytes;
         if queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.max_queued_bytes {
             queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -163,7 +207,7 @@ impl Pipeline {
             compacted: store.compacted(),
             stats: store.stats(),
             watchers: self.shared.hub.watchers(),
-            queued_commands: self.commands.len(),
+            queued_commands: self.commands.len() + self.large_commands.len(),
             alarms: store.alarms().collect(),
             no_space: self.shared.no_space.load(Ordering::Relaxed),
             failure: self.shared.failure.get().cloned(),

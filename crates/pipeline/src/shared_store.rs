@@ -28,7 +28,7 @@ pub(crate) struct SharedStore {
     pub(crate) clock: StoreClock,
     /// The revisions whose history long reads need.
     pub(crate) pins: Arc<Mutex<Pins>>,
-    /// Total size of the requests in the queue, in bytes.
+    /// Total size of the requests in the queue of small commands, in bytes.
     pub(crate) queued_bytes: AtomicUsize,
     /// Whether the disk was full at the last attempt to write.
     pub(crate) no_space: AtomicBool,

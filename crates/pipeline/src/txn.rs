@@ -7,6 +7,7 @@
 use etcdpb::rpc::{TxnRequest, TxnResponse};
 use mvcc::{Command, Reply};
 
+use crate::large_commands::ClientId;
 use crate::large_txn::{self, LargeTxn};
 use crate::submission::Outcome;
 use crate::{Error, Pipeline};
@@ -25,13 +26,24 @@ impl Pipeline {
     /// that writes is as durable as [`Pipeline::propose`] promises. A read-only one is
     /// linearizable, as [`Pipeline::range`] is.
     pub async fn txn(&self, request: TxnRequest, bytes: usize) -> Result<TxnRead, Error> {
+        self.txn_for(ClientId::default(), request, bytes).await
+    }
+
+    /// Executes a transaction of `client` as [`Pipeline::txn`] does. Large transactions of
+    /// different clients take turns.
+    pub async fn txn_for(
+        &self,
+        client: ClientId,
+        request: TxnRequest,
+        bytes: usize,
+    ) -> Result<TxnRead, Error> {
         if mvcc::is_read_only(&request) {
             return Ok(match large_txn::read_small(self.shared(), &request)? {
                 Some(response) => TxnRead::Done(response),
                 None => TxnRead::Large(LargeTxn::read_only(self.shared(), request)),
             });
         }
-        match self.execute(Command::Txn(request), bytes).await? {
+        match self.execute(client, Command::Txn(request), bytes).await? {
             Outcome::Done(Reply::Txn(response)) => Ok(TxnRead::Done(response)),
             Outcome::OpenTxn(txn) => Ok(TxnRead::Large(txn)),
             Outcome::Done(other) => unreachable!("not the reply to a transaction: {other:?}"),

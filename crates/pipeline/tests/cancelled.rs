@@ -153,8 +153,8 @@ fn abandoned_commands_that_may_take_long_are_not_executed() {
     abandon(store.propose(put("c"), 10));
     block_on(store.propose(put("d"), 0)).unwrap();
     assert_eq!(store.revision(), before + 2, "only the puts are executed");
+    block_on(store.propose(Command::DeleteRange(delete), 0)).unwrap();
     // They no longer count as queued.
     assert_eq!(store.status().queued_commands, 0);
-    block_on(store.propose(Command::DeleteRange(delete), 0)).unwrap();
     assert_eq!(store.range(&all_keys()).unwrap().finish().count, 0);
 }

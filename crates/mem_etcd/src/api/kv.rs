@@ -15,7 +15,7 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use grpc::{Admission, Encoded, SlowRead, Status};
 use mvcc::{Command, Reply};
-use pipeline::{LargeTxn, RangePages, RangeRead, TxnRead};
+use pipeline::{ClientId, LargeTxn, RangePages, RangeRead, TxnRead};
 use prost::Message;
 
 use super::nested_txn::NestedTxn;
@@ -120,10 +120,12 @@ impl Api {
     pub(super) async fn delete_range(
         self: Arc<Self>,
         request: DeleteRangeRequest,
+        admission: Admission,
     ) -> Result<WriteResponse<DeleteRangeResponse>, Status> {
         validate::delete_range(&request)?;
         let bytes = self.checked_size(&request)?;
-        match self.propose(Command::DeleteRange(request), bytes).await? {
+        let client = ClientId(admission.connection());
+        match self.propose_for(client, Command::DeleteRange(request), bytes).await? {
             Reply::DeleteRange(mut response) => {
                 self.complete_header(&mut response.header);
                 Ok(WriteResponse::Pairs(response))
@@ -141,7 +143,8 @@ impl Api {
         let bytes = self.checked_size(&request)?;
         let expected = expected_reply_bytes(&request);
         let _expected = (expected > SMALL_REPLY_BYTES).then(|| admission.expect_reply(expected));
-        match self.pipeline.txn(request, bytes).await.map_err(status::from_pipeline)? {
+        let client = ClientId(admission.connection());
+        match self.pipeline.txn_for(client, request, bytes).await.map_err(status::from_pipeline)? {
             TxnRead::Done(mut response) => {
                 self.complete_header(&mut response.header);
                 Ok(WriteResponse::Pairs(response))

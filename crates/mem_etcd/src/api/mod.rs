@@ -35,7 +35,7 @@ pub fn routes(api: Arc<Api>) -> Routes<Api> {
         .slow_unary("/etcdserverpb.KV/Range", Api::range)
         .server_stream("/etcdserverpb.KV/RangeStream", Api::range_stream)
         .unary("/etcdserverpb.KV/Put", Api::put)
-        .unary("/etcdserverpb.KV/DeleteRange", Api::delete_range)
+        .slow_unary("/etcdserverpb.KV/DeleteRange", Api::delete_range)
         .slow_unary("/etcdserverpb.KV/Txn", Api::txn)
         .unary("/etcdserverpb.KV/Compact", Api::compact)
         .admitted_bidirectional("/etcdserverpb.Watch/Watch", Api::watch)

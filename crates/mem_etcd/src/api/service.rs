@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use grpc::{Code, Service, Status};
 use http_body_util::BodyExt;
 use mvcc::{Command, Reply};
-use pipeline::Pipeline;
+use pipeline::{ClientId, Pipeline};
 use tower_service::Service as _;
 
 use super::downgrade::Downgrade;
@@ -97,6 +97,17 @@ impl Api {
     /// request.
     pub(super) async fn propose(&self, command: Command, bytes: usize) -> Result<Reply, Status> {
         self.pipeline.propose(command, bytes).await.map_err(status::from_pipeline)
+    }
+
+    /// Executes a command that may be large as [`Api::propose`] does. Those of different
+    /// connections take turns.
+    pub(super) async fn propose_for(
+        &self,
+        client: ClientId,
+        command: Command,
+        bytes: usize,
+    ) -> Result<Reply, Status> {
+        self.pipeline.propose_for(client, command, bytes).await.map_err(status::from_pipeline)
     }
 
     /// Executes a command that has no result. Returns the revision after the command.
