@@ -192,7 +192,33 @@ fn parse_timeout(value: &[u8]) -> Result<Option<Duration>, String> {
 
 #[cfg(test)]
 mod tests {
+    use http2::RequestBuilder;
+
     use super::*;
+
+    /// A field can be a single index of HPACK, so little of it is kept.
+    #[test]
+    fn long_fields_are_not_kept() {
+        let long = [b"/".to_vec(), vec![b'x'; 4000]].concat();
+        let (mut methods, mut page) = (Methods::default(), GrpcRequest::default());
+        methods.add("/a/Known", false);
+        page.field(&methods, b":path", &long);
+        assert!(matches!(page.build(&methods), RequestKind::Page { path, .. } if path.is_empty()));
+        let call = |name: &[u8]| {
+            let mut call = GrpcRequest::default();
+            call.field(&methods, b":method", b"POST");
+            call.field(&methods, b"content-type", b"application/grpc");
+            call.field(&methods, name, &long);
+            match call.build(&methods) {
+                RequestKind::Unsupported(status) | RequestKind::Malformed(status) => status,
+                other => panic!("{other:?}"),
+            }
+        };
+        for name in [&b":path"[..], b"grpc-encoding", b"grpc-timeout"] {
+            let status = call(name);
+            assert!(status.message().len() < 400, "{status:?}");
+        }
+    }
 
     #[test]
     fn timeouts_are_parsed_as_in_grpc_go() {
