@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::medium::{LogFile, Medium};
 use crate::space::{SpaceClaim, SpaceGate};
@@ -22,6 +22,8 @@ pub(crate) struct SegmentFiles {
     /// Size of a prepared file in bytes.
     bytes: u64,
     prepared: Mutex<Option<Arc<dyn LogFile>>>,
+    /// Held while a file is being prepared.
+    preparing: Mutex<()>,
     /// Whether the current segment is half full, so that the next one should be prepared.
     wanted: AtomicBool,
     gate: SpaceGate,
@@ -34,8 +36,8 @@ impl SegmentFiles {
         for name in [PREPARED, UNPREPARED] {
             remove_if_exists(&*medium, name)?;
         }
-        let (prepared, gate) = (Mutex::default(), SpaceGate::default());
-        Ok(SegmentFiles { medium, bytes, prepared, wanted: false.into(), gate })
+        let (prepared, preparing, gate) = Default::default();
+        Ok(SegmentFiles { medium, bytes, prepared, preparing, wanted: false.into(), gate })
     }
 
     /// Returns the claim of a snapshot to space on the disk.
@@ -60,6 +62,7 @@ impl SegmentFiles {
         if !self.wanted.load(Ordering::Relaxed) || self.is_prepared(0) {
             return Ok(());
         }
+        let _preparing = lock(&self.preparing);
         let file = self.allocate(PREPARED, self.bytes)?;
         if let Err(error) = file.sync() {
             remove_if_exists(&*self.medium, PREPARED)?;
@@ -83,6 +86,10 @@ impl SegmentFiles {
         bytes: u64,
         write_header: impl FnOnce(&dyn LogFile) -> io::Result<()>,
     ) -> io::Result<(Arc<dyn LogFile>, u64)> {
+        // Wait for a file that is being prepared: it may have the last free space, so that creating
+        // another one would fail although there is space for this segment.
+        let waits = bytes <= self.bytes && !self.is_prepared(bytes);
+        let _preparing = waits.then(|| lock(&self.preparing));
         // Hold the lock until the file has its new name: the old one may then be used for
         // the next prepared file.
         let mut prepared = self.lock();
@@ -103,9 +110,13 @@ impl SegmentFiles {
         Ok((file, bytes))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<dyn LogFile>>> {
-        self.prepared.lock().expect("no thread panicked with the lock")
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<dyn LogFile>>> {
+        lock(&self.prepared)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panicked with the lock")
 }
 
 fn remove_if_exists(medium: &dyn Medium, name: &str) -> io::Result<()> {
@@ -117,6 +128,11 @@ fn remove_if_exists(medium: &dyn Medium, name: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
     use crate::medium::OsMedium;
 
@@ -136,5 +152,108 @@ mod tests {
         assert!(files.is_prepared(1000));
         let (file, _) = files.create("b", 10, |_| Ok(())).unwrap();
         assert_eq!(file.read().unwrap(), vec![0; 1000]);
+    }
+
+    /// A disk with space for one file, whose first sync ends when the test says so.
+    struct SmallDisk {
+        inner: OsMedium,
+        is_full: AtomicBool,
+        syncing: mpsc::Sender<()>,
+        synced: Arc<Mutex<mpsc::Receiver<()>>>,
+    }
+
+    struct SlowFile {
+        inner: Arc<dyn LogFile>,
+        syncing: mpsc::Sender<()>,
+        synced: Arc<Mutex<mpsc::Receiver<()>>>,
+    }
+
+    impl Medium for SmallDisk {
+        fn path(&self) -> &Path {
+            self.inner.path()
+        }
+
+        fn list(&self) -> io::Result<Vec<String>> {
+            self.inner.list()
+        }
+
+        fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn LogFile>> {
+            if self.is_full.swap(true, Ordering::Relaxed) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let inner = self.inner.create(name, bytes)?;
+            let (syncing, synced) = (self.syncing.clone(), self.synced.clone());
+            Ok(Arc::new(SlowFile { inner, syncing, synced }))
+        }
+
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            self.inner.rename(from, to)
+        }
+
+        fn sync_names(&self) -> io::Result<()> {
+            self.inner.sync_names()
+        }
+
+        fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
+            self.inner.open(name)
+        }
+
+        fn remove(&self, name: &str) -> io::Result<()> {
+            self.inner.remove(name)
+        }
+
+        fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+            self.inner.replace(name, bytes)
+        }
+
+        fn mark(&self, name: &str) -> io::Result<()> {
+            self.inner.mark(name)
+        }
+    }
+
+    impl LogFile for SlowFile {
+        fn size(&self) -> io::Result<usize> {
+            self.inner.size()
+        }
+
+        fn fill(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+            self.inner.fill(bytes, offset)
+        }
+
+        fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            self.inner.write_all_at(bytes, offset)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.syncing.send(()).unwrap();
+            self.synced.lock().unwrap().recv().unwrap();
+            self.inner.sync()
+        }
+    }
+
+    /// The file that is being prepared has the last space of the disk.
+    #[test]
+    fn a_segment_waits_for_the_file_that_is_being_prepared() {
+        let dir = tempfile::tempdir().unwrap();
+        let (syncing, sync_started) = mpsc::channel();
+        let (end_sync, synced) = mpsc::channel();
+        let disk = SmallDisk {
+            inner: OsMedium::new(dir.path().to_owned()).unwrap(),
+            is_full: false.into(),
+            syncing,
+            synced: Arc::new(Mutex::new(synced)),
+        };
+        let files = SegmentFiles::new(Arc::new(disk), 1000).unwrap();
+        files.request();
+        thread::scope(|scope| {
+            let preparing = scope.spawn(|| files.prepare());
+            sync_started.recv().unwrap();
+            let creating =
+                scope.spawn(|| files.create("a", 10, |_| Ok(())).map(|(_, bytes)| bytes));
+            thread::sleep(Duration::from_millis(50));
+            end_sync.send(()).unwrap();
+            preparing.join().unwrap().unwrap();
+            assert_eq!(creating.join().unwrap().unwrap(), 1000);
+        });
     }
 }
