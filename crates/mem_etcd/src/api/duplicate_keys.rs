@@ -321,6 +321,9 @@ mod tests {
             let txn = TxnRequest { compare: vec![], success, failure };
             success = vec![op(Request::RequestTxn(txn)), put(key(level, 1))];
         }
+        let Some(Request::RequestTxn(nested)) = &success[0].request else { unreachable!() };
+        let [first, second] = branches(nested, &mut Vec::new());
+        assert_eq!((first.all_deletes, second.all_deletes), (1, 20_098), "deletes that are moved");
         let txn = TxnRequest { success, ..Default::default() };
         let start = std::time::Instant::now();
         assert!(!has_duplicate_key(&txn));
