@@ -85,7 +85,7 @@ func newEventStorm(t *testing.T, random *rand.Rand) *eventStorm {
 	}
 	// With a small batch, the cache also applies operations between cycles.
 	s.Sched.Cache.(*cache.Cache).Batch = 7
-	s.Ranker.Cluster.SpareNames = 100
+	s.Ranker.Cluster.SpareNames, s.Ranker.Cluster.ReturnCycles = 100, 5
 	return s
 }
 

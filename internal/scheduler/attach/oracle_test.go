@@ -130,6 +130,7 @@ func newWorld(t *testing.T, seed uint64, shards int) *world {
 	w.sched, w.ranker = w.newScheduler(w.informers[0], cfg.Profiles)
 	for i := range shards {
 		sched, ranker := w.newScheduler(w.informers[2+i], cfg.Profiles)
+		ranker.Replica = fmt.Sprint("shard-", i)
 		w.shards = append(w.shards, &worldShard{sched, ranker})
 	}
 	if shards > 0 {
@@ -151,7 +152,7 @@ func (w *world) newScheduler(factory informers.SharedInformerFactory, profiles [
 	w.must(err)
 	ranker := parts.Ranker
 	// With few spare names, numbers are reassigned several times in a test.
-	ranker.Cluster.SpareNames = 100
+	ranker.Cluster.SpareNames, ranker.Cluster.ReturnCycles = 100, 5
 	// With no cost, nodes with nominated pods are always evaluated, never left to the full scan.
 	ranker.NominatedNodeCost = 0
 	return sched, ranker

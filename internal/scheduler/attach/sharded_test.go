@@ -1,9 +1,9 @@
 package attach_test
 
 import (
-	"bytes"
 	"context"
 	"maps"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -63,7 +63,12 @@ func (w shardOwners) Query(ctx context.Context, query *wire.Query, _ bool) (*wir
 // checkSentQuery checks that the previous query is as it was sent: [wire.Gather] can return before it has encoded
 // the query for a slow replica.
 func (w *world) checkSentQuery() {
-	if w.sentQuery != nil && !bytes.Equal(w.encode(w.sentQuery), w.encodedQuery) {
+	if w.sentQuery == nil {
+		return
+	}
+	before, now := &wire.Query{}, &wire.Query{}
+	w.must(wire.Decode(w.encodedQuery, before))
+	if w.transmit(w.sentQuery, now); !reflect.DeepEqual(before, now) {
 		w.t.Errorf("seed %d: a query was changed after it was sent: %+v", w.seed, w.sentQuery)
 	}
 }

@@ -42,8 +42,10 @@ type Cluster struct {
 	SharedHosts int
 	// dirty are the nodes whose state in the index is outdated.
 	dirty []*Node
-	// Pods is the number of pods on all nodes. For SpareNames, see spareNames.
-	Pods, SpareNames int
+	// Pods is the number of pods on all nodes. For SpareNames and ReturnCycles, see spareNames and returnCycles.
+	Pods, SpareNames, ReturnCycles int
+	// returned bounds the number of names that come back after the index was rebuilt.
+	returned returnedNames
 	// RemoteNodes is the number of nodes that other replicas own.
 	RemoteNodes int
 	// lastRanked is the pod for which the ranker last searched a node.
@@ -81,10 +83,6 @@ type Node struct {
 	dirty bool
 }
 
-// spareNames is the default of Cluster.SpareNames: the index is rebuilt when there are more names than twice
-// the number of nodes and pods plus this number. Then most names are unused.
-const spareNames = 100_000
-
 // NewCluster returns a cluster without nodes that fills a snapshot of kube-scheduler.
 func NewCluster(whole *schedcache.Snapshot) (*Cluster, error) {
 	fields, err := newSnapshot(whole)
@@ -112,7 +110,7 @@ func clusterIn(snapshot *Snapshot) *Cluster {
 		hosts:    map[string]int{},
 		labelled: labelledNodes{},
 
-		SpareNames: spareNames,
+		SpareNames: spareNames, ReturnCycles: returnCycles,
 	}
 }
 
@@ -145,7 +143,7 @@ func (c *Cluster) Apply(logger klog.Logger, operations []operation) {
 	}
 	clear(c.dirty)
 	c.dirty = c.dirty[:0]
-	if c.Names.len() > 2*(len(c.Nodes)+c.Pods)+c.SpareNames {
+	if c.returned.exceeded(c.Names.len(), 2*(len(c.Nodes)+c.RemoteNodes+c.Pods)+c.SpareNames, c.ReturnCycles) {
 		// The new index has no classes. They add the labels again to which they refer.
 		c.Names = newNames(usualLabels...)
 		c.labelled = labelledNodes{}

@@ -28,7 +28,7 @@ func labelledNode(name string, labels map[string]string) *v1.Node {
 // keys is bounded.
 func TestLabelKeysAreForgotten(t *testing.T) {
 	c := newTestCluster(t)
-	c.SpareNames = 100
+	c.SpareNames, c.ReturnCycles = 100, 5
 	c.Apply(klog.Logger{}, []operation{{node: labelledNode("node", map[string]string{"disk": "ssd"})}})
 	for i := range 1000 {
 		c.ReferToLabels([]string{fmt.Sprint("key-", i)})
@@ -48,7 +48,7 @@ func TestLabelKeysAreForgotten(t *testing.T) {
 func TestShapesHaveReferencedLabels(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	c := newTestCluster(t)
-	c.SpareNames = 500
+	c.SpareNames, c.ReturnCycles = 500, 50
 	label := func() string { return fmt.Sprint("key-", random.IntN(60)) }
 	for step := range 4000 {
 		name := fmt.Sprint("node-", random.IntN(20))

@@ -61,6 +61,7 @@ func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer,
 		indexClass.WithNominated(nominated, func() { class.explain(a, indexClass, refused, query.NodeByNode) })
 	}
 	class.translate(a)
+	r.reportLabels(a, query)
 	class.countImages(a)
 	if n := r.Cluster.Lookup(query.Node); n != nil && query.IncludeNode {
 		a.Node, a.Pods = marshalNode(n)
@@ -186,7 +187,6 @@ func (cl *Class) translate(a *wire.Answer) {
 			}
 		}
 	}
-	a.ReferencedLabels = cl.cluster.Names.Visible.UnsortedList()
 }
 
 // explain adds to an answer the reasons for which nodes do not fit: the statuses in refused, and, unless

@@ -60,6 +60,9 @@ type Ranker struct {
 	nominatedNodesBuffer []nominatedNode
 	// Outdated is true if data from which classes were made has changed.
 	Outdated *atomic.Bool
+	// Replica is the name of this replica; "" if there are no others.
+	Replica    string
+	referenced referencedLabels
 }
 
 // nominatedNodeCost is the default of [Ranker.NominatedNodeCost]. The ranker runs plugins for nodes with

@@ -79,6 +79,7 @@ func newReplica(
 		},
 		withdrawn: make(chan struct{}), leading: make(chan struct{}),
 	}
+	parts.Ranker.Replica = options.Self.Name
 	r.answerOwn = r.Answer
 	r.present, r.withdraw = context.WithCancel(ctx)
 	r.holder = holder.New(logger, parts.Ranker, parts.Cache)

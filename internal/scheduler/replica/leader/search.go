@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -40,6 +41,8 @@ type Search struct {
 	// index is the index for which the classes were made. The ranker replaces its index when it
 	// reassigns all numbers.
 	index *index.Index
+	// knownLabels are the versions of the referenced labels that this search has from each replica.
+	knownLabels map[string]int64
 }
 
 // Owners are the replicas that own nodes.
@@ -103,7 +106,7 @@ var errTooManyQueries = fmt.Errorf("no node was chosen in %d queries: nodes, or 
 
 // NewSearch returns a search among the nodes of the owners.
 func NewSearch(r *rank.Ranker, exclusively func(func()), o Owners) *Search {
-	return &Search{Ranker: r, exclusively: exclusively, owners: o, classes: map[string]*searchClass{}}
+	return &Search{Ranker: r, exclusively: exclusively, owners: o, classes: map[string]*searchClass{}, knownLabels: map[string]int64{}}
 }
 
 // SchedulePod finds the node for a pod.
@@ -277,6 +280,7 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 		query.TermKeys = class.agreement.TermKeys
 		// The caller may change its query for the next one while a slow replica is still being sent this one.
 		sent := *query
+		sent.KnownLabels = maps.Clone(l.knownLabels)
 		answer, err := l.owners.Query(ctx, &sent, len(class.Spec.Counters) > 0)
 		if err != nil {
 			return nil, err
@@ -288,7 +292,7 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 			class.Class = nil
 			continue
 		}
-		l.addReferencedLabelKeys(answer.ReferencedLabels)
+		l.addReferencedLabels(answer)
 		merged, err := l.merge(class, answer)
 		if err != nil {
 			return nil, err

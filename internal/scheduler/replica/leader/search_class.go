@@ -2,6 +2,7 @@ package leader
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -29,8 +30,12 @@ type searchClass struct {
 // classOf returns the class of a pod and its key. If walk is true, owners evaluate each node for this one
 // pod, so it returns a new class and does not store it.
 func (l *Search) classOf(profile *rank.Profile, pod *framework.PodInfo, walk bool) (string, *searchClass, error) {
-	if l.Outdated.Swap(false) || l.index != l.Cluster.Index {
+	if replaced := l.index != l.Cluster.Index; l.Outdated.Swap(false) || replaced {
 		clear(l.classes)
+		if replaced {
+			// The labels were forgotten with the index.
+			clear(l.knownLabels)
+		}
 		l.index = l.Cluster.Index
 	}
 	scratch, err := rank.ClassKey(l.Cluster, profile, pod)
@@ -85,10 +90,15 @@ func (l *Search) evictClasses() {
 	}
 }
 
-// addReferencedLabelKeys adds the keys of pod labels to which selectors on other replicas refer.
-func (l *Search) addReferencedLabelKeys(keys []string) {
+// addReferencedLabels adds the keys of pod labels to which selectors on other replicas refer.
+func (l *Search) addReferencedLabels(answer *wire.Answer) {
 	names := &l.Cluster.Names
-	if before := names.Visible.Len(); names.Visible.Insert(keys...).Len() > before {
+	if before := names.Visible.Len(); names.Visible.Insert(answer.ReferencedLabels...).Len() > before {
 		names.Version++
 	}
+	if len(answer.Absent) == 0 {
+		// Forget replicas that have left.
+		clear(l.knownLabels)
+	}
+	maps.Copy(l.knownLabels, answer.LabelVersions)
 }

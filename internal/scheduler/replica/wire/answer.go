@@ -38,8 +38,10 @@ type Answer struct {
 	// which the pod must not preempt; "" if it may.
 	Candidates []Candidate `cbor:",omitempty"`
 	Ineligible string      `cbor:",omitempty"`
-	// ReferencedLabels are the pod labels to which selectors of other pods refer.
-	ReferencedLabels []string
+	// ReferencedLabels are the pod labels to which selectors of other pods refer, except those of replicas of which
+	// the leader has the current version. LabelVersions are the current versions, by the name of the replica.
+	ReferencedLabels []string         `cbor:",omitempty"`
+	LabelVersions    map[string]int64 `cbor:",omitempty"`
 	// Failed is the error with which a replica failed to evaluate this pod, at most [MaxFailed] bytes; "" if
 	// none did. Such an error belongs to the pod: the replica was ready, and can evaluate other pods.
 	Failed string `cbor:",omitempty"`

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
@@ -12,7 +13,7 @@ func Fold(answers []*Answer, offers int) *Answer {
 	if len(answers) == 1 {
 		return answers[0]
 	}
-	merged := &Answer{Values: []string{NoValue, ""}}
+	merged := &Answer{Values: []string{NoValue, ""}, LabelVersions: map[string]int64{}}
 	if len(answers) == 0 {
 		return merged
 	}
@@ -25,6 +26,7 @@ func Fold(answers []*Answer, offers int) *Answer {
 		merged.Errors = append(merged.Errors, a.Errors...)
 		merged.Absent = append(merged.Absent, a.Absent...)
 		merged.ReferencedLabels = append(merged.ReferencedLabels, a.ReferencedLabels...)
+		maps.Copy(merged.LabelVersions, a.LabelVersions)
 		merged.add(a, &values, &imageSets)
 		summaries = append(summaries, a.Summary)
 	}

@@ -32,6 +32,8 @@ type Query struct {
 	// Reserved is the UID of the pod if an earlier leader has reserved capacity for it. The answers do not
 	// count this reservation.
 	Reserved types.UID `cbor:",omitempty"`
+	// KnownLabels are the versions of [Answer.ReferencedLabels] that the leader has, by the name of the replica.
+	KnownLabels map[string]int64 `cbor:",omitempty"`
 	// Reasons requests the reasons for which nodes do not fit.
 	Reasons bool
 	// NodeByNode requests that the plugins check each node, because the pod has requirements that
