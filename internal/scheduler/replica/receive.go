@@ -23,8 +23,11 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 		r.holder.BeginList(from, b.Refreshing[i].ID)
 		r.leader.BeginList(from, b.Refreshing[i].ID)
 	}
-	if len(b.Nodes) > 0 {
-		r.member.HandleNodes(from, b.Nodes)
+	if len(b.Nodes) > 0 && r.member.HandleNodes(from, b.Nodes) {
+		r.leader.NodesMoved(from)
+	}
+	if b.Announced > 0 {
+		r.member.ConfirmNodes(from, b.Announced)
 	}
 	if len(b.GoneNodes) > 0 {
 		r.member.HandleGoneNodes(b.GoneNodes)
@@ -48,6 +51,9 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 		r.member.HandleNodesListed(from, &b.Listed[i])
 	}
 	r.member.HandleReservations(from, b)
+	if b.Confirmed > 0 {
+		r.member.HandleConfirmed(from, b.Confirmed)
+	}
 	for _, ack := range b.Acks {
 		r.leader.HandleAck(from, ack)
 	}

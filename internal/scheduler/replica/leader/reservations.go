@@ -28,6 +28,17 @@ func (l *Leader) resendReservations(owner string, ready bool) {
 	})
 }
 
+// NodesMoved sends the reservations to a replica that owns nodes which were created again. The owners of the earlier nodes
+// had them.
+func (l *Leader) NodesMoved(owner string) {
+	l.mu.Lock()
+	leads, ready := l.number > 0, l.ready.Has(owner)
+	l.mu.Unlock()
+	if leads {
+		l.resendReservations(owner, ready)
+	}
+}
+
 // HandleAck records a replica's answer to a reservation. It ignores the answer if the replica does not
 // own the node according to the current assignment.
 func (l *Leader) HandleAck(from string, ack wire.Ack) {

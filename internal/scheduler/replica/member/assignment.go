@@ -80,12 +80,17 @@ func (m *Member) Adopt(a *wire.Assignment) {
 	m.pods.setSlots(ctx, slots)
 	m.holder.DropNodes(lostNodes, m.ownsNode)
 	m.mu.Lock()
+	for _, node := range lostNodes {
+		m.held.remove(node.UID)
+	}
 	for _, p := range m.peers {
 		p.unlistedSlots.Add(gained)
 		p.unsentPodSlots.Add(gained)
 	}
 	m.appliedStamp = m.currentStamp()
 	m.mu.Unlock()
+	// A replica that owns no slots any more need not confirm nodes.
+	m.releaseNodes()
 	m.sendDue()
 }
 
@@ -94,6 +99,9 @@ func (m *Member) Adopt(a *wire.Assignment) {
 func (m *Member) clearAll(ctx context.Context) {
 	nodes, _ := m.nodes.setSlots(ctx, nil)
 	m.pods.setSlots(ctx, nil)
+	m.mu.Lock()
+	m.held = heldNodes{}
+	m.mu.Unlock()
 	m.holder.Clear(nodes)
 }
 

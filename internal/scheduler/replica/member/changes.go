@@ -1,6 +1,8 @@
 package member
 
 import (
+	"time"
+
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -14,13 +16,12 @@ import (
 // nodeChanged handles a change of a node that this replica watches. listing is true if the change is
 // part of the first list of its slots.
 func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
-	m.holder.ChangeNode(before, after)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if before == nil {
-		item := nodeName(after)
-		for _, p := range m.peers {
-			p.link.Send(func(b *wire.Batch) { b.Nodes = append(b.Nodes, item) })
+		if announcement := m.announce(after); !listing {
+			m.held.add(after.UID, announcement, time.Now())
+			return
 		}
 	}
 	if after == nil && !listing {
@@ -29,16 +30,31 @@ func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
 			p.link.Send(func(b *wire.Batch) { b.GoneNodes = append(b.GoneNodes, item) })
 		}
 	}
-	if !listing && m.assignment != nil && (before == nil || after == nil || len(framework.NodeSchedulingPropertiesChange(after, before)) > 0) {
-		event := wire.Event{Node: true}
-		if before != nil {
-			event.Before = wire.MarshalObject(before)
-		}
-		if after != nil {
-			event.After = wire.MarshalObject(after)
-		}
-		m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Events = append(b.Events, event) })
+	switch {
+	case after == nil && m.held.remove(before.UID), before != nil && m.held.has(before.UID):
+		// The holder does not have the node yet.
+		return
 	}
+	m.holder.ChangeNode(before, after)
+	if !listing && (after == nil || len(framework.NodeSchedulingPropertiesChange(after, before)) > 0) {
+		m.sendNodeEvent(before, after)
+	}
+}
+
+// sendNodeEvent sends a change of a node to the leader, after the holder has got it. before is nil for a new node, and
+// after for a deleted one. The caller holds the lock.
+func (m *Member) sendNodeEvent(before, after *v1.Node) {
+	if m.assignment == nil {
+		return
+	}
+	event := wire.Event{Node: true}
+	if before != nil {
+		event.Before = wire.MarshalObject(before)
+	}
+	if after != nil {
+		event.After = wire.MarshalObject(after)
+	}
+	m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Events = append(b.Events, event) })
 }
 
 // nodeName returns the message that announces a node.

@@ -51,7 +51,11 @@ type Member struct {
 	// have not yet announced all their nodes on the last one.
 	connections map[string]int
 	recheck     sets.Set[string]
-	// lastID is the ID of the last request or list that this replica has sent.
+	// announced is the last announcement of each replica on its current connection (see [wire.Batch.Announced]).
+	announced map[string]int64
+	// held are the new nodes of this replica that the holder does not have yet.
+	held heldNodes
+	// lastID is the ID of the last request, list or announcement that this replica has sent.
 	lastID int64
 	// podsOfUnknownNodes are the pods that this replica watches on nodes that no replica has
 	// announced, by node name.
@@ -88,7 +92,7 @@ func New(
 		options: options, logger: klog.FromContext(ctx), ctx: ctx, client: client, dial: dial, holder: h, hooks: hooks,
 		// Start from the time, so that a restarted replica does not reuse IDs.
 		lastID: time.Now().UnixNano(),
-		peers:  map[string]*peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int{}, recheck: sets.New[string](), earlyRequests: map[string]*wire.Refresh{},
+		peers:  map[string]*peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int{}, recheck: sets.New[string](), announced: map[string]int64{}, earlyRequests: map[string]*wire.Refresh{},
 		podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
 	}
 	trimmer := cache.NewTrimmer()

@@ -28,8 +28,9 @@ const (
 )
 
 // HandleNodes records the hash slots of nodes that another replica has announced. It sends the pods of
-// these nodes to the owners, if a node was unknown before or was created again with another UID.
-func (m *Member) HandleNodes(from string, nodes []wire.NodeName) {
+// these nodes to the owners, if a node was unknown before or was created again with another UID. It returns whether a
+// node was created again and has another hash slot.
+func (m *Member) HandleNodes(from string, nodes []wire.NodeName) (movedAny bool) {
 	m.mu.Lock()
 	moved, ownNodeMoved := map[uint64]bool{}, false
 	for _, node := range nodes {
@@ -69,6 +70,7 @@ func (m *Member) HandleNodes(from string, nodes []wire.NodeName) {
 			}
 		})
 	}
+	return len(moved) > 0
 }
 
 // HandleGoneNodes records that nodes of another replica were deleted.
@@ -88,6 +90,7 @@ func (m *Member) Connected(from string) {
 	defer m.mu.Unlock()
 	m.connections[from]++
 	m.recheck.Insert(from)
+	delete(m.announced, from)
 }
 
 // recheckNodes records that those nodes of a replica were deleted that it has not announced on its current

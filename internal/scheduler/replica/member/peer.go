@@ -58,12 +58,12 @@ func (m *Member) connected(ctx context.Context, link *wire.Link) {
 		return
 	}
 	p.sentListed, p.answeredID, p.sentPending, p.sentNodes, p.greetedConnection = 0, 0, false, false, 0
+	p.connection, p.listedOn = link.Connection(), 0
 	p.unlistedSlots, p.unsentPodSlots, p.wantedNodeSlots = refresh.AllSlots(), refresh.AllSlots(), refresh.AllSlots()
 	m.mu.Unlock()
-	connection := link.Connection()
 	m.hooks.Greet(link)
 	m.mu.Lock()
-	p.greetedConnection = connection
+	p.greetedConnection = p.connection
 	m.sendNewerAssignment(link.To().Name, p.assigned)
 	m.mu.Unlock()
 	for _, uid := range m.nodes.uids() {
@@ -77,6 +77,8 @@ func (m *Member) connected(ctx context.Context, link *wire.Link) {
 	}
 	m.mu.Lock()
 	p.sentNodes = true
+	announcement := m.lastID
+	link.SendOn(p.connection, func(b *wire.Batch) { b.Announced = announcement })
 	m.mu.Unlock()
 	m.sendDue()
 	m.report(link.To().Name)
@@ -97,6 +99,11 @@ type peer struct {
 	// leader's state. sentNodes is true after this replica has announced its nodes to the peer.
 	greetedConnection int64
 	sentNodes         bool
+	// connection is the number of the connection to which this state belongs. listedOn is the same number after this
+	// replica has sent a complete list of its pods, and 0 before.
+	connection, listedOn int64
+	// confirmed is the last announcement that the peer has confirmed (see [wire.Batch.Confirmed]).
+	confirmed int64
 	// sentListed is the stamp of the assignment for which this replica has last sent Listed (see
 	// wire.Batch) to the peer, and listedID is the ID of that message. unlistedSlots are the hash
 	// slots that no such message has covered yet.

@@ -89,10 +89,12 @@ func (m *Member) sendNodesListed(p *peer) {
 
 // podSender sends one list of pods to one peer.
 type podSender struct {
-	m       *Member
-	to      string
-	link    *wire.Link
-	refresh wire.Refresh
+	m    *Member
+	to   string
+	link *wire.Link
+	// connection is the number of the connection on which the list is sent.
+	connection int64
+	refresh    wire.Refresh
 	// The list contains pods whose own hash slot is in podSlots, and pods whose node's hash slot is
 	// in nodeSlots. If the peer leads, the list also contains the pending pods in podSlots, or all
 	// pending pods if pending is true.
@@ -104,7 +106,7 @@ type podSender struct {
 func (m *Member) newPodSender(name string, p *peer, pending bool) *podSender {
 	m.lastID++
 	s := &podSender{
-		m: m, to: name, link: p.link, pending: pending, podSlots: p.unsentPodSlots, nodeSlots: p.wantedNodeSlots,
+		m: m, to: name, link: p.link, connection: p.connection, pending: pending, podSlots: p.unsentPodSlots, nodeSlots: p.wantedNodeSlots,
 		leads: name == m.assignment.Leader.Name, refresh: wire.Refresh{
 			Term: m.assignment.Term, Number: m.assignment.Number, ID: m.lastID, InReplyTo: p.request.ID, Slots: p.unsentPodSlots.Of(m.table, m.Self()),
 		},
@@ -122,7 +124,18 @@ func (s *podSender) run(ctx context.Context) {
 		}
 		s.m.pods.visit(uid, s.send)
 	}
-	s.link.Send(func(b *wire.Batch) { b.Refreshed = append(b.Refreshed, s.refresh) })
+	s.end()
+}
+
+// end ends the list, and confirms the announced nodes. If the connection has ended, a part of the list may be lost.
+func (s *podSender) end() {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	announcement := s.m.announced[s.to]
+	s.link.SendOn(s.connection, func(b *wire.Batch) { b.Refreshed, b.Confirmed = append(b.Refreshed, s.refresh), announcement })
+	if p := s.m.peers[s.to]; p != nil && p.link == s.link && p.connection == s.connection {
+		p.listedOn = s.connection
+	}
 }
 
 // send sends a pod if the list covers it.

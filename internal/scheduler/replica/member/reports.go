@@ -40,7 +40,7 @@ func (m *Member) report(to string) {
 		}
 	}
 	// After a change of the term, the next report carries the reservations of earlier leaders.
-	if m.complete() && m.assignment.Term == term {
+	if m.complete() && m.assignment.Term == term && !m.awaitsUnreachable() {
 		status.Term, status.Number, status.Earlier = term, m.assignment.Number, earlier
 	}
 	m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Status = status })

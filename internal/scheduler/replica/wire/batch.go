@@ -18,6 +18,9 @@ type Batch struct {
 	Refreshing []Refresh `cbor:",omitempty"`
 	// Nodes announces nodes of the sender. Pods on these nodes must be sent to it.
 	Nodes []NodeName `cbor:",omitempty"`
+	// Announced is the number of the last announcement of a node; 0 if none. On this connection, the sender has then
+	// announced all nodes with this number or a lower one.
+	Announced int64 `cbor:",omitempty"`
 	// GoneNodes are nodes of the sender that were deleted.
 	GoneNodes []NodeName `cbor:",omitempty"`
 	// Pods are pods on nodes of the receiver.
@@ -33,6 +36,9 @@ type Batch struct {
 	Listed []Refresh `cbor:",omitempty"`
 	// Reservations are requests of the leader for reservations, releases and nominations.
 	Reservations []Reservation `cbor:",omitempty"`
+	// Confirmed is the last announcement of the receiver for which the sender has sent all its pods on the announced
+	// nodes, and all its reservations if it leads; 0 if none.
+	Confirmed int64 `cbor:",omitempty"`
 	// Kept are the UIDs of the pods whose reservations the leader renews.
 	Kept []types.UID `cbor:",omitempty"`
 	// Acks are the answers to Reservations and Kept.

@@ -92,10 +92,25 @@ func (l *Link) Send(add func(*Batch)) { l.enqueue(add, false) }
 // SendLater adds changes to the next batch. The batch may be delayed by up to lazyInterval.
 func (l *Link) SendLater(add func(*Batch)) { l.enqueue(add, true) }
 
+// SendOn is [Link.Send] for changes that belong to the connection with the given number. Without this connection, they are
+// discarded.
+func (l *Link) SendOn(connection int64, add func(*Batch)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.connection == connection {
+		l.enqueueLocked(add, false)
+	}
+}
+
 // enqueue adds changes to the pending batch. lazy means that they are not urgent.
 func (l *Link) enqueue(add func(*Batch), lazy bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.enqueueLocked(add, lazy)
+}
+
+// enqueueLocked is enqueue for a caller that holds the lock.
+func (l *Link) enqueueLocked(add func(*Batch), lazy bool) {
 	if l.discarding {
 		return
 	}

@@ -55,6 +55,9 @@ func (b *Batch) validate() error {
 			}
 		}
 	}
+	if b.Announced < 0 || b.Confirmed < 0 {
+		return malformed("negative announcement")
+	}
 	for i := range b.Reservations {
 		if b.Reservations[i].UID == types.UID("") || b.Reservations[i].Node == "" {
 			return malformed("reservation without pod or node")
