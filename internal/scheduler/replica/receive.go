@@ -82,6 +82,15 @@ func (r *Replica) Answer(ctx context.Context, q *wire.Request) *wire.Answer {
 	if !r.member.Ready(q.Term, q.Number) {
 		return absent(errNotReady)
 	}
+	if q.AwaitNodes {
+		// Return before the sender stops waiting, so that it learns the reason.
+		waiting, cancel := context.WithTimeout(ctx, q.Patience.Deadline-q.Patience.Deadline/8)
+		err := r.member.AwaitNodes(waiting)
+		cancel()
+		if err != nil {
+			return absent(err)
+		}
+	}
 	answer, err := r.holder.Answer(ctx, q.From, q, self)
 	switch {
 	case !r.member.Ready(q.Term, q.Number):

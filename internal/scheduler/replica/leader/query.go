@@ -11,9 +11,10 @@ import (
 )
 
 // Query sends a query to all replicas that own nodes and merges their answers. If all is true, or the option
-// WaitForAll is set, it waits for the answers of all owners, and returns errIncomplete if one is missing.
+// WaitForAll is set, it waits for the answers of all owners, and returns errIncomplete if one is missing. With WaitForAll, an
+// owner that cannot use a new node yet does not answer.
 func (l *Leader) Query(ctx context.Context, query *wire.Query, all bool) (*wire.Answer, error) {
-	q := &wire.Request{Query: query, From: l.member.Self(), Patience: l.options.Patience, Reservations: map[string]uint64{}}
+	q := &wire.Request{Query: query, From: l.member.Self(), Patience: l.options.Patience, AwaitNodes: l.options.WaitForAll, Reservations: map[string]uint64{}}
 	all = all || l.options.WaitForAll
 	if all {
 		q.Patience.Quorum = 100

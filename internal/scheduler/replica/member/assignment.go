@@ -100,7 +100,7 @@ func (m *Member) clearAll(ctx context.Context) {
 	nodes, _ := m.nodes.setSlots(ctx, nil)
 	m.pods.setSlots(ctx, nil)
 	m.mu.Lock()
-	m.held = heldNodes{}
+	m.held.clear()
 	m.mu.Unlock()
 	m.holder.Clear(nodes)
 }

@@ -1,7 +1,10 @@
 package member
 
 import (
+	"context"
+	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -20,6 +23,8 @@ type heldNodes struct {
 	nodes map[types.UID]heldNode
 	// order are the nodes in the order of their announcements. It may contain nodes that are not held any more.
 	order []types.UID
+	// changed is closed when a node is removed; nil if nobody waits for that.
+	changed chan struct{}
 }
 
 // heldNode is a node that is held back. It was announced with announcement at the time since.
@@ -47,7 +52,39 @@ func (h *heldNodes) has(uid types.UID) bool {
 func (h *heldNodes) remove(uid types.UID) bool {
 	held := h.has(uid)
 	delete(h.nodes, uid)
+	if held {
+		h.notify()
+	}
 	return held
+}
+
+// clear removes all nodes.
+func (h *heldNodes) clear() {
+	h.nodes, h.order = nil, nil
+	h.notify()
+}
+
+// notify wakes those that wait for a change.
+func (h *heldNodes) notify() {
+	if h.changed != nil {
+		close(h.changed)
+		h.changed = nil
+	}
+}
+
+// await returns a channel that is closed when a node is removed; nil if no node is held that was announced with the
+// given number or a lower one.
+func (h *heldNodes) await(announcement int64) <-chan struct{} {
+	for _, node := range h.nodes {
+		if node.announcement > announcement {
+			continue
+		}
+		if h.changed == nil {
+			h.changed = make(chan struct{})
+		}
+		return h.changed
+	}
+	return nil
 }
 
 // due returns the nodes whose announcements were confirmed, up to the given one. It returns each node once.
@@ -129,6 +166,38 @@ func (m *Member) releaseNodes() {
 			}
 		})
 	}
+}
+
+// AwaitNodes waits until the holder has all nodes that this replica has received so far. Nodes that arrive meanwhile
+// do not prolong this.
+func (m *Member) AwaitNodes(ctx context.Context) error {
+	m.mu.Lock()
+	received := m.lastID
+	m.mu.Unlock()
+	for {
+		m.mu.Lock()
+		changed, unconfirmed := m.held.await(received), m.unconfirmed()
+		m.mu.Unlock()
+		if changed == nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("new nodes cannot be used yet, because these replicas have not confirmed that they have sent their pods on them: %v: %w", unconfirmed, ctx.Err())
+		}
+	}
+}
+
+// unconfirmed returns the replicas for whose confirmation the first of the held nodes waits. The caller holds the lock.
+func (m *Member) unconfirmed() (names []string) {
+	oldest := m.held.oldest()
+	for _, name := range m.confirming() {
+		if p := m.peers[name]; (p == nil || p.confirmed < oldest.announcement) && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // confirmedByAll returns the last announcement that all owners and the leader have confirmed. The caller holds the

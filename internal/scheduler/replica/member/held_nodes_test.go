@@ -1,7 +1,9 @@
 package member
 
 import (
+	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,5 +89,52 @@ func TestNodesWaitForOwnersAndLeader(t *testing.T) {
 	m.peers["owner"].confirmed = 5
 	if m.awaitsUnreachable() {
 		t.Error("awaitsUnreachable() = true after all have confirmed the node, want false")
+	}
+}
+
+// TestAwaitNodes waits for the nodes that are held when the wait starts. It ends when these are used or gone, although
+// later ones are held, and with an error that names the replica that has not confirmed them.
+func TestAwaitNodes(t *testing.T) {
+	m := &Member{
+		lastID: 20, assignment: &wire.Assignment{Leader: membership.Member{Name: "leader"}, Owners: []string{"leader", "owner"}},
+		peers: map[string]*peer{"leader": {confirmed: 20}, "owner": {confirmed: 9}},
+	}
+	if err := m.AwaitNodes(t.Context()); err != nil {
+		t.Errorf("AwaitNodes() without held nodes = %v", err)
+	}
+	m.held.add("a", 10, time.Now())
+	m.held.add("b", 20, time.Now())
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := m.AwaitNodes(short); err == nil || !strings.Contains(err.Error(), "[owner]") {
+		t.Errorf("AwaitNodes() = %v, want an error that names the owner", err)
+	}
+	ended := make(chan error)
+	go func() { ended <- m.AwaitNodes(t.Context()) }()
+	within := func(change func()) bool {
+		time.Sleep(50 * time.Millisecond)
+		m.mu.Lock()
+		change()
+		m.mu.Unlock()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("AwaitNodes() = %v", err)
+			}
+			return true
+		case <-time.After(100 * time.Millisecond):
+			return false
+		}
+	}
+	if within(func() { m.held.add("c", 30, time.Now()); m.held.remove("a") }) {
+		t.Error("AwaitNodes() ended while a node was held")
+	}
+	if !within(func() { m.held.remove("b") }) {
+		t.Error("AwaitNodes() did not end after the nodes were used")
+	}
+	m.lastID = 30
+	go func() { ended <- m.AwaitNodes(t.Context()) }()
+	if !within(m.held.clear) {
+		t.Error("AwaitNodes() did not end after all nodes were removed")
 	}
 }

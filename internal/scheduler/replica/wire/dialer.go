@@ -26,7 +26,8 @@ func (d *Dialer) forward(q *Request) func(context.Context, *membership.Branch) (
 		patience := q.Patience
 		patience.Deadline -= patience.Deadline / 8
 		return d.Query(ctx, b, &Request{
-			Query: q.Query, Term: q.Term, Number: q.Number, From: q.From, Branches: b.Branches, Patience: patience, Reservations: q.Reservations,
+			Query: q.Query, Term: q.Term, Number: q.Number, From: q.From, Branches: b.Branches, Patience: patience,
+			AwaitNodes: q.AwaitNodes, Reservations: q.Reservations,
 		})
 	}
 }

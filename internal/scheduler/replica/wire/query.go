@@ -96,6 +96,9 @@ type Request struct {
 	From     string
 	Branches []membership.Branch `cbor:",omitempty"`
 	Patience Patience
+	// AwaitNodes requests that a replica answers only when it can use all its nodes, also those whose pods it does not
+	// know completely when it receives the query.
+	AwaitNodes bool `cbor:",omitempty"`
 
 	// Reservations maps the name of a replica to a number of reservations. Before this replica
 	// answers, it must have received that many reservations from the leader on the current
