@@ -31,9 +31,11 @@ type Names struct {
 	KindOf []Kind
 	active activeTerms
 	// Visible are the keys of the pod labels to which the selectors of affinity terms refer that count, or that
-	// have counted. Version is incremented when Visible grows.
+	// have counted. Version is incremented when Visible grows, or AllVisible becomes true.
 	Visible sets.Set[string]
 	Version int
+	// AllVisible is true if other replicas refer to too many labels, so that all labels of a pod count as referred to.
+	AllVisible bool
 	// labels are the numbers of the keys of the node labels to which some pod refers. Other labels are
 	// not part of a shape, because otherwise each node would have its own shape.
 	labels intern.Numbers

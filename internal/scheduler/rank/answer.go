@@ -69,10 +69,13 @@ func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer,
 	return a, nil
 }
 
-// marshalNode returns the encodings of a node and of its pods.
+// marshalNode returns the encodings of a node and of its pods. The pods have no constraints, which only [IndexPlugins]
+// read: the leader does not run these plugins, and constraints of one pod can be as large as the pod may be.
 func marshalNode(n *cache.Node) (node []byte, pods [][]byte) {
-	for _, pod := range n.Info.Pods {
-		pods = append(pods, wire.MarshalObject(pod.GetPod()))
+	for _, info := range n.Info.Pods {
+		pod := *info.GetPod()
+		pod.Spec.Affinity, pod.Spec.TopologySpreadConstraints = nil, nil
+		pods = append(pods, wire.MarshalObject(&pod))
 	}
 	return wire.MarshalObject(n.Info.Node()), pods
 }

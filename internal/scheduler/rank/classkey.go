@@ -149,7 +149,7 @@ func appendVisibleLabels(key []byte, c *cache.Cluster, pod *v1.Pod) []byte {
 	own := cache.OwnSelectorKeys(pod)
 	keys := make([]string, 0, len(pod.Labels))
 	for label := range pod.Labels {
-		if c.Names.Visible.Has(label) || own.Has(label) {
+		if c.Names.AllVisible || c.Names.Visible.Has(label) || own.Has(label) {
 			keys = append(keys, label)
 		}
 	}

@@ -167,11 +167,21 @@ func (r *Ranker) propose(
 	if best := evaluator.SelectCandidate(ctx, candidates); best != nil {
 		candidate := wire.Candidate{Node: best.Name(), Violations: best.Victims().NumPDBViolations}
 		for _, victim := range best.Victims().Pods {
-			candidate.Victims = append(candidate.Victims, wire.MarshalObject(victim))
+			candidate.Victims = append(candidate.Victims, wire.MarshalObject(trimVictim(victim)))
 		}
 		a.Candidates = []wire.Candidate{candidate}
 	}
 	return nil
+}
+
+// trimVictim returns a pod with those parts of the spec that matter for the choice among candidates and for the eviction.
+func trimVictim(pod *v1.Pod) *v1.Pod {
+	trimmed := *pod
+	trimmed.Spec = v1.PodSpec{
+		NodeName: pod.Spec.NodeName, SchedulerName: pod.Spec.SchedulerName,
+		Priority: pod.Spec.Priority, PriorityClassName: pod.Spec.PriorityClassName, PreemptionPolicy: pod.Spec.PreemptionPolicy,
+	}
+	return &trimmed
 }
 
 // mergedCounters returns the counters of all replicas from a query, with the value numbers of this replica. It

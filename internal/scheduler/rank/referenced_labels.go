@@ -27,7 +27,11 @@ func (r *Ranker) reportLabels(a *wire.Answer, query *wire.Query) {
 		last.number = max(last.number+1, time.Now().UnixNano())
 	}
 	a.LabelVersions = map[string]int64{r.Replica: last.number}
-	if query.KnownLabels[r.Replica] != last.number {
+	switch {
+	case query.KnownLabels[r.Replica] == last.number:
+	case len(names.Visible) > wire.MaxReferencedLabels:
+		a.AllLabelsReferenced = true
+	default:
 		a.ReferencedLabels = names.Visible.UnsortedList()
 	}
 }

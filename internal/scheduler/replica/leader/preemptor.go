@@ -159,7 +159,8 @@ func (p *Preemptor) BestCandidate(ctx context.Context, pod *v1.Pod) (preemption.
 	if err := counted.checkUnfit(); err != nil {
 		return nil, nil, err
 	}
-	query.Preempt, query.Counters, query.Values = true, counted.answer.Summary.Counters, p.search.Cluster.Names.ValueOf
+	query.Preempt = true
+	query.Counters, query.Values = wire.TranslateCounters(counted.answer.Summary.Counters, p.search.Cluster.Names.ValueOf)
 	proposed, err := p.search.query(ctx, p.profile, queued, &query)
 	if err != nil {
 		return nil, nil, err

@@ -96,6 +96,10 @@ func (l *Search) addReferencedLabels(answer *wire.Answer) {
 	if before := names.Visible.Len(); names.Visible.Insert(answer.ReferencedLabels...).Len() > before {
 		names.Version++
 	}
+	if answer.AllLabelsReferenced && !names.AllVisible {
+		names.AllVisible = true
+		names.Version++
+	}
 	if len(answer.Absent) == 0 {
 		// Forget replicas that have left.
 		clear(l.knownLabels)

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -42,6 +43,9 @@ type Answer struct {
 	// the leader has the current version. LabelVersions are the current versions, by the name of the replica.
 	ReferencedLabels []string         `cbor:",omitempty"`
 	LabelVersions    map[string]int64 `cbor:",omitempty"`
+	// AllLabelsReferenced is true if there are more than [MaxReferencedLabels]. Then all pod labels count as referred
+	// to: pods that differ in any label are of different classes.
+	AllLabelsReferenced bool `cbor:",omitempty"`
 	// Failed is the error with which a replica failed to evaluate this pod, at most [MaxFailed] bytes; "" if
 	// none did. Such an error belongs to the pod: the replica was ready, and can evaluate other pods.
 	Failed string `cbor:",omitempty"`
@@ -60,6 +64,22 @@ type Candidate struct {
 	// number of victims whose eviction violates at least one PodDisruptionBudget.
 	Victims    [][]byte
 	Violations int64
+}
+
+// addLabels adds the referenced labels of another answer.
+func (a *Answer) addLabels(other *Answer) {
+	if a.LabelVersions == nil {
+		a.LabelVersions = map[string]int64{}
+	}
+	maps.Copy(a.LabelVersions, other.LabelVersions)
+	a.AllLabelsReferenced = a.AllLabelsReferenced || other.AllLabelsReferenced
+	if !a.AllLabelsReferenced && len(other.ReferencedLabels) > 0 {
+		a.ReferencedLabels = union(a.ReferencedLabels, other.ReferencedLabels)
+		a.AllLabelsReferenced = len(a.ReferencedLabels) > MaxReferencedLabels
+	}
+	if a.AllLabelsReferenced {
+		a.ReferencedLabels = nil
+	}
 }
 
 // FailedAnswer returns the answer of a replica that failed to evaluate the pod of a query.

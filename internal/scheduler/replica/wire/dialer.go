@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
@@ -33,14 +35,20 @@ func (d *Dialer) forward(q *Request) func(context.Context, *membership.Branch) (
 }
 
 // Query sends a query to the root of a branch and returns its answer, which includes the
-// answers of q.Branches. It returns an error if the answer is malformed.
+// answers of q.Branches. It returns an error if the answer is malformed. If the query or the answer is larger than
+// maxMessage, the replica has failed to evaluate the pod.
 func (d *Dialer) Query(ctx context.Context, b *membership.Branch, q *Request) (*Answer, error) {
 	connection, err := d.connections.get(b.Member, d.certificates)
 	if err != nil {
 		return nil, err
 	}
 	answer := &Answer{}
-	if err := connection.Invoke(ctx, "/"+serviceName+"/Query", q, answer, grpc.ForceCodec(codec{})); err != nil {
+	err = connection.Invoke(ctx, "/"+serviceName+"/Query", q, answer, grpc.ForceCodec(codec{}))
+	if status.Code(err) == codes.ResourceExhausted {
+		// The message is too large. The replica can answer queries for other pods.
+		return FailedAnswer(b.Member.Name, err), nil
+	}
+	if err != nil {
 		return nil, err
 	}
 	return answer, answer.validate()

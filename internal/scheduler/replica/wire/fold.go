@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
@@ -13,7 +12,7 @@ func Fold(answers []*Answer, offers int) *Answer {
 	if len(answers) == 1 {
 		return answers[0]
 	}
-	merged := &Answer{Values: []string{NoValue, ""}, LabelVersions: map[string]int64{}}
+	merged := &Answer{Values: []string{NoValue, ""}}
 	if len(answers) == 0 {
 		return merged
 	}
@@ -25,13 +24,10 @@ func Fold(answers []*Answer, offers int) *Answer {
 		merged.Missing = merged.Missing.Union(a.Missing)
 		merged.Errors = append(merged.Errors, a.Errors...)
 		merged.Absent = append(merged.Absent, a.Absent...)
-		merged.ReferencedLabels = append(merged.ReferencedLabels, a.ReferencedLabels...)
-		maps.Copy(merged.LabelVersions, a.LabelVersions)
+		merged.addLabels(a)
 		merged.add(a, &values, &imageSets)
 		summaries = append(summaries, a.Summary)
 	}
-	slices.Sort(merged.ReferencedLabels)
-	merged.ReferencedLabels = slices.Compact(merged.ReferencedLabels)
 	merged.Values, merged.ImageSets = values.words, imageSets.words
 	merged.Summary = index.Fold(summaries, offers)
 	merged.dropUnusedNames()
@@ -98,6 +94,21 @@ func (a *Answer) add(other *Answer, values, imageSets *dictionary) {
 	if len(other.Node) > 0 {
 		a.Node, a.Pods = other.Node, other.Pods
 	}
+}
+
+// TranslateCounters returns counters for a query ([Query.Counters]), and only those values to which they refer. Numbers
+// of values in the given counters are indexes into values.
+func TranslateCounters(counters []index.CounterSummary, values []string) ([]index.CounterSummary, []string) {
+	used := dictionary{}
+	translated := slices.Clone(counters)
+	for i := range translated {
+		translated[i].Values = slices.Clone(translated[i].Values)
+		for j := range translated[i].Values {
+			value := &translated[i].Values[j].Value
+			*value = used.number(values[*value])
+		}
+	}
+	return translated, used.words
 }
 
 // dictionary assigns numbers to strings.

@@ -39,6 +39,56 @@ func TestFoldKeepsNamesOfOffersOnly(t *testing.T) {
 	}
 }
 
+// TestFoldBoundsReferencedLabels folds answers with more labels than an answer may have. The merged answer then says that
+// it has all labels.
+func TestFoldBoundsReferencedLabels(t *testing.T) {
+	answer := func(replica string, first, end int) *Answer {
+		a := &Answer{LabelVersions: map[string]int64{replica: 1}}
+		for i := first; i < end; i++ {
+			a.ReferencedLabels = append(a.ReferencedLabels, fmt.Sprint("label-", i))
+		}
+		return a
+	}
+	for _, c := range []struct {
+		name     string
+		answers  []*Answer
+		labels   int
+		all      bool
+		versions int
+	}{
+		{"few labels", []*Answer{answer("a", 0, 10), answer("b", 5, 20), answer("c", 0, 0)}, 20, false, 3},
+		{"as many as possible", []*Answer{answer("a", 0, MaxReferencedLabels), answer("b", 5, 20)}, MaxReferencedLabels, false, 2},
+		{"too many", []*Answer{answer("a", 0, MaxReferencedLabels), answer("b", MaxReferencedLabels, MaxReferencedLabels+1), answer("c", 0, 5)}, 0, true, 3},
+		{"too many on one replica", []*Answer{answer("a", 0, 10), {AllLabelsReferenced: true}}, 0, true, 1},
+	} {
+		all := Fold(c.answers, 1)
+		if len(all.ReferencedLabels) != c.labels || all.AllLabelsReferenced != c.all || len(all.LabelVersions) != c.versions {
+			t.Errorf("%s: Fold() = %d labels, all %t, %d versions; want %d, %t, %d",
+				c.name, len(all.ReferencedLabels), all.AllLabelsReferenced, len(all.LabelVersions), c.labels, c.all, c.versions)
+		}
+	}
+}
+
+// TestCountersAreTranslated checks that a query has only the values to which its counters refer, and that the counters of
+// the answer remain as they are.
+func TestCountersAreTranslated(t *testing.T) {
+	values := []string{NoValue, "", "unused", "a", "b"}
+	counters := []index.CounterSummary{
+		{Total: 5, Values: []index.ValueCount{{Value: 4, Count: 2, Nodes: 1}, {Value: 3, Count: 3, Nodes: 2}}}, {}, {Values: []index.ValueCount{{Value: 4, Count: 1}}},
+	}
+	translated, used := TranslateCounters(counters, values)
+	for i, counter := range translated {
+		for j, v := range counter.Values {
+			if before := counters[i].Values[j]; used[v.Value] != values[before.Value] || v.Count != before.Count || v.Nodes != before.Nodes {
+				t.Errorf("counter %d: %+v of %q, want the counts of %+v of %q", i, v, used[v.Value], before, values[before.Value])
+			}
+		}
+	}
+	if len(translated) != 3 || translated[0].Total != 5 || len(used) != 2 || counters[0].Values[0].Value != 4 {
+		t.Errorf("TranslateCounters() = %+v with values %q, want 3 counters with 2 values, and the given ones unchanged", translated, used)
+	}
+}
+
 // TestFoldKeepsFirstFailure checks that the error of a replica that failed to evaluate the pod is bounded, and that a
 // relay passes it on without making the replica absent.
 func TestFoldKeepsFirstFailure(t *testing.T) {

@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -177,6 +178,21 @@ func TestBurstIsSentInFewBatches(t *testing.T) {
 	link.SendLater(add)
 	link.Flush()
 	eventually(t, "the flushed change is received", func() bool { _, received := other.counts(); return received == 501 })
+}
+
+// TestTooLargeMessageFailsOnlyItsPod has a replica answer with more bytes than a message may have, and sends it such a query.
+// The replica has failed to evaluate the pod of the query; it is not absent.
+func TestTooLargeMessageFailsOnlyItsPod(t *testing.T) {
+	large := make([]byte, maxMessage)
+	for name, c := range map[string]struct{ query, answer []byte }{"answer": {nil, large}, "query": {large, nil}} {
+		address, _ := serve(t, "127.0.0.1:0", &recorder{answer: &Answer{Values: []string{NoValue, ""}, Node: c.answer}})
+		dial := NewDialer(nil)
+		q := &Request{Query: &Query{Pod: c.query}, Term: 1, Number: 1, Patience: Patience{Deadline: 20 * time.Second, Quorum: 100}}
+		answer := dial.Scatter(t.Context(), nil, []membership.Member{{Name: "other", Address: address}}, 10, nil, q)
+		if len(answer.Absent) > 0 || !strings.HasPrefix(answer.Failed, "other: ") {
+			t.Errorf("too large %s: Scatter() = failure %q, absent %v, errors %v, want a failure of replica other", name, answer.Failed, answer.Absent, answer.Errors)
+		}
+	}
 }
 
 // TestScatterQueriesTree queries trees of replicas over real connections, also with a replica that

@@ -24,6 +24,8 @@ const (
 	maxSteps   = 1 << 10
 	// MaxClaims is the maximal length of [Answer.UnavailableClaims].
 	MaxClaims = 1 << 10
+	// MaxReferencedLabels is the maximal length of [Answer.ReferencedLabels]. A label key has at most 317 bytes.
+	MaxReferencedLabels = 100_000
 	// MaxFailed is the maximal length of [Answer.Failed]. It becomes part of a pod's status.
 	MaxFailed = 4 << 10
 	// MaxDeadline is the maximal [Patience.Deadline].
