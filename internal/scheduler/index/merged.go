@@ -214,10 +214,9 @@ type NodeCounts struct {
 	Extra []int64
 }
 
-// Equal returns whether two nodes have the same topology and counts.
-func (s *NodeCounts) Equal(other *NodeCounts) bool {
-	return s.Topology.Host == other.Topology.Host && s.Topology.Eligible == other.Topology.Eligible &&
-		slices.Equal(s.Topology.Values, other.Topology.Values) && slices.Equal(s.Host, other.Host) && slices.Equal(s.Extra, other.Extra)
+// AppendKey appends a key that two nodes of one class share if they have the same topology and counts.
+func (s *NodeCounts) AppendKey(key []byte) []byte {
+	return appendGroup(key, nil, 0, &s.Topology, s.Host, s.Extra)
 }
 
 // Renumber returns a copy with other numbers of values.

@@ -195,13 +195,15 @@ func (cl *Class) translate(a *wire.Answer) {
 // explain adds to an answer the reasons for which nodes do not fit: the statuses in refused, and, unless
 // each node was evaluated separately (walk), the rejections by plugins that read only one node.
 func (cl *Class) explain(a *wire.Answer, indexClass *index.Class, refused map[index.NodeID]*fwk.Status, walk bool) {
+	refusals := a.CopyRefusals()
+	defer func() { a.Refusals = refusals.List() }()
 	add := func(status *fwk.Status, id index.NodeID) {
 		refusal := refusalOf(status, 1)
 		if cl.asksCountersBefore(status.Plugin()) {
 			counts := indexClass.NodeCounts(id)
 			refusal.Counts = &counts
 		}
-		a.AddRefusal(refusal)
+		refusals.Add(refusal)
 	}
 	for id, status := range refused {
 		add(status, id)
@@ -224,7 +226,7 @@ func (cl *Class) explain(a *wire.Answer, indexClass *index.Class, refused map[in
 	})
 	for number, nodes := range counts {
 		if nodes > 0 {
-			a.AddRefusal(refusalOf(cl.refusals[number], nodes))
+			refusals.Add(refusalOf(cl.refusals[number], nodes))
 		}
 	}
 }

@@ -163,7 +163,9 @@ func (r *Ranker) propose(
 	if err != nil && len(candidates) == 0 {
 		return err
 	}
-	statuses.ForEachExplicitNode(func(_ string, status *fwk.Status) { a.AddRefusal(refusalOf(status, 1)) })
+	refusals := a.CopyRefusals()
+	statuses.ForEachExplicitNode(func(_ string, status *fwk.Status) { refusals.Add(refusalOf(status, 1)) })
+	a.Refusals = refusals.List()
 	if best := evaluator.SelectCandidate(ctx, candidates); best != nil {
 		candidate := wire.Candidate{Node: best.Name(), Violations: best.Victims().NumPDBViolations}
 		for _, victim := range best.Victims().Pods {

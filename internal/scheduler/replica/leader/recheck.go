@@ -93,11 +93,13 @@ func (c *recheck) filter(ctx context.Context, state fwk.CycleState, info *framew
 // explain returns upstream's error for a pod that fits on no node. r is the last answer, without the excluded nodes.
 // If deallocate is true, upstream's PostFilter may deallocate a claim of the pod.
 func (c *recheck) explain(ctx context.Context, state fwk.CycleState, r *podBatch, deallocate bool) error {
+	refusals := r.answer.CopyRefusals()
 	for _, node := range c.rejected {
-		r.answer.AddRefusal(wire.Refusal{
+		refusals.Add(wire.Refusal{
 			Code: int(node.status.Code()), Plugin: node.status.Plugin(), Reasons: node.status.Reasons(), Nodes: 1,
 		})
 	}
+	r.answer.Refusals = refusals.List()
 	if deallocate {
 		if err := c.findUnavailableClaims(ctx, state, r.answer); err != nil {
 			return err

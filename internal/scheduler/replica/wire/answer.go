@@ -122,12 +122,6 @@ type Refusal struct {
 	Counts *index.NodeCounts `cbor:",omitempty"`
 }
 
-// sameStatus reports whether two refusals differ at most in the number of nodes.
-func (r *Refusal) sameStatus(other *Refusal) bool {
-	sameCounts := r.Counts == other.Counts || r.Counts != nil && other.Counts != nil && r.Counts.Equal(other.Counts)
-	return r.Code == other.Code && r.Plugin == other.Plugin && sameCounts && slices.Equal(r.Reasons, other.Reasons)
-}
-
 // Renumber replaces the numbers of values and image sets in the summary and the refusals.
 func (a *Answer) Renumber(value, imageSet func(int32) int32) {
 	a.Summary.Renumber(value, imageSet)
@@ -138,15 +132,4 @@ func (a *Answer) Renumber(value, imageSet func(int32) int32) {
 			a.Refusals[i].Counts = counts.Renumber(value)
 		}
 	}
-}
-
-// AddRefusal adds rejected nodes to the answer.
-func (a *Answer) AddRefusal(refusal Refusal) {
-	for i := range a.Refusals {
-		if a.Refusals[i].sameStatus(&refusal) {
-			a.Refusals[i].Nodes += refusal.Nodes
-			return
-		}
-	}
-	a.Refusals = append(a.Refusals, refusal)
 }

@@ -17,7 +17,7 @@ func Fold(answers []*Answer, offers int) *Answer {
 		return merged
 	}
 	summaries := make([]index.Summary, 0, len(answers))
-	values, imageSets := dictionary{}, dictionary{}
+	values, imageSets, refusals := dictionary{}, dictionary{}, Refusals{}
 	values.number(NoValue)
 	values.number("")
 	for _, a := range answers {
@@ -25,10 +25,11 @@ func Fold(answers []*Answer, offers int) *Answer {
 		merged.Errors = append(merged.Errors, a.Errors...)
 		merged.Absent = append(merged.Absent, a.Absent...)
 		merged.addLabels(a)
-		merged.add(a, &values, &imageSets)
+		merged.add(a, &values, &imageSets, &refusals)
 		summaries = append(summaries, a.Summary)
 	}
 	merged.Values, merged.ImageSets = values.words, imageSets.words
+	merged.Refusals = refusals.List()
 	merged.Summary = index.Fold(summaries, offers)
 	merged.dropUnusedNames()
 	return merged
@@ -55,7 +56,7 @@ func (a *Answer) dropUnusedNames() {
 
 // add adds the fields of another answer that Fold does not merge itself. It replaces the numbers in the
 // other answer's summary by those of the dictionaries.
-func (a *Answer) add(other *Answer, values, imageSets *dictionary) {
+func (a *Answer) add(other *Answer, values, imageSets *dictionary, refusals *Refusals) {
 	other.Renumber(
 		func(value int32) int32 { return values.number(other.Values[value]) },
 		func(imageSet int32) int32 { return imageSets.number(other.ImageSets[imageSet]) },
@@ -89,7 +90,7 @@ func (a *Answer) add(other *Answer, values, imageSets *dictionary) {
 		a.AddUnavailable(claim)
 	}
 	for i := range other.Refusals {
-		a.AddRefusal(other.Refusals[i])
+		refusals.Add(other.Refusals[i])
 	}
 	if len(other.Node) > 0 {
 		a.Node, a.Pods = other.Node, other.Pods

@@ -144,6 +144,9 @@ func (a *Answer) validate() error {
 	if len(a.Failed) > MaxFailed {
 		return malformed("answer with an error that is too long")
 	}
+	if len(a.ReferencedLabels) > MaxReferencedLabels {
+		return malformed("answer with too many referenced labels")
+	}
 	invalid := func(c UnavailableClaim) bool { return c.Claim < 0 || c.Claim >= MaxClaims || c.Node == "" }
 	if len(a.UnavailableClaims) > MaxClaims || slices.ContainsFunc(a.UnavailableClaims, invalid) {
 		return malformed("answer with too many or invalid resource claims")
