@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/fxamacker/cbor/v2"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -205,8 +206,11 @@ func (w *oracleWorld) checkSentQuery(next *wire.Query) {
 	}
 }
 
+// encode returns an encoding of a query in which the entries of maps are sorted, so that equal queries have equal ones.
 func (w *oracleWorld) encode(query *wire.Query) []byte {
-	encoded, err := wire.Encode(query)
+	mode, err := cbor.CanonicalEncOptions().EncMode()
+	w.Must(err)
+	encoded, err := mode.Marshal(query)
 	if err != nil {
 		w.T.Errorf("seed %d: encoding a query: %v", w.seed, err)
 	}
