@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http2::{
-    CommonField, ConnectMethod, ConnectionError, Data, ErrorCode, Event, Fields, Headers,
+    CommonField, ConnectMethod, ConnectionError, Data, ErrorCode, Event, Fields, Headers, Limits,
     ResponseHead, StreamMap,
 };
 
@@ -111,6 +111,7 @@ impl GrpcConnection {
             max_streams: config.max_streams,
             keepalive: config.keepalive.clone(),
             connect_method: ConnectMethod::Reject,
+            limits: Limits::default(),
         };
         let account = Arc::new(Account::new(config.budget.clone()));
         let limits = MessageLimits { message_bytes: config.message_bytes, account };
@@ -158,7 +159,7 @@ impl GrpcConnection {
                     None => self.http2.release(stream, bytes.len() as i64),
                 }
             }
-            Event::Trailers { stream } => {
+            Event::Trailers { stream, .. } => {
                 if let Some(request) = self.remove_partial(stream) {
                     self.complete_request(stream, request);
                 }
@@ -166,6 +167,9 @@ impl GrpcConnection {
             Event::Reset { stream, .. } => {
                 self.remove_partial(stream);
                 self.events.push_back(CallEvent::Reset { stream });
+            }
+            Event::Response { .. } | Event::Unprocessed { .. } => {
+                unreachable!("only a client has these events")
             }
         }
     }

@@ -2,25 +2,11 @@
 
 use crate::liveness::Keepalive;
 
-/// Initial window of each stream in bytes: how much of a request body a client may send
-/// before the server releases any of it.
-pub(crate) const STREAM_WINDOW: i64 = 1 << 20;
-/// Window of the connection in bytes: how much a client may send on all streams together.
-pub(crate) const CONNECTION_WINDOW: i64 = 16 << 20;
 /// Window of streams and connections in bytes before either side changes it (RFC 9113,
 /// 6.9.2).
 pub(crate) const DEFAULT_WINDOW: i64 = 65_535;
 /// The largest window in bytes that flow control allows (RFC 9113, 6.9.1).
 pub(crate) const MAX_WINDOW: i64 = (1 << 31) - 1;
-/// Maximum size of a block of fields in bytes. It limits the decoded fields of a request
-/// (with 32 bytes per field, like SETTINGS_MAX_HEADER_LIST_SIZE), the decoded names and
-/// values of trailers, and the encoded block that CONTINUATION frames complete with their
-/// frame headers.
-pub(crate) const MAX_FIELDS_BYTES: usize = 64 << 10;
-/// Fields of more than this many bytes are not decoded to their end: the connection is
-/// closed. An encoded byte can stand for a kilobyte of the dynamic table, so decoding
-/// everything would cost the server far more than the client.
-pub(crate) const MAX_DECODED_BYTES: usize = 2 * MAX_FIELDS_BYTES;
 
 /// Configuration of a [`Connection`](crate::Connection).
 #[derive(Clone, Debug)]
@@ -31,6 +17,55 @@ pub struct Config {
     pub keepalive: Keepalive,
     /// What to do with CONNECT requests.
     pub connect_method: ConnectMethod,
+    /// Bounds on the memory of a connection.
+    pub limits: Limits,
+}
+
+/// Which side of the connection this program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Receives requests and sends responses.
+    Server,
+    /// Sends requests and receives responses.
+    Client,
+}
+
+/// Bounds on the memory of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Initial window of each stream in bytes: how much of a body the peer may send before
+    /// any of it is released.
+    pub stream_window: u32,
+    /// Window of the connection in bytes: how much the peer may send on all streams together.
+    pub connection_window: u32,
+    /// Maximum size of a block of fields in bytes. It limits the decoded fields of a head
+    /// (with 32 bytes per field, like SETTINGS_MAX_HEADER_LIST_SIZE), the decoded names and
+    /// values of trailers, and the encoded block that CONTINUATION frames complete with their
+    /// frame headers.
+    pub fields_bytes: usize,
+    /// Bytes beyond which the output gets no further frames until it has been written.
+    pub output_bytes: usize,
+}
+
+impl Default for Limits {
+    /// Limits for a server that few clients use much.
+    fn default() -> Self {
+        Limits {
+            stream_window: 1 << 20,
+            connection_window: 16 << 20,
+            fields_bytes: 64 << 10,
+            output_bytes: 128 << 10,
+        }
+    }
+}
+
+impl Limits {
+    /// Fields of more than this many bytes are not decoded to their end: the connection is
+    /// closed. An encoded byte can stand for a kilobyte of the dynamic table, so decoding
+    /// everything would cost the receiver far more than the sender.
+    pub(crate) fn decoded_bytes(&self) -> usize {
+        2 * self.fields_bytes
+    }
 }
 
 /// Policy for CONNECT requests, which ask the server to become a tunnel.

@@ -14,18 +14,17 @@ mod waste;
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::config::{
-    CONNECTION_WINDOW, Config, ConnectMethod, DEFAULT_WINDOW, MAX_FIELDS_BYTES, STREAM_WINDOW,
-};
+use crate::config::{Config, ConnectMethod, DEFAULT_WINDOW, Limits, Role};
 use crate::event::{ConnectionError, Event};
-use crate::frame::{ErrorCode, setting};
+use crate::fields::Fields;
+use crate::frame::{ErrorCode, FrameHeader, setting};
 use crate::hpack::Decoder;
 use crate::liveness::{DueAction, Liveness};
 use crate::output::Output;
 use crate::request::RequestBuilder;
 use crate::response::{Data, Headers, ResponseHead};
 use crate::sender::{DRAIN_PING, LIVENESS_PING, Sender};
-use crate::stream::{STREAM_QUEUE_BYTES, Stream, StreamMap};
+use crate::stream::{Head, STREAM_QUEUE_BYTES, Stream, StreamMap};
 
 use self::waste::Waste;
 
@@ -40,15 +39,22 @@ const MAX_STREAM_ID: u32 = (1 << 31) - 1;
 ///
 /// Methods that take a stream's ID do nothing if that stream is not open.
 pub struct Connection<B: RequestBuilder> {
+    role: Role,
+    limits: Limits,
     max_streams: usize,
+    /// How many streams the peer lets this side open. Only a client opens streams.
+    peer_max_streams: u32,
     connect_method: ConnectMethod,
     /// The received part of a frame, or of the preface, whose rest has not arrived.
     incomplete_frame: Vec<u8>,
+    /// The header of a DATA frame whose rest has not arrived, with the length of the rest. Its
+    /// first part was delivered.
+    data_rest: Option<FrameHeader>,
     stage: Stage,
     decoder: Decoder,
     /// A block of fields whose last CONTINUATION frame has not arrived.
     incomplete_block: Option<field_block::FieldBlock>,
-    /// The highest stream ID that the client has used.
+    /// The highest stream ID that has been used.
     last_stream: u32,
     /// Bytes that the client may still send on all streams together.
     receive_window: i64,
@@ -109,28 +115,53 @@ fn connection_error<T>(code: ErrorCode, message: &'static str) -> FrameResult<T>
 }
 
 impl<B: RequestBuilder> Connection<B> {
-    /// Creates the state of a new connection. The output contains the server's SETTINGS.
+    /// Creates the state of a server's new connection. The output contains its SETTINGS.
     pub fn new(config: &Config, now: Instant) -> Self {
-        let mut sender = Sender::new();
-        let mut settings = vec![
-            (setting::MAX_CONCURRENT_STREAMS, config.max_streams),
-            (setting::INITIAL_WINDOW_SIZE, STREAM_WINDOW as u32),
-            (setting::MAX_HEADER_LIST_SIZE, MAX_FIELDS_BYTES as u32),
-        ];
+        let mut settings = vec![(setting::MAX_CONCURRENT_STREAMS, config.max_streams)];
         if config.connect_method == ConnectMethod::Deliver {
             settings.push((setting::ENABLE_CONNECT_PROTOCOL, 1));
         }
+        let sender = Sender::new(config.limits.output_bytes);
+        Connection::with_role(Role::Server, config, sender, settings, now)
+    }
+
+    /// Creates the state of a client's new connection. The output contains the preface and its
+    /// SETTINGS. `config.max_streams` and `config.connect_method` have no effect.
+    pub fn client(config: &Config, now: Instant) -> Self {
+        let mut sender = Sender::new(config.limits.output_bytes);
+        sender.preface();
+        let settings = vec![(setting::ENABLE_PUSH, 0)];
+        Connection::with_role(Role::Client, config, sender, settings, now)
+    }
+
+    fn with_role(
+        role: Role,
+        config: &Config,
+        mut sender: Sender,
+        mut settings: Vec<(u16, u32)>,
+        now: Instant,
+    ) -> Self {
+        let limits = config.limits;
+        settings.push((setting::INITIAL_WINDOW_SIZE, limits.stream_window));
+        settings.push((setting::MAX_HEADER_LIST_SIZE, limits.fields_bytes as u32));
         sender.settings(&settings);
-        sender.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW);
+        sender.window_update(0, i64::from(limits.connection_window) - DEFAULT_WINDOW);
         Connection {
+            role,
+            limits,
+            peer_max_streams: u32::MAX,
             max_streams: config.max_streams as usize,
             connect_method: config.connect_method,
             incomplete_frame: Vec::new(),
-            stage: Stage::Preface,
+            data_rest: None,
+            stage: match role {
+                Role::Server => Stage::Preface,
+                Role::Client => Stage::FirstSettings,
+            },
             decoder: Decoder::new(),
             incomplete_block: None,
             last_stream: 0,
-            receive_window: CONNECTION_WINDOW,
+            receive_window: limits.connection_window.into(),
             received_bytes: 0,
             streams: StreamMap::default(),
             abandoned: HashSet::new(),
@@ -144,7 +175,7 @@ impl<B: RequestBuilder> Connection<B> {
         }
     }
 
-    /// Handles bytes that the client sent. They may begin and end within a frame. After
+    /// Handles bytes that the peer sent. They may begin and end within a frame. After
     /// an error, the output ends with a GOAWAY frame, and the caller must not call it
     /// again.
     pub fn receive(
@@ -169,7 +200,7 @@ impl<B: RequestBuilder> Connection<B> {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let incoming = &mut stream.incoming;
         incoming.released += bytes;
-        if incoming.released >= STREAM_WINDOW / 2 && !incoming.ended {
+        if incoming.released >= i64::from(self.limits.stream_window) / 2 && !incoming.ended {
             self.sender.window_update(id, incoming.released);
             incoming.window += std::mem::take(&mut incoming.released);
         }
@@ -179,7 +210,12 @@ impl<B: RequestBuilder> Connection<B> {
     pub fn go_away(&mut self, code: ErrorCode, text: &str) {
         self.announced_drain = None;
         self.draining = true;
-        self.sender.go_away(self.last_stream, code, text);
+        let last_stream = match self.role {
+            Role::Server => self.last_stream,
+            // A server opens no streams.
+            Role::Client => 0,
+        };
+        self.sender.go_away(last_stream, code, text);
     }
 
     /// Ends the connection without a failed request (RFC 9113, section 6.8). Asks the client
@@ -230,13 +266,55 @@ impl<B: RequestBuilder> Connection<B> {
     }
 }
 
-/// Responses.
+/// Requests of a client.
+impl<B: RequestBuilder> Connection<B> {
+    /// Whether a request could be sent now: the server has not sent GOAWAY, and it accepts one
+    /// more stream.
+    pub fn can_open(&self) -> bool {
+        !self.is_ending() && self.streams.len() < self.peer_max_streams as usize
+    }
+
+    /// Whether no new stream can be opened any more.
+    pub fn is_ending(&self) -> bool {
+        self.draining || self.last_stream >= MAX_STREAM_ID - 1
+    }
+
+    /// Opens a stream with a request and returns its ID, or `None` if
+    /// [`can_open`](Self::can_open) is false. `fields` are all fields, pseudo-header fields
+    /// first. `answers_head` says that the response has no body, whatever its content-length
+    /// says, because the request's method is HEAD. The body follows with
+    /// [`send_data`](Self::send_data) and [`finish`](Self::finish).
+    pub fn open(&mut self, fields: Fields, answers_head: bool) -> Option<u32> {
+        if !self.can_open() {
+            return None;
+        }
+        let id = match self.last_stream {
+            0 => 1,
+            last => last + 2,
+        };
+        self.last_stream = id;
+        let window = self.limits.stream_window.into();
+        let mut stream = Stream::new(window, self.sender.initial_window(), None);
+        stream.incoming.answers_head = answers_head;
+        self.sender.queue_head(&mut stream.outgoing, Head::Request(fields));
+        self.streams.insert(id, stream);
+        Some(id)
+    }
+
+    /// Lets the head of a request be sent even if its body has not arrived.
+    pub fn send_request(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        self.sender.schedule(id, &mut stream.outgoing);
+    }
+}
+
+/// Responses, and bodies of requests.
 impl<B: RequestBuilder> Connection<B> {
     /// Sends the status and header fields of a response. The caller must call it once for
     /// each stream, before it sends data and trailers.
     pub fn send_head(&mut self, id: u32, head: ResponseHead) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        self.sender.queue_head(&mut stream.outgoing, head);
+        self.sender.queue_head(&mut stream.outgoing, Head::Response(head));
         self.sender.schedule(id, &mut stream.outgoing);
     }
 
@@ -273,7 +351,7 @@ impl<B: RequestBuilder> Connection<B> {
         if outgoing.end().is_some() {
             return;
         }
-        self.sender.queue_head(outgoing, head);
+        self.sender.queue_head(outgoing, Head::Response(head));
         body.into_iter().for_each(|data| self.sender.queue_data(outgoing, data));
         self.sender.queue_end(outgoing, trailers);
         self.sender.schedule(id, outgoing);
@@ -281,10 +359,11 @@ impl<B: RequestBuilder> Connection<B> {
 
     /// Resets a stream and discards its unsent data.
     pub fn reset(&mut self, id: u32, code: ErrorCode) {
-        let Some(stream) = self.streams.remove(&id) else { return };
+        let Some(stream) = self.streams.get(&id) else { return };
+        let ended = stream.incoming.ended;
         self.sender.rst_stream(id, code);
-        self.sender.discard_unsent(&stream);
-        if !stream.incoming.ended {
+        self.forget(id);
+        if !ended {
             self.abandon(id);
         }
     }
@@ -301,6 +380,27 @@ impl<B: RequestBuilder> Connection<B> {
     /// [`Connection::fill_output`].
     pub fn take_writable(&mut self) -> Vec<u32> {
         self.sender.take_writable()
+    }
+
+    /// The number of body bytes of a stream that have not been framed yet; 0 if the stream is
+    /// not open.
+    pub fn queued_bytes_of(&self, id: u32) -> usize {
+        self.streams.get(&id).map_or(0, |stream| stream.outgoing.queued_bytes())
+    }
+
+    /// Whether a stream is open.
+    pub fn is_open(&self, id: u32) -> bool {
+        self.streams.contains_key(&id)
+    }
+
+    /// Frees memory that is kept for the next frames. A caller with many idle connections calls
+    /// it when a connection becomes idle.
+    pub fn release_memory(&mut self) {
+        self.sender.release_memory();
+        self.decoder.release_memory();
+        if self.incomplete_frame.is_empty() {
+            self.incomplete_frame = Vec::new();
+        }
     }
 
     /// The number of body bytes of all streams that have not been framed yet, mostly
@@ -326,6 +426,13 @@ impl<B: RequestBuilder> Connection<B> {
     /// the output's size allow.
     pub fn fill_output(&mut self) {
         while let Some(id) = self.sender.fill_output(&mut self.streams) {
+            if self.role == Role::Client {
+                // The stream stays open for the response.
+                if let Some(stream) = self.streams.get_mut(&id) {
+                    stream.outgoing.complete = true;
+                }
+                continue;
+            }
             let ended = self.streams.remove(&id).is_none_or(|stream| stream.incoming.ended);
             if !ended {
                 self.sender.rst_stream(id, ErrorCode::NoError);

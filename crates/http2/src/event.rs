@@ -1,14 +1,15 @@
-//! Events: what received frames mean for the server.
+//! Events: what received frames mean for the caller.
 
 use std::fmt;
 
 use bytes::Bytes;
 
+use crate::fields::Fields;
 use crate::frame::ErrorCode;
 
 /// What has happened on a stream.
 ///
-/// A request is complete after the event whose `end_stream` is true, or after
+/// A request or a response is complete after the event whose `end_stream` is true, or after
 /// [`Event::Trailers`].
 #[derive(Debug)]
 pub enum Event<R> {
@@ -24,8 +25,18 @@ pub enum Event<R> {
         /// Whether the request has no body.
         end_stream: bool,
     },
-    /// A part of a request's body. The server passes the length of `bytes` to
-    /// [`Connection::release`](crate::Connection::release) to let the client send as many
+    /// The server answered the request of a stream.
+    Response {
+        /// The stream's ID.
+        stream: u32,
+        /// The status and the header fields, as the [`RequestBuilder`](crate::RequestBuilder)
+        /// built them.
+        response: R,
+        /// Whether the response has no body.
+        end_stream: bool,
+    },
+    /// A part of a body. The caller passes the length of `bytes` to
+    /// [`Connection::release`](crate::Connection::release) to let the peer send as many
     /// more bytes.
     Data {
         /// The stream's ID.
@@ -35,19 +46,28 @@ pub enum Event<R> {
         /// Whether the body is complete.
         end_stream: bool,
     },
-    /// The request ended with trailers. They were validated and discarded: a block of a few
-    /// bytes can stand for 64 KiB of fields, and no server that uses this crate needs them.
+    /// The body ended with trailers.
     Trailers {
         /// The stream's ID.
         stream: u32,
+        /// The trailers of a response. Those of a request were validated and discarded: a block
+        /// of a few bytes can stand for 64 KiB of fields, and no server that uses this crate
+        /// needs them.
+        fields: Fields,
     },
-    /// The client reset the stream, or the connection did so because of a protocol
+    /// The peer reset the stream, or the connection did so because of a protocol
     /// violation. Later calls for the stream have no effect.
     Reset {
         /// The stream's ID.
         stream: u32,
         /// The error code of the RST_STREAM frame.
         code: u32,
+    },
+    /// The server has said with GOAWAY that it did not process the request of a stream and
+    /// will not. It may be sent again over another connection.
+    Unprocessed {
+        /// The stream's ID.
+        stream: u32,
     },
 }
 

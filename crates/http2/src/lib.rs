@@ -1,9 +1,9 @@
-//! The server side of HTTP/2 (RFC 9113) as a state machine without I/O.
+//! HTTP/2 (RFC 9113) as a state machine without I/O, for servers and for clients.
 //!
 //! The crate parses frames, decodes header fields (HPACK, RFC 7541), applies flow control
 //! and limits, and schedules responses. It opens no socket and reads no clock, so the
 //! caller decides how bytes are read and written, and a test passes in the bytes and the
-//! time. The crate `grpc` builds on it. Apart from the rules for pings, which are
+//! time. The crates `grpc` and `kube-gateway` build on it. Apart from the rules for pings, which are
 //! those of grpc-go, nothing in it is specific to gRPC.
 //!
 //! ```text
@@ -24,6 +24,9 @@
 //! 5. Call [`Connection::on_alarm`] at the time that [`Connection::alarm`] returns. If it
 //!    returns false, close the socket.
 //!
+//! A client also calls [`Connection::open`] for each request, and gets
+//! [`Event::Response`] instead of [`Event::Request`].
+//!
 //! The trait [`RequestBuilder`] turns header fields into a request. Its implementation
 //! [`Fields`] keeps all fields, including pseudo-header fields. A server that needs only
 //! a few fields implements the trait itself and allocates nothing for the others.
@@ -41,7 +44,8 @@
 //!   that RFC 9113 requires. It does not affect other connections.
 //!
 //! # Not implemented
-//! Clients, server push, priorities, and informational (1xx) responses.
+//! Server push and priorities. Informational (1xx) responses are not sent, and are discarded
+//! when they are received.
 //!
 //! # Reading order
 //! `frame`, `hpack`, `fields` and `request`, `stream`, `sender`, then `connection`.
@@ -61,7 +65,7 @@ mod response;
 mod sender;
 mod stream;
 
-pub use config::{Config, ConnectMethod};
+pub use config::{Config, ConnectMethod, Limits};
 pub use connection::Connection;
 pub use event::{ConnectionError, Event};
 pub use fields::Fields;

@@ -12,10 +12,13 @@ pub struct Keepalive {
     pub timeout: Duration,
     /// Minimum time between two pings of a client that has open streams. A ping after a
     /// shorter time is a strike, unless the server has responded to a request in between.
-    /// At its third strike, a client is disconnected with ENHANCE_YOUR_CALM.
+    /// At its third strike, a client is disconnected with ENHANCE_YOUR_CALM. With zero, no ping
+    /// is a strike; pings in quick succession count as useless frames instead.
     pub min_interval: Duration,
 }
 
+/// Pings within this time after another one count as useless frames, if pings are no strikes.
+const QUICK: Duration = Duration::from_secs(1);
 /// As [`Keepalive::min_interval`], for a client without open streams.
 const IDLE_MIN_INTERVAL: Duration = Duration::from_secs(2 * 60 * 60);
 /// Number of early pings without a response in between that are tolerated.
@@ -37,6 +40,8 @@ pub(crate) struct Liveness {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PingVerdict {
     Acknowledge,
+    /// Acknowledge it, and count it as a useless frame.
+    Useless,
     TooMany,
 }
 
@@ -74,6 +79,10 @@ impl Liveness {
         now: Instant,
     ) -> PingVerdict {
         let before = self.last_client_ping.replace(now);
+        if self.keepalive.min_interval.is_zero() {
+            let quick = before.is_some_and(|before| now < before + QUICK);
+            return if quick { PingVerdict::Useless } else { PingVerdict::Acknowledge };
+        }
         if responded {
             self.strikes = 0;
             return PingVerdict::Acknowledge;
@@ -136,6 +145,20 @@ mod tests {
         assert_eq!(liveness.on_alarm(start + 210 * SECOND), DueAction::SendPing);
         assert_eq!(liveness.on_alarm(start + 229 * SECOND), DueAction::None);
         assert_eq!(liveness.on_alarm(start + 230 * SECOND), DueAction::Disconnect);
+    }
+
+    #[test]
+    fn without_strikes_quick_pings_are_useless() {
+        let start = Instant::now();
+        let keepalive =
+            Keepalive { interval: SECOND, timeout: SECOND, min_interval: Duration::ZERO };
+        let mut liveness = Liveness::new(keepalive, start);
+        let mut pinged = |at: Duration| liveness.client_pinged(false, false, start + at);
+        assert_eq!(pinged(Duration::ZERO), PingVerdict::Acknowledge);
+        assert_eq!(pinged(SECOND), PingVerdict::Acknowledge);
+        for millis in 1001..1100 {
+            assert_eq!(pinged(Duration::from_millis(millis)), PingVerdict::Useless);
+        }
     }
 
     #[test]

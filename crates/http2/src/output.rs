@@ -50,6 +50,13 @@ impl Output {
         self.pieces.push_back(bytes);
     }
 
+    /// Frees the buffer if it is empty.
+    pub(crate) fn release_memory(&mut self) {
+        if self.len == 0 {
+            (self.tail, self.pieces) = Default::default();
+        }
+    }
+
     /// Sets `slices` to the first pieces. Returns the number of slices that were set.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let tail = (!self.tail.is_empty()).then_some(&self.tail[..]);

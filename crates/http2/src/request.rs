@@ -1,12 +1,13 @@
-//! Validation of requests and trailers (RFC 9113, sections 8.2 and 8.3).
+//! Validation of requests, responses and trailers (RFC 9113, sections 8.2 and 8.3).
 
-use crate::config::{ConnectMethod, MAX_DECODED_BYTES, MAX_FIELDS_BYTES};
+use crate::config::{ConnectMethod, Limits, Role};
 
 /// The size of a field is that of its name and value plus this many bytes (RFC 9113,
 /// 6.5.2).
 pub(crate) const FIELD_OVERHEAD_BYTES: usize = 32;
 
-/// Builds a request from its header fields, which the connection passes to it one by one.
+/// Builds a request from its header fields, which the connection passes to it one by one. A
+/// client's connection builds responses with it.
 ///
 /// The connection validates each field before it passes it on. It discards the builder if
 /// the request is malformed.
@@ -17,16 +18,19 @@ pub trait RequestBuilder: Default {
     type Request;
 
     /// Adds a field. Pseudo-header fields (`:method`, `:path`, …) come first. Each occurs
-    /// at most once, and its name includes the colon.
+    /// at most once, and its name includes the colon. A response has `:status`, which has three
+    /// digits.
     fn field(&mut self, context: &Self::Context, name: &[u8], value: &[u8]);
 
     /// Returns the request, after the last field.
     fn build(self, context: &Self::Context) -> Self::Request;
 }
 
-/// A request whose header fields are being decoded.
-pub(crate) struct RequestDecoder<B> {
+/// A request, or a response, whose header fields are being decoded.
+pub(crate) struct HeadDecoder<B> {
     pub(crate) builder: B,
+    role: Role,
+    limits: Limits,
     seen: PseudoFields,
     /// Whether a field that is not a pseudo-header field has been decoded.
     regular_seen: bool,
@@ -46,19 +50,26 @@ struct PseudoFields {
     scheme: bool,
     authority: bool,
     protocol: bool,
+    /// Of a response.
+    status: Option<u16>,
 }
 
-/// A request whose header fields are valid.
-pub(crate) struct DecodedRequest<B> {
+/// A request or a response whose header fields are valid.
+pub(crate) struct DecodedHead<B> {
     pub(crate) builder: B,
+    /// Of a response, otherwise 0.
+    pub(crate) status: u16,
     pub(crate) content_length: Option<u64>,
     pub(crate) fields_too_large: bool,
 }
 
-impl<B: RequestBuilder> RequestDecoder<B> {
-    pub(crate) fn new() -> Self {
-        RequestDecoder {
+impl<B: RequestBuilder> HeadDecoder<B> {
+    /// Creates a decoder for what a program with this role receives.
+    pub(crate) fn new(role: Role, limits: Limits) -> Self {
+        HeadDecoder {
             builder: B::default(),
+            role,
+            limits,
             seen: PseudoFields::default(),
             regular_seen: false,
             content_length: None,
@@ -71,11 +82,17 @@ impl<B: RequestBuilder> RequestDecoder<B> {
     /// limit, ignores this and all later fields. Returns whether more fields may follow.
     pub(crate) fn field(&mut self, context: &B::Context, name: &[u8], value: &[u8]) -> bool {
         self.bytes += name.len() + value.len() + FIELD_OVERHEAD_BYTES;
-        if self.bytes > MAX_FIELDS_BYTES {
-            return self.bytes <= MAX_DECODED_BYTES;
+        if self.bytes > self.limits.fields_bytes {
+            return self.bytes <= self.limits.decoded_bytes();
         }
         let valid = match name.strip_prefix(b":") {
-            Some(name) => !self.regular_seen && self.seen.note(name, value),
+            Some(name) => {
+                !self.regular_seen
+                    && match self.role {
+                        Role::Server => self.seen.note(name, value),
+                        Role::Client => self.seen.note_status(name, value),
+                    }
+            }
             None => {
                 self.regular_seen = true;
                 self.note_regular_field(name, value)
@@ -103,14 +120,19 @@ impl<B: RequestBuilder> RequestDecoder<B> {
     }
 
     /// Returns the request, or `None` if it is malformed.
-    pub(crate) fn finish(self, connect: ConnectMethod) -> Option<DecodedRequest<B>> {
-        if self.malformed || !self.seen.is_complete(connect) {
+    pub(crate) fn finish(self, connect: ConnectMethod) -> Option<DecodedHead<B>> {
+        let complete = match self.role {
+            Role::Server => self.seen.is_complete(connect),
+            Role::Client => self.seen.status.is_some(),
+        };
+        if self.malformed || !complete {
             return None;
         }
-        Some(DecodedRequest {
+        Some(DecodedHead {
             builder: self.builder,
+            status: self.seen.status.unwrap_or_default(),
             content_length: self.content_length,
-            fields_too_large: self.bytes > MAX_FIELDS_BYTES,
+            fields_too_large: self.bytes > self.limits.fields_bytes,
         })
     }
 }
@@ -139,6 +161,15 @@ impl PseudoFields {
             _ => is_field_value(value),
         };
         valid && !repeated
+    }
+
+    /// Notes a field of a response. Returns false if it is unknown, repeated or invalid.
+    fn note_status(&mut self, name: &[u8], value: &[u8]) -> bool {
+        let digits = value.len() == 3 && value.iter().all(u8::is_ascii_digit);
+        let status = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+        let repeated = self.status.is_some();
+        self.status = status.filter(|status| digits && *status >= 100);
+        name == b"status" && !repeated && self.status.is_some()
     }
 
     /// Whether the pseudo-header fields form a valid request. A CONNECT request is valid
@@ -224,7 +255,7 @@ mod tests {
     use crate::fields::Fields;
 
     fn is_accepted(list: &[(&str, &str)], connect: ConnectMethod) -> bool {
-        let mut request = RequestDecoder::<Fields>::new();
+        let mut request = HeadDecoder::<Fields>::new(Role::Server, Limits::default());
         for (name, value) in list {
             assert!(request.field(&(), name.as_bytes(), value.as_bytes()));
         }

@@ -8,14 +8,12 @@
 use std::collections::VecDeque;
 
 use crate::config::{DEFAULT_WINDOW, MAX_WINDOW};
-use crate::frame::{ErrorCode, FrameHeader, MAX_PAYLOAD_BYTES, flag, kind};
+use crate::frame::{ErrorCode, FrameHeader, MAX_PAYLOAD_BYTES, PREFACE, flag, kind};
 use crate::hpack::Encoder;
 use crate::output::Output;
-use crate::response::{Data, Headers, ResponseHead};
-use crate::stream::{End, Outgoing, STREAM_QUEUE_BYTES, Stream, StreamMap};
+use crate::response::{Data, Headers};
+use crate::stream::{End, Head, Outgoing, STREAM_QUEUE_BYTES, Stream, StreamMap};
 
-/// Responses are framed only while the output has fewer bytes than this.
-const MAX_OUTPUT_BYTES: usize = 128 << 10;
 /// Bytes of the connection's window that are reserved for urgent streams. Clients usually
 /// send WINDOW_UPDATE long before the window gets this small. A client need not: it may read
 /// a body only when it is complete. Therefore the reservation ends when the client has
@@ -37,6 +35,8 @@ const WINDOW_PING: &[u8; 8] = b"window??";
 /// something to send.
 pub(crate) struct Sender {
     output: Output,
+    /// Responses are framed only while the output has fewer bytes than this.
+    max_output_bytes: usize,
     encoder: Encoder,
     /// Bytes that the client accepts on all streams together.
     window: i64,
@@ -86,9 +86,10 @@ enum Turn {
 }
 
 impl Sender {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(max_output_bytes: usize) -> Self {
         Sender {
             output: Output::default(),
+            max_output_bytes,
             encoder: Encoder::new(),
             window: DEFAULT_WINDOW,
             initial_window: DEFAULT_WINDOW,
@@ -132,6 +133,12 @@ impl Sender {
         self.head_bytes
     }
 
+    /// Frees reused memory.
+    pub(crate) fn release_memory(&mut self) {
+        self.block_buffer = Vec::new();
+        self.output.release_memory();
+    }
+
     /// Removes and returns the streams whose queue was full and is not any more.
     pub(crate) fn take_writable(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.writable)
@@ -150,7 +157,7 @@ impl Sender {
     }
 
     /// Sets a stream's head. The caller must schedule the stream after it.
-    pub(crate) fn queue_head(&mut self, outgoing: &mut Outgoing, head: ResponseHead) {
+    pub(crate) fn queue_head(&mut self, outgoing: &mut Outgoing, head: Head) {
         let before = outgoing.head_bytes();
         outgoing.set_head(head);
         let added = outgoing.head_bytes();
@@ -187,7 +194,7 @@ impl Sender {
     /// complete. Returns the stream whose response is complete.
     pub(crate) fn fill_output(&mut self, streams: &mut StreamMap<Stream>) -> Option<u32> {
         self.remove_stale_entries(streams);
-        while self.output.len() < MAX_OUTPUT_BYTES {
+        while self.output.len() < self.max_output_bytes {
             let (id, urgent) = self.next_stream()?;
             let Some(stream) = streams.get_mut(&id) else { continue };
             let outgoing = &mut stream.outgoing;
@@ -315,11 +322,16 @@ impl Sender {
         }
     }
 
-    fn frame_head(&mut self, id: u32, head: &ResponseHead, end: bool) {
+    fn frame_head(&mut self, id: u32, head: &Head, end: bool) {
         let mut block = std::mem::take(&mut self.block_buffer);
         self.encoder.start_block(&mut block);
-        self.encoder.encode_status(head.status, &mut block);
-        self.encoder.encode_fields(&head.headers, &mut block);
+        match head {
+            Head::Request(fields) => self.encoder.encode_request(fields, &mut block),
+            Head::Response(head) => {
+                self.encoder.encode_status(head.status, &mut block);
+                self.encoder.encode_fields(&head.headers, &mut block);
+            }
+        }
         self.frame_block(id, &mut block, end);
         self.block_buffer = block;
     }
@@ -406,6 +418,11 @@ impl Sender {
 
 /// Control frames. They are appended to the output immediately, before queued responses.
 impl Sender {
+    /// Begins the connection of a client.
+    pub(crate) fn preface(&mut self) {
+        self.output.put(PREFACE);
+    }
+
     pub(crate) fn settings(&mut self, settings: &[(u16, u32)]) {
         let mut payload = Vec::with_capacity(settings.len() * 6);
         for (name, value) in settings {

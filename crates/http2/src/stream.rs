@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
+use crate::fields::Fields;
 use crate::response::{Data, Headers, ResponseHead};
 
 /// A map by stream ID. A request looks its stream up about ten times, so hashing must be fast.
@@ -28,8 +29,12 @@ pub(crate) struct Incoming {
     pub(crate) released: i64,
     /// Bytes of the body that have not arrived, if the request has a content-length.
     pub(crate) content_bytes_left: Option<u64>,
-    /// Whether the client has ended the request.
+    /// Whether the peer has ended the body.
     pub(crate) ended: bool,
+    /// Of a client: whether the head of the response has arrived.
+    pub(crate) head_received: bool,
+    /// Of a client: whether the response has no body, whatever its content-length says.
+    pub(crate) answers_head: bool,
 }
 
 /// The sending side of a stream: the response.
@@ -38,7 +43,7 @@ pub(crate) struct Outgoing {
     /// SETTINGS_INITIAL_WINDOW_SIZE below what has been sent.
     pub(crate) window: i64,
     /// The head, if it is not framed yet.
-    head: Option<ResponseHead>,
+    head: Option<Head>,
     /// Data that is not framed yet.
     queue: VecDeque<Data>,
     queued_bytes: usize,
@@ -48,6 +53,25 @@ pub(crate) struct Outgoing {
     end: Option<End>,
     /// Whether a queue of the sender contains the stream.
     pub(crate) scheduled: bool,
+    /// Of a client: whether the request has been framed completely.
+    pub(crate) complete: bool,
+}
+
+/// The first block of fields that is sent on a stream.
+pub(crate) enum Head {
+    /// Of a client: all fields, pseudo-header fields first.
+    Request(Fields),
+    Response(ResponseHead),
+}
+
+impl Head {
+    /// Memory in bytes.
+    fn held_bytes(&self) -> usize {
+        match self {
+            Head::Request(fields) => fields.held_bytes(),
+            Head::Response(head) => head.headers.held_bytes(),
+        }
+    }
 }
 
 /// How a response ends.
@@ -66,6 +90,8 @@ impl Stream {
                 released: 0,
                 content_bytes_left: content,
                 ended: false,
+                head_received: false,
+                answers_head: false,
             },
             outgoing: Outgoing {
                 window: outgoing_window,
@@ -75,17 +101,18 @@ impl Stream {
                 held_data_bytes: 0,
                 end: None,
                 scheduled: false,
+                complete: false,
             },
         }
     }
 }
 
 impl Outgoing {
-    pub(crate) fn set_head(&mut self, head: ResponseHead) {
+    pub(crate) fn set_head(&mut self, head: Head) {
         self.head = Some(head);
     }
 
-    pub(crate) fn take_head(&mut self) -> Option<ResponseHead> {
+    pub(crate) fn take_head(&mut self) -> Option<Head> {
         self.head.take()
     }
 
@@ -103,7 +130,7 @@ impl Outgoing {
 
     /// Memory of the head in bytes.
     pub(crate) fn head_bytes(&self) -> usize {
-        self.head.as_ref().map_or(0, |head| head.headers.held_bytes())
+        self.head.as_ref().map_or(0, Head::held_bytes)
     }
 
     /// Memory in bytes of all that has not been framed.

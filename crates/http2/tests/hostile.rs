@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http2::{
     Config, ConnectMethod, Connection, ErrorCode, Event, Fields, FrameHeader, HEADER_BYTES,
-    Headers, Keepalive, MAX_PAYLOAD_BYTES, PREFACE, ResponseHead, flag, kind,
+    Headers, Keepalive, Limits, MAX_PAYLOAD_BYTES, PREFACE, ResponseHead, flag, kind,
 };
 
 /// A connection, and its client.
@@ -24,7 +24,8 @@ fn pair() -> Pair {
 fn pair_with_streams(max_streams: u32) -> Pair {
     let second = Duration::from_secs(1);
     let keepalive = Keepalive { interval: second, timeout: second, min_interval: second };
-    let config = Config { max_streams, keepalive, connect_method: ConnectMethod::Reject };
+    let limits = Limits::default();
+    let config = Config { max_streams, keepalive, connect_method: ConnectMethod::Reject, limits };
     let mut pair = Pair { server: Connection::new(&config, Instant::now()), frames: Vec::new() };
     pair.send(&[&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat()).unwrap();
     pair.read();

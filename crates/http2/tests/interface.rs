@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http2::{
     Config, ConnectMethod, Connection, Event, Fields, FrameHeader, HEADER_BYTES, Headers,
-    Keepalive, PREFACE, ResponseHead, flag, kind,
+    Keepalive, Limits, PREFACE, ResponseHead, flag, kind,
 };
 
 fn connection(connect_method: ConnectMethod) -> Connection<Fields> {
     let second = Duration::from_secs(1);
     let keepalive = Keepalive { interval: second, timeout: second, min_interval: second };
-    let config = Config { max_streams: 10, keepalive, connect_method };
+    let limits = Limits::default();
+    let config = Config { max_streams: 10, keepalive, connect_method, limits };
     let mut connection = Connection::new(&config, Instant::now());
     let start = [&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat();
     connection.receive(&start, &(), Instant::now()).unwrap();
@@ -72,7 +73,7 @@ fn request_and_response_have_fields_bodies_and_trailers() {
     };
     assert_eq!(&bytes[..], b"body");
     connection.release(1, 4);
-    assert!(matches!(connection.next_event(), Some(Event::Trailers { stream: 1 })));
+    assert!(matches!(connection.next_event(), Some(Event::Trailers { stream: 1, .. })));
 
     // The head is sent before the body exists. A watch needs this.
     let headers = Headers::Fields(Fields::default());

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::{Connection, Fault, FrameResult, connection_error};
-use crate::config::MAX_WINDOW;
+use crate::config::{MAX_WINDOW, Role};
+use crate::event::Event;
 use crate::frame::{ErrorCode, FrameHeader, MAX_PAYLOAD_BYTES, flag, read_u32, setting};
 use crate::liveness::PingVerdict;
 use crate::request::RequestBuilder;
@@ -40,6 +41,7 @@ impl<B: RequestBuilder> Connection<B> {
         let frame_sizes = MAX_PAYLOAD_BYTES..1 << 24;
         match name {
             setting::HEADER_TABLE_SIZE => self.sender.set_table_bytes(value),
+            setting::MAX_CONCURRENT_STREAMS => self.peer_max_streams = value,
             setting::ENABLE_PUSH if value > 1 => {
                 let message = "ENABLE_PUSH is neither 0 nor 1";
                 return connection_error(ErrorCode::ProtocolError, message);
@@ -94,9 +96,37 @@ impl<B: RequestBuilder> Connection<B> {
                 self.sender.ping_ack(opaque);
                 Ok(())
             }
+            PingVerdict::Useless => {
+                self.sender.ping_ack(opaque);
+                Ok(self.waste.add(1)?)
+            }
             // gRPC clients compare the text: they then ping less often.
             PingVerdict::TooMany => connection_error(ErrorCode::EnhanceYourCalm, "too_many_pings"),
         }
+    }
+
+    /// Handles a GOAWAY frame of the peer. A server names the last stream that it processes or
+    /// will process.
+    pub(super) fn handle_go_away(&mut self, header: FrameHeader, payload: &[u8]) -> FrameResult {
+        if header.stream != 0 {
+            return connection_error(ErrorCode::ProtocolError, "GOAWAY on a stream");
+        }
+        let Some(last) = read_u32(payload).filter(|_| payload.len() >= 8) else {
+            return connection_error(ErrorCode::FrameSizeError, "GOAWAY has a wrong size");
+        };
+        self.waste.add(1)?;
+        self.draining = true;
+        if self.role == Role::Client {
+            let last = last & 0x7fff_ffff;
+            let mut left_out: Vec<u32> =
+                self.streams.keys().copied().filter(|id| *id > last).collect();
+            left_out.sort_unstable();
+            for stream in left_out {
+                self.forget(stream);
+                self.events.push_back(Event::Unprocessed { stream });
+            }
+        }
+        Ok(())
     }
 
     fn handle_ping_ack(&mut self, opaque: &[u8; 8]) -> FrameResult {

@@ -4,11 +4,12 @@ use super::field_block::FieldBlock;
 use super::streams::{stream_dependency, unpadded};
 use super::waste::REQUEST_CREDIT;
 use super::{Connection, Fault, FrameResult, connection_error};
-use crate::config::{MAX_DECODED_BYTES, MAX_FIELDS_BYTES, STREAM_WINDOW};
+use crate::config::Role;
 use crate::event::Event;
+use crate::fields::Fields;
 use crate::frame::{ErrorCode, FrameHeader, HEADER_BYTES, flag};
 use crate::hpack::Malformed;
-use crate::request::{FIELD_OVERHEAD_BYTES, RequestBuilder, RequestDecoder, is_regular_field};
+use crate::request::{FIELD_OVERHEAD_BYTES, HeadDecoder, RequestBuilder, is_regular_field};
 use crate::stream::Stream;
 
 impl<B: RequestBuilder> Connection<B> {
@@ -57,7 +58,7 @@ impl<B: RequestBuilder> Connection<B> {
         };
         // The frame headers count too, so that many small frames reach the limit as well.
         block.received_bytes += HEADER_BYTES + payload.len();
-        if block.received_bytes > MAX_FIELDS_BYTES {
+        if block.received_bytes > self.limits.fields_bytes {
             let message = "block of header fields too large";
             return connection_error(ErrorCode::EnhanceYourCalm, message);
         }
@@ -83,10 +84,13 @@ impl<B: RequestBuilder> Connection<B> {
         context: &B::Context,
     ) -> FrameResult {
         let id = block.stream;
+        if self.role == Role::Client {
+            return self.handle_response_block(id, block.end_stream, bytes, context);
+        }
         if id <= self.last_stream {
             return self.handle_trailers(id, block.end_stream, bytes);
         }
-        let mut request = RequestDecoder::<B>::new();
+        let mut request = HeadDecoder::<B>::new(self.role, self.limits);
         let field = |name: &[u8], value: &[u8]| request.field(context, name, value);
         check_decoded(self.decoder.decode_while(bytes, field))?;
         self.waste.add_block(bytes.len(), request.bytes)?;
@@ -103,7 +107,7 @@ impl<B: RequestBuilder> Connection<B> {
     fn open_stream(
         &mut self,
         id: u32,
-        request: RequestDecoder<B>,
+        request: HeadDecoder<B>,
         end_stream: bool,
         context: &B::Context,
     ) -> FrameResult {
@@ -111,7 +115,8 @@ impl<B: RequestBuilder> Connection<B> {
         let complete = complete.ok_or(Fault::Stream(id, ErrorCode::ProtocolError))?;
         self.waste.reduce(REQUEST_CREDIT);
         let length = complete.content_length;
-        let mut stream = Stream::new(STREAM_WINDOW, self.sender.initial_window(), length);
+        let window = self.limits.stream_window.into();
+        let mut stream = Stream::new(window, self.sender.initial_window(), length);
         stream.incoming.ended = end_stream;
         if end_stream && length.is_some_and(|length| length > 0) {
             return Err(Fault::Stream(id, ErrorCode::ProtocolError));
@@ -126,19 +131,70 @@ impl<B: RequestBuilder> Connection<B> {
         Ok(())
     }
 
-    /// Validates trailers and discards them. They are decoded even if their stream is no longer
-    /// open.
+    /// Handles a block of a server: the head of a response, an informational response before it,
+    /// or trailers. It is decoded even if its stream is no longer open.
+    fn handle_response_block(
+        &mut self,
+        id: u32,
+        end_stream: bool,
+        bytes: &[u8],
+        context: &B::Context,
+    ) -> FrameResult {
+        if id > self.last_stream {
+            let message = "HEADERS on a stream that was never opened";
+            return connection_error(ErrorCode::ProtocolError, message);
+        }
+        if self.streams.get(&id).is_none_or(|stream| stream.incoming.head_received) {
+            return self.handle_trailers(id, end_stream, bytes);
+        }
+        let mut head = HeadDecoder::<B>::new(self.role, self.limits);
+        let field = |name: &[u8], value: &[u8]| head.field(context, name, value);
+        check_decoded(self.decoder.decode_while(bytes, field))?;
+        self.waste.add_block(bytes.len(), head.bytes)?;
+        let complete = head.finish(self.connect_method);
+        let complete = complete.filter(|head| !head.fields_too_large);
+        let complete = complete.ok_or(Fault::Stream(id, ErrorCode::ProtocolError))?;
+        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
+        if complete.status < 200 {
+            return match end_stream {
+                true => Err(Fault::Stream(id, ErrorCode::ProtocolError)),
+                false => Ok(self.waste.add(1)?),
+            };
+        }
+        let incoming = &mut stream.incoming;
+        let has_content = !incoming.answers_head && !matches!(complete.status, 204 | 304);
+        (incoming.head_received, incoming.ended) = (true, end_stream);
+        incoming.content_bytes_left = complete.content_length.filter(|_| has_content);
+        if end_stream && incoming.content_bytes_left.is_some_and(|left| left > 0) {
+            return Err(Fault::Stream(id, ErrorCode::ProtocolError));
+        }
+        self.waste.reduce(REQUEST_CREDIT);
+        let response = complete.builder.build(context);
+        self.events.push_back(Event::Response { stream: id, response, end_stream });
+        if end_stream {
+            self.body_received(id);
+        }
+        Ok(())
+    }
+
+    /// Validates trailers. A server discards them. They are decoded even if their stream is no
+    /// longer open.
     fn handle_trailers(&mut self, id: u32, end_stream: bool, bytes: &[u8]) -> FrameResult {
         let (mut valid, mut size) = (end_stream, 0);
+        let (limits, is_client) = (self.limits, self.role == Role::Client);
+        let mut fields = Fields::default();
         let field = |name: &[u8], value: &[u8]| {
             size += name.len() + value.len() + FIELD_OVERHEAD_BYTES;
-            valid = valid && size <= MAX_FIELDS_BYTES && is_regular_field(name, value);
-            size <= MAX_DECODED_BYTES
+            valid = valid && size <= limits.fields_bytes && is_regular_field(name, value);
+            if valid && is_client {
+                fields.push(name, value);
+            }
+            size <= limits.decoded_bytes()
         };
         check_decoded(self.decoder.decode_while(bytes, field))?;
         self.waste.add_block(bytes.len(), size)?;
         let Some(stream) = self.streams.get_mut(&id) else {
-            if self.abandoned.contains(&id) || self.abandoned_overflow {
+            if is_client || self.abandoned.contains(&id) || self.abandoned_overflow {
                 return Ok(self.waste.add(1)?);
             }
             return connection_error(ErrorCode::StreamClosed, "HEADERS on a closed stream");
@@ -151,7 +207,8 @@ impl<B: RequestBuilder> Connection<B> {
         if !valid || incoming.content_bytes_left.is_some_and(|left| left > 0) {
             return Err(Fault::Stream(id, ErrorCode::ProtocolError));
         }
-        self.events.push_back(Event::Trailers { stream: id });
+        self.events.push_back(Event::Trailers { stream: id, fields });
+        self.body_received(id);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::waste::INVALID_FRAME_WASTE;
 use super::{Connection, Fault, FrameResult, Stage, connection_error};
+use crate::config::Role;
 use crate::event::ConnectionError;
 use crate::frame::{ErrorCode, FrameHeader, HEADER_BYTES, MAX_PAYLOAD_BYTES, PREFACE, flag, kind};
 use crate::request::RequestBuilder;
@@ -16,22 +17,27 @@ impl<B: RequestBuilder> Connection<B> {
         context: &B::Context,
         now: Instant,
     ) -> Result<(), ConnectionError> {
+        if input.is_empty() {
+            return Ok(());
+        }
+        let input = self.continue_long_data(input, context, now)?;
         if self.incomplete_frame.is_empty() {
             let used = self.handle_frames(input, context, now)?;
-            self.incomplete_frame.extend_from_slice(&input[used..]);
+            self.incomplete_frame.extend_from_slice(input.get(used..).unwrap_or_default());
             return Ok(());
         }
         self.incomplete_frame.extend_from_slice(input);
         let mut rest = std::mem::take(&mut self.incomplete_frame);
         let used = self.handle_frames(&rest, context, now)?;
-        rest.drain(..used);
+        rest.drain(..used.min(rest.len()));
         if !rest.is_empty() {
             self.incomplete_frame = rest;
         }
         Ok(())
     }
 
-    /// Handles all complete frames of `input` and returns their size in bytes.
+    /// Handles all complete frames of `input` and returns their size in bytes. It is larger than
+    /// the input if the last frame was not complete and was handled nevertheless.
     fn handle_frames(
         &mut self,
         input: &[u8],
@@ -59,13 +65,74 @@ impl<B: RequestBuilder> Connection<B> {
                 });
             }
             let start = used + HEADER_BYTES;
-            let Some(payload) = input.get(start..start + header.len) else { break };
+            let Some(payload) = input.get(start..start + header.len) else {
+                if self.delivers_parts(header) {
+                    return self.begin_long_data(header, &input[start..], context, now);
+                }
+                break;
+            };
             used = start + header.len;
-            if let Err(fault) = self.handle_frame(header, payload, context, now) {
-                self.handle_fault(fault)?;
-            }
+            self.handle_one(header, payload, context, now)?;
         }
         Ok(used)
+    }
+
+    fn handle_one(
+        &mut self,
+        header: FrameHeader,
+        payload: &[u8],
+        context: &B::Context,
+        now: Instant,
+    ) -> Result<(), ConnectionError> {
+        match self.handle_frame(header, payload, context, now) {
+            Ok(()) => Ok(()),
+            Err(fault) => self.handle_fault(fault),
+        }
+    }
+
+    /// Whether the received part of this frame is delivered before its rest has arrived. A
+    /// client receives mostly data, and need not keep a copy of a part.
+    fn delivers_parts(&self, header: FrameHeader) -> bool {
+        self.role == Role::Client
+            && header.kind == kind::DATA
+            && !header.has(flag::PADDED)
+            && self.stage == Stage::Open
+            && self.incomplete_block.is_none()
+    }
+
+    /// Handles the received part of a DATA frame as a frame of its own.
+    fn begin_long_data(
+        &mut self,
+        header: FrameHeader,
+        part: &[u8],
+        context: &B::Context,
+        now: Instant,
+    ) -> Result<usize, ConnectionError> {
+        let rest = FrameHeader { len: header.len - part.len(), ..header };
+        self.data_rest = Some(rest);
+        if !part.is_empty() {
+            let first = FrameHeader { len: part.len(), flags: 0, ..header };
+            self.handle_one(first, part, context, now)?;
+        }
+        Ok(usize::MAX)
+    }
+
+    /// Handles the rest of a DATA frame whose first part was delivered. Returns what follows.
+    fn continue_long_data<'a>(
+        &mut self,
+        input: &'a [u8],
+        context: &B::Context,
+        now: Instant,
+    ) -> Result<&'a [u8], ConnectionError> {
+        let Some(rest) = self.data_rest.take() else { return Ok(input) };
+        let (part, behind) = input.split_at(input.len().min(rest.len));
+        let left = rest.len - part.len();
+        let flags = if left == 0 { rest.flags } else { 0 };
+        if left > 0 {
+            self.data_rest = Some(FrameHeader { len: left, ..rest });
+        }
+        self.handle_one(FrameHeader { len: part.len(), flags, ..rest }, part, context, now)?;
+        Ok(behind)
     }
 
     fn handle_fault(&mut self, fault: Fault) -> Result<(), ConnectionError> {
@@ -115,12 +182,8 @@ impl<B: RequestBuilder> Connection<B> {
             kind::SETTINGS => self.handle_settings(header, payload),
             kind::PING => self.handle_ping(header, payload, now),
             kind::WINDOW_UPDATE => self.handle_window_update(header, payload),
-            kind::GOAWAY if header.stream != 0 => connection_error(PROTOCOL, "GOAWAY on a stream"),
-            kind::GOAWAY => {
-                self.draining = true;
-                Ok(())
-            }
-            kind::PUSH_PROMISE => connection_error(PROTOCOL, "PUSH_PROMISE from a client"),
+            kind::GOAWAY => self.handle_go_away(header, payload),
+            kind::PUSH_PROMISE => connection_error(PROTOCOL, "PUSH_PROMISE is not allowed"),
             _ => Ok(self.waste.add(1)?),
         }
     }

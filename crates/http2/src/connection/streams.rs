@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{Connection, Fault, FrameResult, connection_error};
-use crate::config::CONNECTION_WINDOW;
+use crate::config::Role;
 use crate::event::Event;
 use crate::frame::{ErrorCode, FrameHeader, flag, read_u32};
 use crate::request::RequestBuilder;
@@ -44,7 +44,31 @@ impl<B: RequestBuilder> Connection<B> {
         self.waste.reduce(1);
         let bytes = Bytes::copy_from_slice(data);
         self.events.push_back(Event::Data { stream: id, bytes, end_stream });
+        if end_stream {
+            self.body_received(id);
+        }
         Ok(())
+    }
+
+    /// Ends a stream of a client after the whole response. If the request has not been sent
+    /// completely, its rest is of no use.
+    pub(super) fn body_received(&mut self, id: u32) {
+        if self.role == Role::Server {
+            return;
+        }
+        if self.streams.get(&id).is_some_and(|stream| !stream.outgoing.complete) {
+            self.sender.rst_stream(id, ErrorCode::NoError);
+        }
+        self.forget(id);
+    }
+
+    /// Removes a stream without telling anybody.
+    pub(super) fn forget(&mut self, id: u32) -> bool {
+        let Some(stream) = self.streams.remove(&id) else { return false };
+        if !stream.outgoing.complete {
+            self.sender.discard_unsent(&stream);
+        }
+        true
     }
 
     /// Subtracts `len` bytes from the connection's window. Refills the window when half
@@ -56,7 +80,7 @@ impl<B: RequestBuilder> Connection<B> {
             return connection_error(ErrorCode::FlowControlError, message);
         }
         self.received_bytes += len;
-        if self.received_bytes >= CONNECTION_WINDOW / 2 {
+        if self.received_bytes >= i64::from(self.limits.connection_window) / 2 {
             self.sender.window_update(0, self.received_bytes);
             self.receive_window += std::mem::take(&mut self.received_bytes);
         }
@@ -107,10 +131,11 @@ impl<B: RequestBuilder> Connection<B> {
 
     /// Returns whether the stream was open.
     fn remove_stream_and_report_reset(&mut self, id: u32, code: u32) -> bool {
-        let Some(stream) = self.streams.remove(&id) else { return false };
-        self.sender.discard_unsent(&stream);
-        self.events.push_back(Event::Reset { stream: id, code });
-        true
+        let open = self.forget(id);
+        if open {
+            self.events.push_back(Event::Reset { stream: id, code });
+        }
+        open
     }
 }
 

@@ -32,6 +32,11 @@ impl Decoder {
         Decoder { table, max_table_bytes, name: Vec::new(), value: Vec::new() }
     }
 
+    /// Frees reused memory.
+    pub(crate) fn release_memory(&mut self) {
+        (self.name, self.value) = Default::default();
+    }
+
     /// Decodes `block` and passes the name and value of each field to `field`.
     pub fn decode(
         &mut self,

@@ -1,5 +1,6 @@
-//! Encodes the header fields of responses.
+//! Encodes header fields.
 
+use crate::fields::Fields;
 use crate::response::{CommonField, Headers};
 
 use super::table::STATIC_ENTRIES;
@@ -7,6 +8,10 @@ use super::table::STATIC_ENTRIES;
 /// Index of `:status: 200` in the static table. The indices of 204, 206, 304, 400, 404
 /// and 500 follow.
 const STATUS_200: u8 = 8;
+/// Indices of fields of requests in the static table.
+const METHOD_GET: u8 = 2;
+const METHOD_POST: u8 = 3;
+const SCHEME_HTTPS: u8 = 7;
 const STATIC_STATUSES: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
 /// Maximum number of common fields in the dynamic table. With so few, every index fits in
 /// one byte.
@@ -53,6 +58,18 @@ impl Encoder {
         if self.table == TableState::ToBeEmptied {
             block.push(0x20);
             self.table = TableState::Unused;
+        }
+    }
+
+    /// Encodes the fields of a request, pseudo-header fields first.
+    pub(crate) fn encode_request(&mut self, fields: &Fields, block: &mut Vec<u8>) {
+        for (name, value) in fields.iter() {
+            match (name, value) {
+                (b":method", b"GET") => block.push(0x80 | METHOD_GET),
+                (b":method", b"POST") => block.push(0x80 | METHOD_POST),
+                (b":scheme", b"https") => block.push(0x80 | SCHEME_HTTPS),
+                _ => encode_literal(block, name, value),
+            }
         }
     }
 
@@ -131,7 +148,6 @@ fn encode_integer(block: &mut Vec<u8>, first: u8, prefix_bits: u32, mut value: u
 mod tests {
     use super::super::Decoder;
     use super::*;
-    use crate::fields::Fields;
 
     static HEAD: &[CommonField] =
         &[CommonField { name: "content-type", value: "application/grpc" }];
@@ -188,6 +204,22 @@ mod tests {
         let mut found = 0;
         Decoder::new().decode(&block, |_, value| found = value.len()).unwrap();
         assert_eq!(found, 300);
+    }
+
+    #[test]
+    fn fields_of_requests_keep_their_order() {
+        let fields: &[(&[u8], &[u8])] = &[
+            (b":method", b"GET"),
+            (b":scheme", b"https"),
+            (b":path", b"/api/v1/nodes"),
+            (b"accept", b"*/*"),
+        ];
+        let mut block = Vec::new();
+        Encoder::new().encode_request(&Fields::from_iter(fields.iter().copied()), &mut block);
+        assert_eq!(block[..2], [0x82, 0x87]);
+        let mut found = Vec::new();
+        Decoder::new().decode(&block, |n, v| found.push((n.to_vec(), v.to_vec()))).unwrap();
+        assert!(found.iter().map(|(n, v)| (&n[..], &v[..])).eq(fields.iter().copied()));
     }
 
     #[test]
