@@ -38,6 +38,8 @@ pub struct Limits {
     pub stream_window: u32,
     /// Window of the connection in bytes: how much the peer may send on all streams together.
     pub connection_window: u32,
+    /// When the peer may send more on all streams together.
+    pub refill: Refill,
     /// Maximum size of a block of fields in bytes. It limits the decoded fields of a head
     /// (with 32 bytes per field, like SETTINGS_MAX_HEADER_LIST_SIZE), the decoded names and
     /// values of trailers, and the encoded block that CONTINUATION frames complete with their
@@ -47,12 +49,23 @@ pub struct Limits {
     pub output_bytes: usize,
 }
 
+/// When the window of the connection is refilled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refill {
+    /// When data arrives. A stream whose body is not released does not block other streams.
+    OnArrival,
+    /// When data is released, as the window of its stream. The window of the connection then
+    /// bounds the memory for the bodies of all streams.
+    OnRelease,
+}
+
 impl Default for Limits {
     /// Limits for a server that few clients use much.
     fn default() -> Self {
         Limits {
             stream_window: 1 << 20,
             connection_window: 16 << 20,
+            refill: Refill::OnArrival,
             fields_bytes: 64 << 10,
             output_bytes: 128 << 10,
         }
@@ -73,6 +86,9 @@ impl Limits {
 pub enum ConnectMethod {
     /// Reset the stream with PROTOCOL_ERROR.
     Reject,
+    /// Deliver a plain CONNECT like any other request, so that the server can answer it, and reset
+    /// the stream of an extended one. The server does not announce it.
+    DeliverPlain,
     /// Deliver the request like any other. A plain CONNECT has `:authority` but neither
     /// `:scheme` nor `:path`. An extended CONNECT (RFC 8441) has `:protocol`, `:scheme`
     /// and `:path`. The server announces that it supports extended CONNECT with

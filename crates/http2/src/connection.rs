@@ -14,7 +14,7 @@ mod waste;
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::config::{Config, ConnectMethod, DEFAULT_WINDOW, Limits, Role};
+use crate::config::{Config, ConnectMethod, DEFAULT_WINDOW, Limits, Refill, Role};
 use crate::event::{ConnectionError, Event};
 use crate::fields::Fields;
 use crate::frame::{ErrorCode, FrameHeader, setting};
@@ -58,7 +58,7 @@ pub struct Connection<B: RequestBuilder> {
     last_stream: u32,
     /// Bytes that the client may still send on all streams together.
     receive_window: i64,
-    /// Bytes of DATA frames received since the last WINDOW_UPDATE for the connection.
+    /// Bytes that the peer may send again, and has not been told by a WINDOW_UPDATE.
     received_bytes: i64,
     streams: StreamMap<Stream>,
     /// IDs of streams that the server ended before the request was complete. Frames that
@@ -199,10 +199,14 @@ impl<B: RequestBuilder> Connection<B> {
     pub fn release(&mut self, id: u32, bytes: i64) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let incoming = &mut stream.incoming;
+        incoming.held -= bytes;
         incoming.released += bytes;
         if incoming.released >= i64::from(self.limits.stream_window) / 2 && !incoming.ended {
             self.sender.window_update(id, incoming.released);
             incoming.window += std::mem::take(&mut incoming.released);
+        }
+        if self.limits.refill == Refill::OnRelease {
+            self.refill_connection_window(bytes);
         }
     }
 
@@ -433,7 +437,8 @@ impl<B: RequestBuilder> Connection<B> {
                 }
                 continue;
             }
-            let ended = self.streams.remove(&id).is_none_or(|stream| stream.incoming.ended);
+            let ended = self.streams.get(&id).is_none_or(|stream| stream.incoming.ended);
+            self.remove(id);
             if !ended {
                 self.sender.rst_stream(id, ErrorCode::NoError);
                 self.abandon(id);

@@ -14,6 +14,11 @@ pub struct Fields {
 }
 
 impl Fields {
+    /// Creates a list with room for so many fields, whose names and values have so many bytes.
+    pub fn with_capacity(fields: usize, bytes: usize) -> Fields {
+        Fields { bytes: Vec::with_capacity(bytes), lengths: Vec::with_capacity(fields) }
+    }
+
     /// Appends a field.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         self.bytes.extend_from_slice(name);

@@ -36,8 +36,9 @@
 //!   [`Config::max_streams`], and by the limit on header fields. The crate does not limit
 //!   the memory for responses: the caller checks [`Connection::send_capacity`] and
 //!   [`Connection::queued_bytes`].
-//! - A stream whose body is not released does not block other streams: the connection's
-//!   window is refilled when data arrives; `release` refills only the stream's window.
+//! - With [`Refill::OnArrival`], a stream whose body is not released does not block other
+//!   streams: the connection's window is refilled when data arrives, and `release` refills only
+//!   the stream's window.
 //! - Small responses overtake large ones, except for the frames that are already in the
 //!   output.
 //! - A protocol violation resets the stream or closes the connection with the error code
@@ -65,7 +66,7 @@ mod response;
 mod sender;
 mod stream;
 
-pub use config::{Config, ConnectMethod, Limits};
+pub use config::{Config, ConnectMethod, Limits, Refill};
 pub use connection::Connection;
 pub use event::{ConnectionError, Event};
 pub use fields::Fields;

@@ -172,13 +172,17 @@ impl PseudoFields {
         name == b"status" && !repeated && self.status.is_some()
     }
 
-    /// Whether the pseudo-header fields form a valid request. A CONNECT request is valid
-    /// only if `connect` is [`ConnectMethod::Deliver`].
+    /// Whether the pseudo-header fields form a valid request, and `connect` allows it.
     fn is_complete(&self, connect: ConnectMethod) -> bool {
         if !self.method || (self.protocol && !self.connect) {
             return false;
         }
-        if self.connect && connect == ConnectMethod::Reject {
+        let accepted = match connect {
+            ConnectMethod::Reject => false,
+            ConnectMethod::DeliverPlain => !self.protocol,
+            ConnectMethod::Deliver => true,
+        };
+        if self.connect && !accepted {
             return false;
         }
         if self.connect && !self.protocol {
@@ -294,6 +298,8 @@ mod tests {
             assert!(is_accepted(list, ConnectMethod::Deliver));
             assert!(!is_accepted(list, ConnectMethod::Reject));
         }
+        assert!(is_accepted(&tunnel, ConnectMethod::DeliverPlain));
+        assert!(!is_accepted(&extended, ConnectMethod::DeliverPlain));
     }
 
     #[test]

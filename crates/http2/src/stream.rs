@@ -27,6 +27,8 @@ pub(crate) struct Incoming {
     pub(crate) window: i64,
     /// Bytes released since the last WINDOW_UPDATE for this stream.
     pub(crate) released: i64,
+    /// Bytes that were received and are not released.
+    pub(crate) held: i64,
     /// Bytes of the body that have not arrived, if the request has a content-length.
     pub(crate) content_bytes_left: Option<u64>,
     /// Whether the peer has ended the body.
@@ -88,6 +90,7 @@ impl Stream {
             incoming: Incoming {
                 window: incoming_window,
                 released: 0,
+                held: 0,
                 content_bytes_left: content,
                 ended: false,
                 head_received: false,

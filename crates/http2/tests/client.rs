@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http2::{
     Config, ConnectMethod, Connection, ErrorCode, Event, Fields, FrameHeader, HEADER_BYTES,
-    Headers, Keepalive, Limits, ResponseHead, flag, kind, setting,
+    Headers, Keepalive, Limits, Refill, ResponseHead, flag, kind, setting,
 };
 
 const LIMITS: Limits = Limits {
     stream_window: 64 << 10,
     connection_window: 256 << 10,
+    refill: Refill::OnRelease,
     fields_bytes: 4 << 10,
     output_bytes: 16 << 10,
 };
@@ -315,4 +316,33 @@ fn lowering_the_limit_on_streams_stops_new_ones() {
         [&setting::MAX_CONCURRENT_STREAMS.to_be_bytes()[..], &1_u32.to_be_bytes()].concat();
     client.receive(&frame(kind::SETTINGS, 0, 0, &payload), &(), Instant::now()).unwrap();
     assert!(!client.can_open() && !client.is_ending());
+}
+
+/// The window of the connection bounds the bodies of all streams together, and a stream that ends
+/// gives back what was not released.
+#[test]
+fn the_connections_window_is_refilled_on_release() {
+    let mut pair = Pair::new(10_000);
+    let mut received = Vec::new();
+    for round in 0..20 {
+        let id = pair.client.open(request("POST", "/a"), false).unwrap();
+        pair.client.send_request(id);
+        pair.client.send_data(id, Bytes::from(vec![0; 200_000]).into());
+        let events = pair.exchange();
+        let bytes: usize = events
+            .iter()
+            .map(|(_, event)| match event {
+                Event::Data { bytes, .. } => bytes.len(),
+                _ => 0,
+            })
+            .sum();
+        received.push(bytes);
+        match round % 3 {
+            0 => pair.client.reset(id, ErrorCode::Cancel),
+            1 => pair.server.reset(id, ErrorCode::Cancel),
+            _ => pair.server.respond(id, head(403, &[]), [], None),
+        }
+        pair.exchange();
+    }
+    assert!(received.iter().all(|bytes| *bytes == 64 << 10), "{received:?}");
 }

@@ -3,10 +3,11 @@
 use bytes::Bytes;
 
 use super::{Connection, Fault, FrameResult, connection_error};
-use crate::config::Role;
+use crate::config::{Refill, Role};
 use crate::event::Event;
 use crate::frame::{ErrorCode, FrameHeader, flag, read_u32};
 use crate::request::RequestBuilder;
+use crate::stream::Stream;
 
 impl<B: RequestBuilder> Connection<B> {
     pub(super) fn handle_data(&mut self, header: FrameHeader, payload: &[u8]) -> FrameResult {
@@ -18,9 +19,12 @@ impl<B: RequestBuilder> Connection<B> {
         self.consume_connection_window(len)?;
         let (id, end_stream) = (header.stream, header.has(flag::END_STREAM));
         let Some(stream) = self.streams.get_mut(&id) else {
+            self.release_undelivered(len);
             return self.check_closed_stream(id);
         };
         let incoming = &mut stream.incoming;
+        // Counted before anything fails, so that the end of the stream releases it.
+        incoming.held += len;
         if incoming.ended {
             return Err(Fault::Stream(id, ErrorCode::StreamClosed));
         }
@@ -62,29 +66,48 @@ impl<B: RequestBuilder> Connection<B> {
         self.forget(id);
     }
 
+    /// Releases data that is not delivered to the caller.
+    fn release_undelivered(&mut self, bytes: i64) {
+        if self.limits.refill == Refill::OnRelease {
+            self.refill_connection_window(bytes);
+        }
+    }
+
+    /// Removes a stream. What the caller has not released by now counts as released.
+    pub(super) fn remove(&mut self, id: u32) -> Option<Stream> {
+        let stream = self.streams.remove(&id)?;
+        self.release_undelivered(stream.incoming.held);
+        Some(stream)
+    }
+
     /// Removes a stream without telling anybody.
     pub(super) fn forget(&mut self, id: u32) -> bool {
-        let Some(stream) = self.streams.remove(&id) else { return false };
+        let Some(stream) = self.remove(id) else { return false };
         if !stream.outgoing.complete {
             self.sender.discard_unsent(&stream);
         }
         true
     }
 
-    /// Subtracts `len` bytes from the connection's window. Refills the window when half
-    /// of it is used.
+    /// Subtracts `len` bytes from the connection's window.
     fn consume_connection_window(&mut self, len: i64) -> FrameResult {
         self.receive_window -= len;
         if self.receive_window < 0 {
             let message = "DATA exceeds the connection's window";
             return connection_error(ErrorCode::FlowControlError, message);
         }
-        self.received_bytes += len;
+        if self.limits.refill == Refill::OnArrival {
+            self.refill_connection_window(len);
+        }
+        Ok(())
+    }
+
+    pub(super) fn refill_connection_window(&mut self, bytes: i64) {
+        self.received_bytes += bytes;
         if self.received_bytes >= i64::from(self.limits.connection_window) / 2 {
             self.sender.window_update(0, self.received_bytes);
             self.receive_window += std::mem::take(&mut self.received_bytes);
         }
-        Ok(())
     }
 
     /// Returns how to handle a DATA frame on a stream that is not open.
