@@ -392,6 +392,11 @@ impl<B: RequestBuilder> Connection<B> {
         self.streams.get(&id).map_or(0, |stream| stream.outgoing.queued_bytes())
     }
 
+    /// Whether nothing of a stream has been framed yet.
+    pub fn is_unsent(&self, id: u32) -> bool {
+        self.streams.get(&id).is_some_and(|stream| stream.outgoing.has_head())
+    }
+
     /// Whether a stream is open.
     pub fn is_open(&self, id: u32) -> bool {
         self.streams.contains_key(&id)

@@ -193,6 +193,9 @@ impl Sender {
     /// Frames responses until the output is full, no stream can send, or a response is
     /// complete. Returns the stream whose response is complete.
     pub(crate) fn fill_output(&mut self, streams: &mut StreamMap<Stream>) -> Option<u32> {
+        if self.urgent.is_empty() && self.waiting.is_empty() && self.blocked.is_empty() {
+            return None;
+        }
         self.remove_stale_entries(streams);
         while self.output.len() < self.max_output_bytes {
             let (id, urgent) = self.next_stream()?;

@@ -73,6 +73,11 @@ impl Exchange {
         self.place = Some((server, member));
     }
 
+    /// The request's method.
+    pub fn method(&self) -> &Method {
+        &self.method
+    }
+
     /// The request.
     pub fn info(&self) -> &RequestInfo {
         &self.info

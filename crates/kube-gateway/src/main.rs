@@ -2,12 +2,12 @@
 //! keeps the load of the API servers even, and protects them from LISTs and from too many requests.
 //!
 //! ```text
-//! client ─TLS─▶ front ─▶ forward ─▶ Link ─TLS─▶ kube-apiserver
-//!               accept    identity     │
-//!               serve     fields       └─ one connection for each client connection
+//! client ─TLS─▶ front ─▶ forward ──TLS─▶ kube-apiserver
+//!               accept    request     one connection for each client connection
+//!               serve     identity
 //!
 //! upstream: pool ◀─ probe (/readyz, CPU)        balance: moves connections
-//! protect:  throttle and lists before the Link, buffers behind it
+//! protect:  throttle and lists before a request is sent, buffers behind it
 //! ```
 //!
 //! # Invariants
@@ -15,16 +15,16 @@
 //!   of different clients never share a connection.
 //! - No header field by which a client could claim another user or address reaches an API server.
 //!   The gateway's own fields are added after all removals.
-//! - A request is sent again only if it was not sent, or if it reads and has no body.
+//! - A request is sent again only if the API server did not process it, or if it reads and has no body.
 //! - A watch is ended only between two events, and only if every API server can continue it.
 //! - Leases and status of nodes, reads of one object, and users in `system:masters` never wait behind
 //!   LISTs.
 //! - What clients choose freely (User-Agent, namespaces, tokens) takes bounded memory.
 //!
 //! # Reading order
-//! `run` starts everything. `front` accepts a client and serves HTTP. `forward/request.rs` forwards a
-//! request, with the `identity` of the client, over its `forward/link.rs`. `upstream` knows the API
-//! servers, and `balance` moves connections between them. `protect` has the limits, `reload` applies
+//! `run` starts everything. `front` accepts a client. `forward/request.rs` judges a request and
+//! prepares it, with the `identity` of the client; `forward/http2` and `forward/http1` send it and pass
+//! the answer on. `upstream` knows the API servers, and `balance` moves connections between them. `protect` has the limits, `reload` applies
 //! a changed configuration, and `control` serves `kube-gateway throttle`.
 
 mod balance;

@@ -4,17 +4,16 @@ use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde_json::json;
 
-use super::body::AnswerBody;
-
 /// Returns an answer with a `Status` object. With `retry_after` (seconds), clients of client-go
 /// repeat the request.
-pub fn status(code: StatusCode, message: &str, retry_after: Option<u32>) -> Response<AnswerBody> {
+pub fn status(code: StatusCode, message: &str, retry_after: Option<u32>) -> Response<String> {
     let reason = match code {
         StatusCode::BAD_REQUEST => "BadRequest",
         StatusCode::UNAUTHORIZED => "Unauthorized",
         StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
         StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailable",
         StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowed",
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "RequestHeaderFieldsTooLarge",
         _ => "InternalError",
     };
     let mut status = json!({
@@ -24,7 +23,7 @@ pub fn status(code: StatusCode, message: &str, retry_after: Option<u32>) -> Resp
     if let Some(seconds) = retry_after {
         status["details"] = json!({"retryAfterSeconds": seconds});
     }
-    let mut answer = Response::new(AnswerBody::own(status.to_string()));
+    let mut answer = Response::new(status.to_string());
     *answer.status_mut() = code;
     let fields = answer.headers_mut();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

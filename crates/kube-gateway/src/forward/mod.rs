@@ -1,20 +1,22 @@
-//! Forwards requests. Each client connection has one connection to one API server
-//! ([`Link`]), of the same HTTP version: one client's reads stay monotonic, and an error that ends a
-//! connection ends it for one client only.
+//! Forwards requests. Each client connection has one connection to one API server, of the same HTTP
+//! version: one client's reads stay monotonic, and an error that ends a connection ends it for one
+//! client only.
+//!
+//! `request` judges a request and prepares it, `followed` follows the answer. They serve both
+//! versions: [`http2`], which nearly all clients use and which is therefore our own, and [`http1`],
+//! which is hyper's.
 
 mod answer;
-mod body;
+mod dial;
 mod fields;
+mod followed;
 mod framing;
-mod link;
+pub mod http1;
+pub mod http2;
 mod list;
 mod request;
-mod request_body;
 mod shared;
-mod upgrade;
 mod watch;
-mod watched_io;
 
-pub use link::Link;
-pub use request::{Client, forward};
+pub use request::Client;
 pub use shared::Shared;

@@ -1,30 +1,20 @@
-//! Forwards one request.
+//! What happens to a request before it is forwarded, whatever its HTTP version: it is judged, and
+//! turned into one for an API server.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::header::{
-    CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
-    TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::request::Parts;
 use http::uri::{Authority, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
-use hyper::body::Incoming;
 
 use super::answer;
-use super::body::{AnswerBody, Upstream};
 use super::fields::remove_hop_by_hop;
-use super::framing::Framing;
-use super::link::{Link, SendError, Sent};
-use super::list::ListAnswer;
-use super::request_body::RequestBody;
 use super::shared::Shared;
-use super::upgrade::{self, Upgrade};
-use super::watch::WatchEnd;
-use crate::exchange::Exchange;
 use crate::identity::{Credential, Peer};
-use crate::protect::{HeldBody, List, Principal};
-use crate::request_info::{RequestInfo, query_flag, query_values};
+use crate::protect::{List, Principal, Refused};
+use crate::request_info::RequestInfo;
 use crate::upstream::Speaker;
 
 /// From which client a request came. kube-apiserver writes it into audit events.
@@ -41,40 +31,26 @@ pub struct Client {
     pub peer: Peer,
     /// Its address without the port, as the value of a header field.
     pub address: HeaderValue,
-    /// Its connection to an API server.
-    pub link: Link,
     /// What all connections share.
     pub shared: Arc<Shared>,
 }
 
-/// Forwards a request and returns its answer. It is an answer of the gateway if no API server gave
-/// one.
-pub async fn forward(client: Arc<Client>, request: Request<Incoming>) -> Response<AnswerBody> {
-    let info = RequestInfo::new(request.method(), request.uri());
-    let watch = watch_of(&info, request.uri());
-    let metrics = client.shared.metrics.clone();
-    let mut exchange = Exchange::new(&request, info, client.shared.sample(), metrics);
-    let own = match admit(&client, &request, exchange.info()) {
-        Err(refusal) => *refusal,
-        Ok(credential) => {
-            let list = list_of(&client, &request, exchange.info(), &credential);
-            let (upstream, upgrade) = prepare(&client, request, &credential);
-            match client.link.send(upstream, speaker(&credential), list, &mut exchange).await {
-                Ok(sent) => return finish(&client, sent, upgrade, watch, exchange),
-                Err(error) => own_answer(error),
-            }
-        }
-    };
-    exchange.answered_by_gateway(own.status());
-    own.map(|body| body.with_exchange(exchange))
+/// Why a request has no answer of an API server.
+pub enum SendError {
+    /// No API server was reached; the request was not sent.
+    NoServer(anyhow::Error),
+    /// The connection ended after the request was sent, which may have been executed.
+    Broken(anyhow::Error),
+    /// Too many LISTs are in progress; the request was not sent.
+    Refused(Refused),
 }
 
 /// Checks what can be refused without an API server.
-fn admit(
+pub fn admit<B>(
     client: &Client,
-    request: &Request<Incoming>,
+    request: &Request<B>,
     info: &RequestInfo,
-) -> Result<Credential, Box<Response<AnswerBody>>> {
+) -> Result<Credential, Box<Response<String>>> {
     if request.method() == Method::CONNECT {
         let message = "kube-gateway: the method CONNECT is not supported";
         return Err(answer::status(StatusCode::METHOD_NOT_ALLOWED, message, None).into());
@@ -111,9 +87,10 @@ fn is_master(credential: &Credential, fields: &HeaderMap) -> bool {
     }
 }
 
-fn list_of(
+/// The LIST that the request is, if it is one that is limited.
+pub fn list_of<B>(
     client: &Client,
-    request: &Request<Incoming>,
+    request: &Request<B>,
     info: &RequestInfo,
     credential: &Credential,
 ) -> Option<List> {
@@ -129,7 +106,7 @@ fn list_of(
 
 /// Refuses what kube-apiserver refuses before it looks at the request, and what would be lost because
 /// these fields end at the gateway: codings of the body besides chunks, and several hosts.
-fn check_framing(fields: &HeaderMap) -> Result<(), Box<Response<AnswerBody>>> {
+fn check_framing(fields: &HeaderMap) -> Result<(), Box<Response<String>>> {
     let mut codings = fields.get_all(TRANSFER_ENCODING).iter();
     let only_chunks = codings.next().is_none_or(|coding| {
         coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") && codings.next().is_none()
@@ -145,22 +122,18 @@ fn check_framing(fields: &HeaderMap) -> Result<(), Box<Response<AnswerBody>>> {
     Ok(())
 }
 
-fn speaker(credential: &Credential) -> Speaker {
+/// Who speaks for the sender of a request.
+pub fn speaker(credential: &Credential) -> Speaker {
     match credential {
         Credential::Certificate(_) => Speaker::FrontProxy,
         Credential::Request | Credential::Rejected => Speaker::Client,
     }
 }
 
-/// Turns a client's request into one for an API server. The order matters: what the client's
-/// `Connection` names goes first, then its claims, and only then the gateway's own fields are added.
-fn prepare(
-    client: &Client,
-    mut request: Request<Incoming>,
-    credential: &Credential,
-) -> (Request<RequestBody>, Option<Upgrade>) {
-    let upgrade = Upgrade::of(&mut request);
-    let (mut parts, body) = request.into_parts();
+/// Turns the head of a client's request into one for an API server. The order matters: what the
+/// client's `Connection` names goes first, then its claims, and only then the gateway's own fields
+/// are added.
+pub fn prepare(client: &Client, parts: &mut Parts, credential: &Credential) {
     let fields = &mut parts.headers;
     remove_hop_by_hop(fields);
     client.shared.names.remove_claims(fields);
@@ -168,17 +141,12 @@ fn prepare(
     if let Credential::Certificate(identity) = credential {
         identity.add_to(fields);
     }
-    if let Some(upgrade) = &upgrade {
-        fields.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-        fields.insert(UPGRADE, upgrade.protocol.clone());
-    }
-    parts.uri = upstream_uri(parts.version, &parts.uri, fields);
-    (Request::from_parts(parts, RequestBody::new(body)), upgrade)
+    parts.uri = upstream_uri(parts.version, std::mem::take(&mut parts.uri), fields);
 }
 
 /// HTTP/2 needs the authority in the URI, and HTTP/1.1 in the field `Host`.
-fn upstream_uri(version: Version, uri: &Uri, fields: &mut HeaderMap) -> Uri {
-    let mut parts = uri.clone().into_parts();
+fn upstream_uri(version: Version, uri: Uri, fields: &mut HeaderMap) -> Uri {
+    let mut parts = uri.into_parts();
     let host = fields.get(HOST).and_then(|host| host.as_bytes().try_into().ok());
     let authority = parts.authority.take().or(host);
     if version == Version::HTTP_2 {
@@ -191,64 +159,12 @@ fn upstream_uri(version: Version, uri: &Uri, fields: &mut HeaderMap) -> Uri {
         }
         parts.scheme = None;
     }
-    // The parts are those of a valid URI, so the original is never returned.
-    Uri::from_parts(parts).unwrap_or_else(|_| uri.clone())
+    // The parts are those of a valid URI, so this cannot fail.
+    Uri::from_parts(parts).unwrap_or_default()
 }
 
-/// Passes the answer of an API server on.
-fn finish(
-    client: &Client,
-    sent: Sent,
-    upgrade: Option<Upgrade>,
-    watch: Option<InitialEvents>,
-    mut exchange: Exchange,
-) -> Response<AnswerBody> {
-    let Sent { mut answer, reservation, held } = sent;
-    exchange.answered(answer.status());
-    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-        held.becomes_tunnel();
-        return upgrade::switch(upgrade, answer, exchange);
-    }
-    remove_hop_by_hop(answer.headers_mut());
-    let fields = answer.headers();
-    let field = |name| fields.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
-    let content_encoding = field(CONTENT_ENCODING);
-    // An error is small, whatever was predicted.
-    let mut reservation = reservation.filter(|_| answer.status() == StatusCode::OK);
-    let watch = watch.filter(|_| answer.status() == StatusCode::OK).map(|initial_events| {
-        let sent = initial_events == InitialEvents::Sent;
-        let framing = Framing::new(field(CONTENT_TYPE), content_encoding, sent);
-        let (freshness, moved) = (client.shared.freshness.clone(), client.link.moved().clone());
-        Box::new(WatchEnd::new(framing, reservation.take(), freshness, moved))
-    });
-    let list = reservation.map(|reservation| ListAnswer::new(content_encoding, reservation));
-    answer.map(|body| {
-        let held = HeldBody::new(held);
-        AnswerBody::upstream(Upstream { body, held, list, watch }, exchange)
-    })
-}
-
-/// Whether a watch sends the existing objects first. Such a watch only ends early after a mark that
-/// they are complete, which only a WatchList has.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum InitialEvents {
-    Sent,
-    NotSent,
-}
-
-fn watch_of(info: &RequestInfo, uri: &Uri) -> Option<InitialEvents> {
-    if info.verb != "watch" {
-        return None;
-    }
-    let version = query_values(uri, "resourceVersion").next().unwrap_or_default();
-    Some(if query_flag(uri, "sendInitialEvents") || matches!(&*version, "" | "0") {
-        InitialEvents::Sent
-    } else {
-        InitialEvents::NotSent
-    })
-}
-
-fn own_answer(error: SendError) -> Response<AnswerBody> {
+/// The answer of the gateway in place of that of an API server.
+pub fn own_answer(error: SendError) -> Response<String> {
     match error {
         // The request was not executed, so the client may send it again.
         SendError::NoServer(error) => {
@@ -257,7 +173,7 @@ fn own_answer(error: SendError) -> Response<AnswerBody> {
         }
         SendError::Broken(error) => {
             let message = format!(
-                "kube-gateway: the connection to the API server ended; the request may have been executed: {error}"
+                "kube-gateway: the connection to the API server ended; the request may have been executed: {error:#}"
             );
             answer::status(StatusCode::BAD_GATEWAY, &message, None)
         }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
+use tls_socket::TlsSocket;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -130,7 +131,8 @@ impl Front {
     async fn serve_client(&self, io: TcpStream, address: SocketAddr, stop: CancellationToken) {
         let metrics = &self.shared.metrics;
         metrics.handshake_waited(self.pace.wait().await.as_secs_f64());
-        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.tls.acceptor().accept(io));
+        let handshake =
+            tokio::time::timeout(HANDSHAKE_TIMEOUT, TlsSocket::accept(io, self.tls.config()));
         let io = match handshake.await.map_err(std::io::Error::from).flatten() {
             Ok(io) => io,
             Err(error) => {

@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
 use tokio_rustls::rustls::crypto::{
     WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
@@ -37,7 +36,7 @@ pub struct FrontFiles {
 /// The current TLS configuration of the front.
 pub struct FrontTls {
     files: FrontFiles,
-    acceptor: ArcSwap<TlsAcceptor>,
+    config: ArcSwap<ServerConfig>,
     /// The CA against which clients are verified.
     pub client_ca: Arc<ArcSwap<ClientCa>>,
 }
@@ -45,26 +44,26 @@ pub struct FrontTls {
 impl FrontTls {
     /// Reads the files.
     pub fn new(files: FrontFiles) -> Result<FrontTls> {
-        let (acceptor, client_ca) = read(&files)?;
+        let (config, client_ca) = read(&files)?;
         let client_ca = Arc::new(ArcSwap::from_pointee(client_ca));
-        Ok(FrontTls { files, acceptor: ArcSwap::from_pointee(acceptor), client_ca })
+        Ok(FrontTls { files, config: ArcSwap::from_pointee(config), client_ca })
     }
 
     /// Reads the files again. If that fails, everything stays as it is.
     pub fn reload(&self) -> Result<()> {
-        let (acceptor, client_ca) = read(&self.files)?;
-        self.acceptor.store(Arc::new(acceptor));
+        let (config, client_ca) = read(&self.files)?;
+        self.config.store(Arc::new(config));
         self.client_ca.store(Arc::new(client_ca));
         Ok(())
     }
 
-    /// Does handshakes with the current certificate.
-    pub fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::clone(&self.acceptor.load())
+    /// The configuration of handshakes, with the current certificate.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.config.load_full()
     }
 }
 
-fn read(files: &FrontFiles) -> Result<(TlsAcceptor, ClientCa)> {
+fn read(files: &FrontFiles) -> Result<(ServerConfig, ClientCa)> {
     let ca_certificates = sockets::read_certificates(&files.client_ca)?;
     let client_ca =
         ClientCa::new(&ca_certificates).with_context(|| files.client_ca.display().to_string())?;
@@ -79,7 +78,7 @@ fn read(files: &FrontFiles) -> Result<(TlsAcceptor, ClientCa)> {
         .with_single_cert(sockets::read_certificates(&files.cert)?, key)
         .with_context(|| format!("use the certificate in {}", files.cert.display()))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok((TlsAcceptor::from(Arc::new(config)), client_ca))
+    Ok((config, client_ca))
 }
 
 /// Refuses a client CA that accepts the front-proxy certificate: whoever has it could then be a user

@@ -168,6 +168,15 @@ impl Held {
         self.emptied();
     }
 
+    /// Notes how many bytes the connection holds, for a caller that counts them itself.
+    pub fn set(&self, bytes: usize) {
+        let bytes = bytes as i64;
+        if self.bytes.load(Relaxed) != bytes {
+            self.bytes.store(bytes, Relaxed);
+            self.publish(if bytes == 0 { 0 } else { STEP });
+        }
+    }
+
     /// Counts bytes of answers that were read.
     pub fn read(&self, bytes: usize) {
         if self.is_tunnel.load(Relaxed) {

@@ -150,16 +150,21 @@ impl Lists {
         queue: &Arc<ListQueue>,
         list: List,
     ) -> Result<Reservation, Refused> {
-        let waiting = match self.enqueue(queue, list) {
-            Ok(Admission::Now(reservation)) => return Ok(reservation),
-            Ok(Admission::Waits(waiting)) => waiting,
-            Err(refused) => return Err(refused),
-        };
-        let max_wait = self.settings.load().max_wait.0;
-        waiting.granted_within(max_wait).await.ok_or_else(Refused::new)
+        match self.enqueue(queue, list)? {
+            Admission::Now(reservation) => Ok(reservation),
+            Admission::Waits(waiting) => waiting.granted().await,
+        }
     }
 
-    fn enqueue(self: &Arc<Self>, queue: &Arc<ListQueue>, list: List) -> Result<Admission, Refused> {
+    /// Decides whether a LIST may be sent to the API server of `queue` now, or waits.
+    ///
+    /// # Errors
+    /// If too many wait.
+    pub fn enqueue(
+        self: &Arc<Self>,
+        queue: &Arc<ListQueue>,
+        list: List,
+    ) -> Result<Admission, Refused> {
         let settings = self.settings.load();
         let limit = settings.max_bytes.0;
         let prediction = self.predict(list.shape, limit);
@@ -179,7 +184,8 @@ impl Lists {
             Queued::Refused(_) => Err(Refused::new()),
             // The displaced one learns it by the end of its channel.
             Queued::Waits(ticket) | Queued::Displaces(ticket, _) => {
-                Ok(Admission::Waits(Waiting { queue: queue.clone(), ticket, granted }))
+                let (queue, max_wait) = (queue.clone(), settings.max_wait.0);
+                Ok(Admission::Waits(Waiting { queue, ticket, granted, max_wait }))
             }
         }
     }
@@ -209,27 +215,35 @@ impl Lists {
     }
 }
 
-enum Admission {
+/// Whether a LIST may be sent.
+pub enum Admission {
+    /// It may be sent now.
     Now(Reservation),
+    /// It waits for its turn.
     Waits(Waiting),
 }
 
 /// A place in the queue, until it is dropped.
-struct Waiting {
+pub struct Waiting {
     queue: Arc<ListQueue>,
     ticket: Ticket,
     granted: oneshot::Receiver<Reservation>,
+    /// How long it waits at most.
+    max_wait: Duration,
 }
 
 impl Waiting {
-    /// Waits for the turn. Returns `None` after `max_wait`, and if another one took the place.
-    async fn granted_within(mut self, max_wait: Duration) -> Option<Reservation> {
-        if let Ok(granted) = tokio::time::timeout(max_wait, &mut self.granted).await {
-            return granted.ok();
+    /// Waits for the turn.
+    ///
+    /// # Errors
+    /// If it takes too long, or if another one took the place.
+    pub async fn granted(mut self) -> Result<Reservation, Refused> {
+        if let Ok(granted) = tokio::time::timeout(self.max_wait, &mut self.granted).await {
+            return granted.map_err(|_| Refused::new());
         }
         self.queue.quota.lock().remove(self.ticket);
         // It may have been granted since.
-        self.granted.try_recv().ok()
+        self.granted.try_recv().map_err(|_| Refused::new())
     }
 }
 

@@ -19,7 +19,7 @@ mod user_agent;
 
 pub use answer_size::AnswerSize;
 pub use buffers::{Buffers, Held, HeldBody};
-pub use lists::{List, ListQueue, Lists, Principal, Refused, Reservation};
+pub use lists::{Admission, List, ListQueue, Lists, Principal, Refused, Reservation};
 pub use metered::Metered;
 #[cfg(test)]
 pub use throttle::Source;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{PrivateKeyDer, ServerName};
+use tls_socket::{ClientSide, TlsSocket};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -55,8 +56,8 @@ pub struct Connector {
 /// One TLS configuration for each speaker and protocol, because a configuration offers its protocol
 /// by ALPN.
 struct Tls {
-    client: [TlsConnector; 2],
-    front_proxy: [TlsConnector; 2],
+    client: [Arc<ClientConfig>; 2],
+    front_proxy: [Arc<ClientConfig>; 2],
 }
 
 impl Connector {
@@ -79,18 +80,33 @@ impl Connector {
         speaker: Speaker,
         protocol: Protocol,
     ) -> Result<TlsStream<TcpStream>> {
-        tokio::time::timeout(self.timeout, self.dial(address, speaker, protocol))
-            .await
-            .context("timed out connecting")
-            .flatten()
+        self.within_timeout(async {
+            let (tcp, name) = self.dial(address).await?;
+            let connector = TlsConnector::from(self.config(speaker, protocol));
+            connector.connect(name, tcp).await.context("TLS handshake")
+        })
+        .await
     }
 
-    async fn dial(
+    /// Connects to the API server at `address` for our own HTTP/2.
+    pub async fn connect_http2(
         &self,
         address: &str,
         speaker: Speaker,
-        protocol: Protocol,
-    ) -> Result<TlsStream<TcpStream>> {
+    ) -> Result<TlsSocket<ClientSide>> {
+        self.within_timeout(async {
+            let (tcp, name) = self.dial(address).await?;
+            let config = self.config(speaker, Protocol::Http2);
+            TlsSocket::connect(tcp, config, name).await.context("TLS handshake")
+        })
+        .await
+    }
+
+    async fn within_timeout<C>(&self, connect: impl Future<Output = Result<C>>) -> Result<C> {
+        tokio::time::timeout(self.timeout, connect).await.context("timed out connecting").flatten()
+    }
+
+    async fn dial(&self, address: &str) -> Result<(TcpStream, ServerName<'static>)> {
         let tcp = TcpStream::connect(address).await?;
         tcp.set_nodelay(true)?;
         if tcp.peer_addr()?.ip().to_canonical().is_loopback() {
@@ -99,33 +115,33 @@ impl Connector {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let name = self.files.server_name.as_deref().unwrap_or(host).trim_matches(['[', ']']);
         let name = ServerName::try_from(name.to_owned()).context("the API server's name")?;
+        Ok((tcp, name))
+    }
+
+    fn config(&self, speaker: Speaker, protocol: Protocol) -> Arc<ClientConfig> {
         let tls = self.tls.load();
-        let connectors = match speaker {
+        let configs = match speaker {
             Speaker::Client => &tls.client,
             Speaker::FrontProxy => &tls.front_proxy,
         };
-        let connector = &connectors[usize::from(protocol == Protocol::Http2)];
-        connector.connect(name, tcp).await.context("TLS handshake")
+        configs[usize::from(protocol == Protocol::Http2)].clone()
     }
 }
 
 fn read_tls(files: &ConnectorFiles) -> Result<Tls> {
     let roots = Arc::new(sockets::read_ca_certificates(&files.ca)?);
-    let both = |speaker| -> Result<[TlsConnector; 2]> {
-        Ok([
-            connector(files, &roots, speaker, b"http/1.1")?,
-            connector(files, &roots, speaker, b"h2")?,
-        ])
+    let both = |speaker| -> Result<[Arc<ClientConfig>; 2]> {
+        Ok([config(files, &roots, speaker, b"http/1.1")?, config(files, &roots, speaker, b"h2")?])
     };
     Ok(Tls { client: both(Speaker::Client)?, front_proxy: both(Speaker::FrontProxy)? })
 }
 
-fn connector(
+fn config(
     files: &ConnectorFiles,
     roots: &Arc<RootCertStore>,
     speaker: Speaker,
     alpn: &[u8],
-) -> Result<TlsConnector> {
+) -> Result<Arc<ClientConfig>> {
     let builder = ClientConfig::builder().with_root_certificates(roots.clone());
     let mut config = match speaker {
         Speaker::Client => builder.with_no_client_auth(),
@@ -139,5 +155,5 @@ fn connector(
         }
     };
     config.alpn_protocols = vec![alpn.to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
+    Ok(Arc::new(config))
 }

@@ -6,10 +6,10 @@ use hyper::body::Incoming;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 
-use super::answer;
 use super::body::AnswerBody;
-use super::fields::remove_hop_by_hop;
 use crate::exchange::Exchange;
+use crate::forward::answer;
+use crate::forward::fields::remove_hop_by_hop;
 
 /// A request to upgrade the connection.
 pub struct Upgrade {
@@ -46,7 +46,7 @@ pub fn switch(
     let Some(upgrade) = upgrade else {
         let message = "kube-gateway: the API server upgraded a request that did not ask for it";
         let answer = answer::status(StatusCode::BAD_GATEWAY, message, None);
-        return answer.map(|body| body.with_exchange(exchange));
+        return answer.map(|text| AnswerBody::own(text).with_exchange(exchange));
     };
     let server = hyper::upgrade::on(&mut answer);
     tokio::spawn(tunnel(upgrade.client, server, exchange));

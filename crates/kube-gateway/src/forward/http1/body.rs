@@ -8,9 +8,9 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::list::ListAnswer;
-use super::watch::WatchEnd;
+use super::early_end::EarlyEnd;
 use crate::exchange::Exchange;
+use crate::forward::followed::Followed;
 use crate::protect::HeldBody;
 
 /// The body of an answer.
@@ -33,10 +33,10 @@ pub struct Upstream {
     pub body: Incoming,
     /// Counts what the gateway holds of it.
     pub held: HeldBody,
-    /// The reservation of a LIST.
-    pub list: Option<ListAnswer>,
+    /// What is followed in it.
+    pub followed: Followed,
     /// Ends a watch early.
-    pub watch: Option<Box<WatchEnd>>,
+    pub early_end: Option<EarlyEnd>,
 }
 
 impl AnswerBody {
@@ -69,11 +69,13 @@ impl Upstream {
                     self.follow(bytes);
                 }
             }
-            Poll::Ready(None) => self.end_list(),
+            Poll::Ready(None) => self.followed.complete(),
             Poll::Ready(Some(Err(_))) => {}
             Poll::Pending => {
                 self.held.is_empty();
-                if self.watch.as_mut().is_some_and(|watch| watch.poll_end(cx)) {
+                if let (Some(end), Some(watch)) = (&mut self.early_end, self.followed.watch())
+                    && end.poll(watch, cx)
+                {
                     return Poll::Ready(None);
                 }
             }
@@ -83,20 +85,10 @@ impl Upstream {
 
     fn follow(&mut self, bytes: &[u8]) {
         self.held.passed(bytes.len());
-        if let Some(watch) = &mut self.watch {
-            watch.follow(bytes);
-        } else if let Some(list) = &mut self.list {
-            list.follow(bytes);
-        }
+        self.followed.follow(bytes);
         // hyper does not poll a body again that says that it has ended.
         if self.body.is_end_stream() {
-            self.end_list();
-        }
-    }
-
-    fn end_list(&mut self) {
-        if let Some(list) = self.list.take() {
-            list.complete();
+            self.followed.complete();
         }
     }
 }
@@ -114,7 +106,7 @@ impl Body for AnswerBody {
             Source::Own(text) => {
                 (Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))), false)
             }
-            Source::Upstream(upstream) => (upstream.poll_frame(cx), upstream.watch.is_some()),
+            Source::Upstream(upstream) => (upstream.poll_frame(cx), upstream.early_end.is_some()),
         };
         let (Some(exchange), Poll::Ready(outcome)) = (&mut this.exchange, &frame) else {
             return frame;
@@ -144,7 +136,7 @@ impl Body for AnswerBody {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Own(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
-            Source::Upstream(upstream) if upstream.watch.is_none() => upstream.body.size_hint(),
+            Source::Upstream(upstream) if upstream.early_end.is_none() => upstream.body.size_hint(),
             Source::Upstream(_) => SizeHint::default(),
         }
     }

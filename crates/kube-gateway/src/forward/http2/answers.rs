@@ -1,0 +1,126 @@
+//! What the API servers send.
+
+use http::{HeaderMap, StatusCode};
+use http2::{Data, Event, Fields, Headers, ResponseHead};
+
+use super::head::answer_fields;
+use super::session::Session;
+use super::stream::{Answering, Phase, Stream};
+use crate::forward::fields::remove_hop_by_hop;
+use crate::forward::followed::Followed;
+
+/// The head of an answer; `None` if it is malformed.
+type Head = Option<(StatusCode, HeaderMap)>;
+
+impl Session {
+    pub(super) fn on_answer_event(&mut self, connection: u64, event: Event<Head>) {
+        let (there, ends) = match &event {
+            Event::Response { stream, end_stream, .. } | Event::Data { stream, end_stream, .. } => {
+                (*stream, *end_stream)
+            }
+            Event::Trailers { stream, .. }
+            | Event::Reset { stream, .. }
+            | Event::Unprocessed { stream } => (*stream, true),
+            Event::Request { .. } => unreachable!("only a server has this event"),
+        };
+        let Some(upstream) = self.upstreams.get(connection) else { return };
+        let found = match ends {
+            true => upstream.streams.remove(&there),
+            false => upstream.streams.get(&there).copied(),
+        };
+        let Some(id) = found else { return };
+        match event {
+            Event::Response { response: Some((status, fields)), .. } => {
+                self.pass_head(id, status, fields);
+                if ends {
+                    self.end_answer(id, None);
+                }
+            }
+            Event::Response { response: None, .. } => self.malformed_answer(connection, there, id),
+            Event::Data { bytes, .. } => {
+                self.pass_data(id, bytes);
+                if ends {
+                    self.end_answer(id, None);
+                }
+            }
+            Event::Trailers { fields, .. } => self.end_answer(id, Some(fields)),
+            Event::Reset { code, .. } => self.answer_was_reset(id, code),
+            Event::Unprocessed { .. } => self.send_again(id, "refused by a server that stops"),
+            Event::Request { .. } => {}
+        }
+    }
+
+    fn pass_head(&mut self, id: u32, status: StatusCode, mut fields: HeaderMap) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.exchange.answered(status);
+        remove_hop_by_hop(&mut fields);
+        let Some(place) = stream.place() else { return };
+        let answering = Phase::Answering(place, Answering::default());
+        let sent = std::mem::replace(&mut stream.phase, answering);
+        if let (Phase::Sent(_, pending), Phase::Answering(_, answering)) = (sent, &mut stream.phase)
+        {
+            let (shared, reservation) = (&self.client.shared, pending.reservation);
+            answering.followed = Followed::new(shared, status, &fields, reservation, pending.watch);
+        }
+        let headers = Headers::Fields(answer_fields(&fields));
+        self.front.http.send_head(id, ResponseHead { status: status.as_u16(), headers });
+    }
+
+    fn pass_data(&mut self, id: u32, bytes: bytes::Bytes) {
+        let Some(Stream { phase: Phase::Answering(_, answering), exchange, .. }) =
+            self.streams.get_mut(&id)
+        else {
+            return;
+        };
+        answering.followed.follow(&bytes);
+        exchange.count(bytes.len());
+        answering.unreleased += bytes.len();
+        self.unreleased.push(id);
+        self.front.http.send_data(id, Data::Bytes(bytes));
+    }
+
+    fn end_answer(&mut self, id: u32, trailers: Option<Fields>) {
+        let Some(mut stream) = self.streams.remove(&id) else { return };
+        if let Phase::Answering(_, answering) = &mut stream.phase {
+            answering.followed.complete();
+        }
+        self.front.http.finish(id, trailers.map(Headers::Fields));
+    }
+
+    /// Releases to the API servers what was framed for the client, and to the client what was framed
+    /// for the API servers.
+    pub(super) fn release(&mut self) {
+        let mut looked_at = std::mem::take(&mut self.unreleased);
+        looked_at.sort_unstable();
+        looked_at.dedup();
+        looked_at.retain(|id| self.release_one(*id));
+        self.unreleased = looked_at;
+    }
+
+    /// Returns whether the stream has bytes that are not released.
+    fn release_one(&mut self, id: u32) -> bool {
+        let Some(stream) = self.streams.get_mut(&id) else { return false };
+        let Some(place) = stream.place() else { return stream.unreleased > 0 };
+        let mut upstream = self.upstreams.get(place.connection);
+        let mut left = 0;
+        if let Phase::Answering(_, answering) = &mut stream.phase
+            && answering.unreleased > 0
+        {
+            let queued = self.front.http.queued_bytes_of(id);
+            let framed = answering.unreleased.saturating_sub(queued);
+            answering.unreleased -= framed;
+            left += answering.unreleased;
+            if let Some(upstream) = &mut upstream {
+                upstream.channel.http.release(place.stream, framed as i64);
+            }
+        }
+        if stream.unreleased > 0 {
+            let queued = upstream.map_or(0, |it| it.channel.http.queued_bytes_of(place.stream));
+            let framed = stream.unreleased.saturating_sub(queued);
+            stream.unreleased -= framed;
+            left += stream.unreleased;
+            self.front.http.release(id, framed as i64);
+        }
+        left > 0
+    }
+}

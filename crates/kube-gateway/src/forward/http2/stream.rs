@@ -1,0 +1,199 @@
+//! A request in progress.
+
+use std::pin::Pin;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::Method;
+use http::request::Parts;
+
+use crate::exchange::Exchange;
+use crate::forward::followed::{Followed, InitialEvents};
+use crate::protect::{List, Refused, Reservation};
+use crate::upstream::Speaker;
+
+/// Bytes of a body that are kept until the answer begins, to send the request again. A longer body
+/// is sent once.
+const MAX_KEPT: usize = 64 << 10;
+
+/// A request that the client has sent, until its answer is complete.
+pub struct Stream {
+    /// Ends with the stream.
+    pub exchange: Exchange,
+    /// What the stream waits for.
+    pub phase: Phase,
+    /// Bytes of the request that the client may not send again yet.
+    pub unreleased: usize,
+}
+
+/// What a stream waits for.
+pub enum Phase {
+    /// A connection to an API server, or the turn of a LIST.
+    Pending(Box<Pending>),
+    /// The head of the answer.
+    Sent(Place, Box<Pending>),
+    /// The end of the answer.
+    Answering(Place, Answering),
+}
+
+/// Where a request was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The number of the connection.
+    pub connection: u64,
+    /// The stream's ID there.
+    pub stream: u32,
+}
+
+/// What is needed to send a request, perhaps again.
+pub struct Pending {
+    /// The head.
+    pub parts: Parts,
+    /// Who speaks for the sender.
+    pub speaker: Speaker,
+    /// The limit that applies, if it is a LIST.
+    pub list: Option<List>,
+    /// What its LIST has reserved.
+    pub reservation: Option<Reservation>,
+    /// What a watch was asked to send first.
+    pub watch: Option<InitialEvents>,
+    /// The body.
+    pub body: Body,
+    /// How often it was sent.
+    pub attempts: usize,
+}
+
+/// A LIST that waits for its turn at an API server.
+pub struct Turn {
+    /// The client's stream.
+    pub stream: u32,
+    /// The connection that it will use.
+    pub connection: u64,
+    /// Since when it waits.
+    pub started: Instant,
+    /// What it will have reserved.
+    pub granted: Pin<Box<dyn Future<Output = Result<Reservation, Refused>> + Send>>,
+}
+
+/// An answer that has begun.
+#[derive(Default)]
+pub struct Answering {
+    /// What is followed in its body.
+    pub followed: Followed,
+    /// Bytes that the API server may not send again yet.
+    pub unreleased: usize,
+}
+
+/// The body of a request, as far as it is kept.
+#[derive(Default)]
+pub struct Body {
+    kept: Vec<Bytes>,
+    bytes: usize,
+    /// Whether bytes were sent and not kept.
+    is_cut: bool,
+    /// Whether the client has sent all of it.
+    pub is_complete: bool,
+}
+
+impl Stream {
+    /// A request that was not sent yet.
+    pub fn new(exchange: Exchange, pending: Pending) -> Stream {
+        Stream { exchange, phase: Phase::Pending(Box::new(pending)), unreleased: 0 }
+    }
+
+    /// Where the request was sent.
+    pub fn place(&self) -> Option<Place> {
+        match &self.phase {
+            Phase::Pending(_) => None,
+            Phase::Sent(place, _) | Phase::Answering(place, _) => Some(*place),
+        }
+    }
+}
+
+impl Pending {
+    /// Whether the answer has no body, whatever its length says.
+    pub fn answers_head(&self) -> bool {
+        self.parts.method == Method::HEAD
+    }
+
+    /// Whether the request reads and has no body. Such a request may be executed twice.
+    pub fn reads(&self) -> bool {
+        matches!(self.parts.method, Method::GET | Method::HEAD)
+            && self.body.is_complete
+            && self.body.bytes == 0
+    }
+}
+
+impl Body {
+    /// A body of which nothing has arrived.
+    pub fn new(is_complete: bool) -> Body {
+        Body { is_complete, ..Body::default() }
+    }
+
+    /// Keeps bytes that will be sent.
+    pub fn keep(&mut self, bytes: Bytes) {
+        self.bytes += bytes.len();
+        self.kept.push(bytes);
+    }
+
+    /// Notes bytes that are sent at once.
+    pub fn pass(&mut self, bytes: &Bytes) {
+        self.bytes += bytes.len();
+        if !self.is_cut {
+            self.kept.push(bytes.clone());
+            self.cut();
+        }
+    }
+
+    /// Returns all bytes so far, for an attempt to send them; `None` if not all of them were kept.
+    pub fn attempt(&mut self) -> Option<Vec<Bytes>> {
+        if self.is_cut {
+            return None;
+        }
+        let kept = self.kept.clone();
+        self.cut();
+        Some(kept)
+    }
+
+    /// Whether the body can be sent from its start.
+    pub fn is_kept(&self) -> bool {
+        !self.is_cut
+    }
+
+    /// Forgets a long body.
+    fn cut(&mut self) {
+        if self.bytes > MAX_KEPT {
+            self.is_cut = true;
+            self.kept = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_body_can_be_sent_again() {
+        let mut body = Body::default();
+        body.keep(Bytes::from(vec![1; MAX_KEPT - 1]));
+        assert_eq!(body.attempt().unwrap().len(), 1);
+        body.pass(&Bytes::from_static(b"x"));
+        assert!(body.is_kept());
+        assert_eq!(body.attempt().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_long_body_is_sent_once() {
+        let mut body = Body::default();
+        body.keep(Bytes::from(vec![1; MAX_KEPT + 1]));
+        assert!(body.is_kept(), "nothing was sent");
+        assert_eq!(body.attempt().unwrap().len(), 1);
+        assert!(!body.is_kept() && body.attempt().is_none());
+        let mut body = Body::default();
+        body.keep(Bytes::from(vec![1; MAX_KEPT]));
+        assert!(body.attempt().is_some());
+        body.pass(&Bytes::from_static(b"x"));
+        assert!(body.attempt().is_none());
+    }
+}
