@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -62,6 +64,7 @@ func TestGateway(t *testing.T) {
 		{"clients are configured to use the gateways", clientsUseGateways},
 		{"kubectl works through each server", kubectlWorksThroughEachServer},
 		{"commands show the gateways", commandsShowGateways},
+		{"throttle command reaches a gateway", throttleReachesGateway},
 		{"pods run", func(t *testing.T, w *workspace) {
 			w.succeed(t, "pods", "create", "--name", gatewayCluster, "--count", "50")
 		}},
@@ -220,6 +223,27 @@ func commandsShowGateways(t *testing.T, w *workspace) {
 	if refused.code != 1 || !strings.Contains(refused.stderr, "--gateway is true") {
 		t.Errorf("up with --gateway=false on a running cluster: exit code %d, %q, want a refusal", refused.code, refused.stderr)
 	}
+}
+
+// throttleReachesGateway adds a rule to one of the gateways and deletes it.
+func throttleReachesGateway(t *testing.T, w *workspace) {
+	throttle := func(gateway string, args ...string) string {
+		t.Helper()
+		args = append([]string{"throttle"}, append(args, "--config", w.clusterDir(gatewayCluster)+"/config/"+gateway+".yaml")...)
+		output, err := exec.Command(filepath.Join(w.bin, "kube-gateway"), args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("kube-gateway %q: %v\n%s", args, err, output)
+		}
+		return string(output)
+	}
+	throttle("kube-gateway-1", "add", "--user-agent", "noisy*", "--qps", "1")
+	if rules := throttle("kube-gateway-1", "list"); !strings.Contains(rules, "noisy*") {
+		t.Errorf("the gateway has these rules:\n%s\nwant the one that was added", rules)
+	}
+	if rules := throttle("kube-gateway", "list"); strings.Contains(rules, "noisy*") {
+		t.Errorf("the other gateway has these rules:\n%s\nwant none", rules)
+	}
+	throttle("kube-gateway-1", "delete", "--user-agent", "noisy*")
 }
 
 // killedGatewayIsRestarted kills the gateway that kwok, kube-controller-manager and kubectl use.

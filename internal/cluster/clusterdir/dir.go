@@ -74,6 +74,17 @@ func (d Dir) ConfigFiles() string { return filepath.Join(d.Root(), "config") }
 // ConfigFile returns a configuration file of a component.
 func (d Dir) ConfigFile(name string) string { return filepath.Join(d.ConfigFiles(), name) }
 
+// Socket returns the Unix socket of a component. It is directly in Root, because the path of a socket is
+// limited ([SocketFits]).
+func (d Dir) Socket(component string) string { return filepath.Join(d.Root(), component+".sock") }
+
+// maxSocketPath is the maximum length of the path of a Unix socket on Linux: sun_path has 108 bytes, of
+// which the last one is 0.
+const maxSocketPath = 107
+
+// SocketFits reports whether a process can listen on a Unix socket with this path.
+func SocketFits(path string) bool { return len(path) <= maxSocketPath }
+
 // StateFile returns the file in which the supervisor reports the state of the components.
 func (d Dir) StateFile() string { return filepath.Join(d.Root(), "state.json") }
 

@@ -61,6 +61,10 @@ func gatewayConfig(config clusterdir.Config, dir clusterdir.Dir, name string) ([
 		},
 		"drainTimeout": gatewayDrainTimeout,
 	}
+	// A cluster in a deep directory works too, only without the commands that use the socket.
+	if socket := dir.Socket(name); clusterdir.SocketFits(socket) {
+		fields["control"] = map[string]any{"socket": socket}
+	}
 	if path := config.Settings.GatewayConfig; path != "" {
 		user, err := readFields(path)
 		if err != nil {

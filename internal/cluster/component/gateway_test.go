@@ -120,6 +120,7 @@ func TestGatewayConfigFile(t *testing.T) {
 			RequestHeader struct{ CertFile string }
 			Balance       struct{ Imbalance float64 }
 			DrainTimeout  string
+			Control       struct{ Socket string }
 		}
 		content, err := os.ReadFile(dir.ConfigFile(name + ".yaml"))
 		if err == nil {
@@ -135,6 +136,35 @@ func TestGatewayConfigFile(t *testing.T) {
 		if got.Listen.MaxStreams != 7 || got.Balance.Imbalance != 0.5 || got.DrainTimeout != "1s" {
 			t.Errorf("configuration of %s:\n%s\nwant the fields of the user's file", name, content)
 		}
+		if got.Control.Socket != dir.Socket(name) || filepath.Dir(got.Control.Socket) != dir.Root() {
+			t.Errorf("configuration of %s:\n%s\nwant a control.socket of its own in %s", name, content, dir.Root())
+		}
+	}
+}
+
+// TestGatewayHasNoSocketWithALongPath checks that a gateway starts although the path of its socket would be
+// too long for the kernel.
+func TestGatewayHasNoSocketWithALongPath(t *testing.T) {
+	config, dir := newConfig(t, twoGateways)
+	home := t.TempDir()
+	for {
+		t.Setenv("K1M_HOME", home)
+		var err error
+		if dir, err = clusterdir.NewDir("test"); err != nil {
+			t.Fatal(err)
+		}
+		content, err := gatewayConfig(config, dir, "kube-gateway")
+		if err != nil {
+			t.Fatal(err)
+		}
+		length := len(dir.Socket("kube-gateway"))
+		if has := strings.Contains(string(content), "control:"); has != (length <= 107) {
+			t.Errorf("with a path of %d bytes the configuration has a socket: %v", length, has)
+		}
+		if length > 110 {
+			return
+		}
+		home += "x"
 	}
 }
 
