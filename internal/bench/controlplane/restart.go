@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
@@ -158,10 +159,15 @@ func (t *storeRun) killAPIServers() error {
 
 // awaitAPIServers waits until an API server is ready, and returns the time since killed.
 func (t *storeRun) awaitAPIServers(ctx context.Context, killed time.Time) (time.Duration, error) {
-	err := t.await(ctx, "API server ready", 1, func() int {
+	// A gateway would answer for another API server.
+	direct, err := kubernetes.NewForConfig(t.Rest)
+	if err != nil {
+		return 0, fmt.Errorf("connecting to the API server: %w", err)
+	}
+	err = t.await(ctx, "API server ready", 1, func() int {
 		limited, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		if _, err := t.Client.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(limited); err != nil {
+		if _, err := direct.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(limited); err != nil {
 			return 0
 		}
 		return 1

@@ -30,9 +30,11 @@ var minFreeDisk = resource.MustParse("512Mi")
 
 // Cluster is the cluster that an experiment uses. Its clients have administrator rights.
 type Cluster struct {
-	Dir     clusterdir.Dir
-	Config  clusterdir.Config
-	Rest    *rest.Config
+	Dir    clusterdir.Dir
+	Config clusterdir.Config
+	// Rest connects to the first API server.
+	Rest *rest.Config
+	// Clients and Client connect to the gateways, if the cluster has any.
 	Clients *bulk.Clients
 	Client  kubernetes.Interface
 	Sampler *Sampler
@@ -85,14 +87,25 @@ func (r *Run) connect(config clusterdir.Config, suffix string, connections int, 
 	if c.Rest, err = kube.Config(r.Dir.Kubeconfig(pki.SuperAdmin.File)); err != nil {
 		return nil, err
 	}
-	if c.Clients, err = bulk.NewClients(c.Rest, component.APIServerURLs(config), connections); err != nil {
+	if err := c.connect(connections); err != nil {
 		return nil, err
-	}
-	if c.Client, err = kubernetes.NewForConfig(c.Rest); err != nil {
-		return nil, fmt.Errorf("connecting to the API server: %w", err)
 	}
 	c.Sampler, err = newSampler(r.Dir, config, c.Rest, suffix, r.Result.Time)
 	return c, err
+}
+
+// connect creates the clients.
+func (c *Cluster) connect(connections int) (err error) {
+	urls := component.ClientURLs(c.Config)
+	if c.Clients, err = bulk.NewClients(c.Rest, urls, connections); err != nil {
+		return err
+	}
+	first := rest.CopyConfig(c.Rest)
+	first.Host = urls[0]
+	if c.Client, err = kubernetes.NewForConfig(first); err != nil {
+		return fmt.Errorf("connecting to %s: %w", urls[0], err)
+	}
+	return nil
 }
 
 // Close appends the series of the sampler to the result. It removes the cluster if this run created it and

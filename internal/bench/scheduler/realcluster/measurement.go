@@ -50,11 +50,13 @@ func newMeasurement(dir clusterdir.Dir, config clusterdir.Config, o Options, pod
 	if err != nil {
 		return nil, err
 	}
+	urls := component.ClientURLs(config)
+	rest.Host = urls[0]
 	client, err := kubernetes.NewForConfig(rest)
 	if err != nil {
-		return nil, fmt.Errorf("connecting to the API server: %w", err)
+		return nil, fmt.Errorf("connecting to %s: %w", urls[0], err)
 	}
-	clients, err := bulk.NewClients(rest, component.APIServerURLs(config), bulk.DefaultOptions("").Connections)
+	clients, err := bulk.NewClients(rest, urls, bulk.DefaultOptions("").Connections)
 	if err != nil {
 		return nil, err
 	}
