@@ -131,6 +131,23 @@ func gatewayPanels() []panel {
 			{selectJob(component.RoleGateway, `sum by (verb, code) (rate(kube_gateway_requests_total{§,code=~"429|5.."}[$__rate_interval]))`), "{{code}} {{verb}}"},
 			{selectJob(component.RoleGateway, `rate(kube_gateway_broken_answers_total{§}[$__rate_interval])`), "{{instance}} broken"},
 		}},
+		{"Requests refused by the gateways", "Answers 429 of the gateways themselves: from a rule of the throttle, and LISTs that could not wait.", perSecond, []query{
+			{selectJob(component.RoleGateway, `rate(kube_gateway_throttled_requests_total{§}[$__rate_interval])`), "{{instance}} throttled"},
+			{selectJob(component.RoleGateway, `rate(kube_gateway_lists_refused_total{§}[$__rate_interval])`), "{{instance}} LISTs"},
+		}},
+		{"LISTs", "LISTs in progress at each API server, and LISTs that wait for their turn.", number, []query{
+			{selectJob(component.RoleGateway, `sum by (server) (kube_gateway_lists_running{§})`), "{{server}} running"},
+			{selectJob(component.RoleGateway, `sum by (server) (kube_gateway_lists_waiting{§})`), "{{server}} waiting"},
+		}},
+		{"Wait of LISTs, p99", "Time for which LISTs wait because of lists.maxBytes.", seconds, []query{
+			{selectJob(component.RoleGateway, `histogram_quantile(0.99, sum by (le, instance) (rate(kube_gateway_list_wait_seconds_bucket{§}[$__rate_interval])))`), "{{instance}}"},
+		}},
+		{"Predicted bytes of LISTs", "Predicted bytes of the LIST answers in progress at each API server, without compression. Each gateway limits them by lists.maxBytes.", byteCount, []query{
+			{selectJob(component.RoleGateway, `sum by (server) (kube_gateway_list_reserved_bytes{§})`), "{{server}}"},
+		}},
+		{"Answers that wait for clients", "Bytes that were read from API servers and wait for slow clients.", byteCount, []query{
+			{selectJob(component.RoleGateway, `kube_gateway_buffered_bytes{§}`), "{{instance}}"},
+		}},
 		{"Answers", "Bytes per second of the bodies of answers.", byteRate, []query{
 			{selectJob(component.RoleGateway, `rate(kube_gateway_answer_bytes_total{§}[$__rate_interval])`), "{{instance}}"},
 		}},
