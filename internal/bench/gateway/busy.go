@@ -30,12 +30,12 @@ func (l *lab) busy(ctx context.Context) error {
 	for _, name := range l.names(haproxy, kubeGateway) {
 		task := l.Display.Task(name+": one of three answers 429", 0)
 		err := t.with(ctx, name, func(f *front) error {
-			quarters, err := l.measureBusy(ctx, f)
+			quarters, connections, err := l.measureBusy(ctx, f)
 			if err != nil {
 				return err
 			}
 			first, last := quarters[0], quarters[len(quarters)-1]
-			table.Add(name, busyClients, busyRate, 100*first.Tally.Rate(), 100*last.Tally.Rate(), first.Latencies.Millis(99), last.Latencies.Millis(99), f.connections())
+			table.Add(name, busyClients, busyRate, 100*first.Tally.Rate(), 100*last.Tally.Rate(), first.Latencies.Millis(99), last.Latencies.Millis(99), connections)
 			task.Done(fmt.Sprintf("%.1f %%, then %.1f %%", 100*first.Tally.Rate(), 100*last.Tally.Rate()))
 			return nil
 		})
@@ -47,11 +47,12 @@ func (l *lab) busy(ctx context.Context) error {
 	return nil
 }
 
-// measureBusy sends requests through a front. It returns the load of each quarter of the time.
-func (l *lab) measureBusy(ctx context.Context, f *front) ([]experiment.Load, error) {
+// measureBusy sends requests through a front. It returns the load of each quarter of the time, and the
+// connections at the end, before the clients close them.
+func (l *lab) measureBusy(ctx context.Context, f *front) ([]experiment.Load, string, error) {
 	clients, err := dial(ctx, f, l.tls, busyClients)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer clients.close()
 	quarters := make([]experiment.Load, 4)
@@ -67,7 +68,7 @@ func (l *lab) measureBusy(ctx context.Context, f *front) ([]experiment.Load, err
 		quarters[i].Run(quarter)
 		end()
 	}
-	return quarters, ctx.Err()
+	return quarters, f.connections(), ctx.Err()
 }
 
 // kindOf429 counts only answers 429 as errors. Reads that fail because their connection moves are repeated by
