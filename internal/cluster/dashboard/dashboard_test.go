@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -82,6 +83,38 @@ func TestExpressionsSelectOneCluster(t *testing.T) {
 		}
 		if !strings.Contains(expr, `cluster="$cluster"`) || strings.Contains(expr, "§") {
 			t.Errorf("expression %s does not select a cluster or has a placeholder, want %s", expr, `cluster="$cluster"`)
+		}
+	}
+}
+
+// TestGatewayPanelsShowExistingMetrics checks that kube-gateway has the metrics of its panels, and that the
+// panels show what it refuses and moves.
+func TestGatewayPanelsShowExistingMetrics(t *testing.T) {
+	sources, err := filepath.Glob(filepath.Join("..", "..", "..", "crates", "kube-gateway", "src", "metrics", "*.rs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code strings.Builder
+	for _, path := range sources {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.Write(text)
+	}
+	shown := map[string]bool{}
+	for _, expr := range Expressions() {
+		for _, name := range regexp.MustCompile(`kube_gateway_\w+`).FindAllString(expr, -1) {
+			family := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
+			shown[family] = true
+			if !strings.Contains(code.String(), `"`+family+`"`) {
+				t.Errorf("expression %s has the metric %s, which kube-gateway does not have", expr, name)
+			}
+		}
+	}
+	for _, name := range []string{"connections_moved_total", "throttled_requests_total", "lists_waiting", "lists_refused_total", "list_reserved_bytes"} {
+		if !shown["kube_gateway_"+name] {
+			t.Errorf("no panel shows kube_gateway_%s", name)
 		}
 	}
 }
