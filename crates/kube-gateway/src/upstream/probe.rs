@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 
 use super::connect::{Connector, Protocol, Speaker};
-use super::load::cpu_seconds;
+use super::load::read_cpu_seconds;
 use super::pool::Pool;
 use super::server::Server;
 use crate::identity::FieldNames;
@@ -28,8 +29,10 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const MAX_TIMEOUTS: u32 = 3;
 /// Time between two reads of the metrics.
 const METRICS_PERIOD: Duration = Duration::from_secs(15);
-/// Bytes of a page of metrics.
-const MAX_PAGE: usize = 64 << 20;
+/// Bytes of an answer that is kept as a whole.
+const MAX_ANSWER: usize = 4 << 20;
+/// Bytes of answers that a connection holds until they are read. The metrics have several MB.
+const WINDOW: u32 = 64 << 10;
 /// Time between two reads of the EndpointSlices.
 const DISCOVERY_PERIOD: Duration = Duration::from_secs(10);
 /// The EndpointSlices of the Service of the API servers.
@@ -161,8 +164,8 @@ impl<'a> Probe<'a> {
 
     async fn read_cpu(&mut self) {
         let now = Instant::now();
-        let page = tokio::time::timeout(TIMEOUT, self.get("/metrics")).await;
-        let seconds = page.ok().and_then(Result::ok).and_then(|(_, page)| cpu_seconds(&page));
+        let read = async { read_cpu_seconds(self.ask("/metrics").await?.into_body()).await };
+        let seconds = tokio::time::timeout(TIMEOUT, read).await.ok().and_then(Result::ok);
         if let (Some(seconds), Some((before, used))) = (seconds, self.cpu) {
             // A restarted server counts from zero again.
             let cores = (seconds - used).max(0.0) / (now - before).as_secs_f64();
@@ -172,15 +175,27 @@ impl<'a> Probe<'a> {
         self.cpu = Some((now, seconds.unwrap_or_default()));
     }
 
+    /// Returns the status and the whole body of an answer.
     async fn get(&mut self, path: &str) -> Result<(StatusCode, Bytes)> {
-        let result = self.try_get(path).await;
+        let answer = self.ask(path).await?;
+        let code = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map_err(|error| {
+            self.sender = None;
+            anyhow::anyhow!("{error}")
+        })?;
+        Ok((code, body.to_bytes()))
+    }
+
+    async fn ask(&mut self, path: &str) -> Result<Response<Incoming>> {
+        let result = self.try_ask(path).await;
         if result.is_err() {
             self.sender = None;
         }
         result
     }
 
-    async fn try_get(&mut self, path: &str) -> Result<(StatusCode, Bytes)> {
+    async fn try_ask(&mut self, path: &str) -> Result<Response<Incoming>> {
         if self.sender.as_ref().is_none_or(|sender| sender.is_closed()) {
             self.sender = Some(self.connect().await?);
         }
@@ -192,18 +207,18 @@ impl<'a> Probe<'a> {
             .header("accept", "application/json, text/plain")
             .header("user-agent", concat!("kube-gateway/", env!("CARGO_PKG_VERSION")))
             .body(Empty::new())?;
-        let answer = sender.send_request(request).await?;
-        let code = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_PAGE).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
-        Ok((code, body.to_bytes()))
+        Ok(sender.send_request(request).await?)
     }
 
     async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>> {
         let connector = &self.prober.connector;
         let address = &self.server.address;
         let io = connector.connect(address, Speaker::FrontProxy, Protocol::Http2).await?;
-        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(io)).await?;
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .handshake(TokioIo::new(io))
+            .await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection of a probe");
