@@ -12,14 +12,12 @@ use arc_swap::ArcSwap;
 
 use crate::config::{Balance, Configuration};
 use crate::metrics::Metrics;
-use crate::upstream::{Pool, Server, loads};
+use crate::upstream::{Change, Pool, Server, Standing, loads};
 
 /// An API server's watch caches start with the state of about the time when it became ready.
 const CACHE_MARGIN: Duration = Duration::from_secs(2);
 /// Time between two plans, in which clients dial again.
 const PLAN_PERIOD: Duration = Duration::from_secs(5);
-/// Share of its load that an API server loses after a row of answers 429.
-const SHED_AFTER_REFUSALS: f64 = 0.05;
 
 /// Whether every API server can continue a watch.
 pub struct Freshness(Arc<Pool>);
@@ -90,11 +88,11 @@ impl Balancer {
         if ready.is_empty() {
             return 0;
         }
+        self.plan_refusals(now, &ready);
         if self.plan.is_empty() && now >= self.next_plan {
             self.make_plan(&ready);
             self.next_plan = now + PLAN_PERIOD;
         }
-        self.plan_refusals(&ready);
         let is_ready = |server: &&Arc<Server>| ready.iter().any(|other| Arc::ptr_eq(other, server));
         let leaving = self.known.iter().filter(|server| !is_ready(server));
         let mut moved = leaving.filter_map(|server| server.move_one(usize::MAX)).count();
@@ -117,15 +115,17 @@ impl Balancer {
     /// Plans what each overloaded server loses down to the mean. Connections that were told to move
     /// count nowhere until their clients have dialled again, so a plan is carried out before the next
     /// one is made. A server that a new connection would choose loses nothing: its connections would
-    /// come back.
+    /// come back. Servers that refuse their clients are left out: they get none.
     fn make_plan(&mut self, ready: &[Arc<Server>]) {
-        let loads = loads(ready);
-        let mean_load = loads.iter().sum::<f64>() / ready.len() as f64;
-        let weights: Vec<usize> = ready.iter().map(|server| server.weight()).collect();
-        let mean = weights.iter().sum::<usize>() as f64 / ready.len() as f64;
+        let open: Vec<_> =
+            ready.iter().filter(|server| server.standing() == Standing::Open).cloned().collect();
+        let loads = loads(&open);
+        let mean_load = loads.iter().sum::<f64>() / open.len() as f64;
+        let weights: Vec<usize> = open.iter().map(|server| server.weight()).collect();
+        let mean = weights.iter().sum::<usize>() as f64 / open.len() as f64;
         // A difference of two connections cannot be improved.
         let limit = (mean * (1.0 + self.options.imbalance)).max(mean + 2.0);
-        for ((server, weight), load) in ready.iter().zip(weights).zip(loads) {
+        for ((server, &weight), load) in open.iter().zip(&weights).zip(loads) {
             if weight as f64 > limit && load > mean_load * (1.0 + self.options.imbalance) {
                 let weight = weight - mean.ceil() as usize;
                 // One more than the loss, because the mean is rounded.
@@ -133,16 +133,44 @@ impl Balancer {
                 self.plan.insert(server.address.clone(), loss);
             }
         }
+        if ready.iter().any(|server| matches!(server.standing(), Standing::Trial(1..))) {
+            self.plan_trial(&open);
+        }
     }
 
-    fn plan_refusals(&mut self, ready: &[Arc<Server>]) {
-        for server in ready {
-            if server.take_refusals(self.options.too_many_requests) && ready.len() > 1 {
-                let weight = (server.weight() as f64 * SHED_AFTER_REFUSALS).ceil() as usize;
-                let planned = self.plan.entry(server.address.clone()).or_default();
-                *planned = Loss { weight: weight.max(planned.weight), limit: usize::MAX };
-            }
+    /// Plans that one connection leaves the server with most, to try another one after its back-off.
+    fn plan_trial(&mut self, open: &[Arc<Server>]) {
+        if let Some(server) = open.iter().max_by_key(|server| server.weight()) {
+            let one = Loss { weight: 1, limit: usize::MAX };
+            self.plan.entry(server.address.clone()).or_insert(one);
         }
+    }
+
+    /// Plans what servers that refuse their clients lose, unless all do.
+    fn plan_refusals(&mut self, now: Instant, ready: &[Arc<Server>]) {
+        let refusing: Vec<_> =
+            ready.iter().filter_map(|server| Some((server, self.judge(now, server)?))).collect();
+        if ready.iter().all(|server| server.standing() != Standing::Open) {
+            return;
+        }
+        for (server, share) in refusing {
+            let weight = (server.weight() as f64 * share).ceil() as usize;
+            let planned = self.plan.entry(server.address.clone()).or_default();
+            *planned = Loss { weight: weight.max(planned.weight), limit: usize::MAX };
+        }
+    }
+
+    /// Judges a server's answers. Returns the share of its load that it loses.
+    fn judge(&self, now: Instant, server: &Server) -> Option<f64> {
+        let change = server.judge_answers(now, self.options.too_many_requests)?;
+        let (share, message) = match change {
+            Change::Shed(share) => (Some(share), "an API server answers 429, it loses clients"),
+            Change::Trial => (None, "some clients try an API server that answered 429"),
+            Change::Open => (None, "an API server that answered 429 serves clients again"),
+        };
+        let back_off = server.last_back_off().as_secs();
+        tracing::info!(server = server.address, back_off_seconds = back_off, message);
+        share
     }
 
     /// Moves a connection of this server if the plan says so.
@@ -238,12 +266,54 @@ mod tests {
         assert_eq!(servers[1].connections(), 10);
     }
 
+    /// Lets a server answer 429 in a row that is long enough, and so moves connections. Returns the
+    /// time of the end.
+    fn refuse(balancer: &mut Balancer, server: &Server, now: Instant) -> Instant {
+        let end = now + Duration::from_secs(2);
+        (0..balancer.options.too_many_requests).for_each(|_| server.answered(true));
+        balancer.move_some(now);
+        server.answered(true);
+        (0..50).for_each(|_| _ = balancer.move_some(end));
+        end
+    }
+
     #[test]
     fn a_row_of_refusals_costs_connections() {
         let (mut balancer, servers) = balancer(2);
         let _places = [places(&servers[0], 40), places(&servers[1], 40)];
-        (0..balancer.options.too_many_requests).for_each(|_| servers[0].answered(true));
-        assert_eq!(move_often(&mut balancer, 50), 2);
+        let now = refuse(&mut balancer, &servers[0], Instant::now());
         assert_eq!(servers[0].connections(), 38);
+        refuse(&mut balancer, &servers[0], now);
+        assert_eq!(servers[0].connections(), 34);
+        assert_eq!(servers[1].connections(), 40);
+    }
+
+    #[test]
+    fn a_server_that_refuses_gets_no_connections_to_even_the_load() {
+        let (mut balancer, servers) = balancer(3);
+        let _places = [places(&servers[0], 1), places(&servers[1], 40), places(&servers[2], 40)];
+        let now = refuse(&mut balancer, &servers[0], Instant::now());
+        balancer.next_plan = now;
+        assert_eq!(balancer.move_some(now), 0);
+        // After the back-off one client after the other tries it.
+        for count in 1..=3 {
+            let now = now + Duration::from_secs(10) + PLAN_PERIOD * count;
+            assert_eq!((0..50).map(|_| balancer.move_some(now)).sum::<usize>(), 1);
+            assert!(Arc::ptr_eq(&balancer.pool.choose(&[]).unwrap(), &servers[0]));
+        }
+        let now = now + Duration::from_secs(12) + PLAN_PERIOD * 4;
+        assert_eq!(balancer.move_some(now), 0);
+    }
+
+    #[test]
+    fn no_server_loses_connections_if_all_refuse() {
+        let (mut balancer, servers) = balancer(2);
+        let _places = [places(&servers[0], 40), places(&servers[1], 40)];
+        let (limit, start) = (balancer.options.too_many_requests, Instant::now());
+        for now in [start, start + Duration::from_secs(2)] {
+            servers.iter().for_each(|server| (0..limit).for_each(|_| server.answered(true)));
+            assert_eq!(balancer.move_some(now), 0);
+        }
+        assert!(servers.iter().all(|server| server.standing() == Standing::BackOff));
     }
 }

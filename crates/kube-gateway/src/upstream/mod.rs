@@ -5,9 +5,11 @@ mod connect;
 mod load;
 mod pool;
 mod probe;
+mod refusals;
 mod server;
 
 pub use connect::{Connector, ConnectorFiles, Protocol, Speaker};
 pub use pool::{Pool, loads};
 pub use probe::{Prober, probe_forever};
+pub use refusals::{Change, Standing};
 pub use server::{Member, Place, Server};

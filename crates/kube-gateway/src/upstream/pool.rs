@@ -5,7 +5,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use arc_swap::ArcSwap;
 
+use super::refusals::Standing;
 use super::server::Server;
+
+/// What a share of 1 of answers 429 adds to a load whose mean is about 4. It halves the clients of a
+/// server that refuses two thirds of its requests, and never all, because a single client that sends
+/// too much can be the reason.
+const REFUSED_WEIGHT: f64 = 4.0;
 
 /// All API servers.
 pub struct Pool {
@@ -48,21 +54,35 @@ impl Pool {
     }
 
     /// Chooses the less loaded one of two random servers that are ready and not in `failed`. If none
-    /// is ready, any that is not in `failed` is tried: the probe may be wrong.
+    /// is ready, any that is not in `failed` is tried: the probe may be wrong. A server that refused
+    /// its clients gets some to try it, and then, unless all did so, none until they were served.
     pub fn choose(&self, failed: &[Arc<Server>]) -> Option<Arc<Server>> {
         let servers = self.servers.load();
         let untried: Vec<_> = servers
             .iter()
             .filter(|server| !failed.iter().any(|other| Arc::ptr_eq(other, server)))
             .collect();
-        let ready: Vec<_> = untried.iter().copied().filter(|server| server.is_ready()).collect();
+        let ready = those(&untried, |server| server.is_ready());
         let candidates = if ready.is_empty() { untried } else { ready };
+        if let Some(server) = candidates.iter().find(|server| server.take_trial_place()) {
+            return Some(Arc::clone(server));
+        }
+        let open = those(&candidates, |server| server.standing() == Standing::Open);
+        let candidates = if open.is_empty() { candidates } else { open };
         let (first, second) = two_of(candidates.len())?;
         let means = Means::of(&servers);
         let (first, second) = (candidates[first], candidates[second]);
         let better = if means.load(first) <= means.load(second) { first } else { second };
         Some(better.clone())
     }
+}
+
+/// Returns those servers for which a condition holds.
+fn those<'a>(
+    servers: &[&'a Arc<Server>],
+    condition: impl Fn(&Server) -> bool,
+) -> Vec<&'a Arc<Server>> {
+    servers.iter().copied().filter(|server| condition(server)).collect()
 }
 
 /// Returns the loads of these servers by which a client's connection chooses among them. Their mean is
@@ -115,13 +135,14 @@ impl Means {
             + share(server.requests.load(Relaxed) as f64, self.requests, 10.0)
             + share(server.watches.load(Relaxed) as f64, self.watches, 10.0)
             + share(server.cores(), self.cores, 0.5)
-            // A server that refuses requests is chosen less often at once.
-            + f64::from(server.refusals()) / 10.0
+            + REFUSED_WEIGHT * server.refused_share()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use tokio_util::sync::CancellationToken;
 
     use super::super::server::Place;
@@ -154,6 +175,47 @@ mod tests {
         let failed = [servers[1].clone()];
         assert!(Arc::ptr_eq(&pool.choose(&failed).unwrap(), &servers[0]));
         assert!(pool.choose(&servers).is_none());
+    }
+
+    /// Lets a server answer 429 in a row.
+    fn refuse(server: &Server, now: Instant) {
+        for second in 0..2 {
+            (0..10).for_each(|_| server.answered(true));
+            server.judge_answers(now + Duration::from_secs(second), 10);
+        }
+        assert_eq!(server.standing(), Standing::BackOff);
+    }
+
+    #[test]
+    fn a_server_that_refused_its_clients_gets_some_after_a_while() {
+        let pool = pool(3);
+        let servers = pool.servers();
+        let now = Instant::now();
+        refuse(&servers[0], now);
+        let chosen = |count: usize| -> usize {
+            let choose = |_| pool.choose(&[]).unwrap();
+            (0..count).map(choose).filter(|server| Arc::ptr_eq(server, &servers[0])).count()
+        };
+        assert_eq!(chosen(100), 0);
+        servers[0].judge_answers(now + Duration::from_secs(20), 10);
+        assert_eq!(chosen(100), 3);
+        // Where all refuse, the load decides again.
+        refuse(&servers[1], now);
+        refuse(&servers[2], now);
+        assert!(chosen(300) > 0);
+    }
+
+    #[test]
+    fn servers_that_refuse_some_requests_get_fewer_clients() {
+        let pool = pool(2);
+        let servers = pool.servers();
+        (0..200).for_each(|n| servers[0].answered(n % 5 == 0));
+        servers[0].judge_answers(Instant::now(), 1000);
+        let place = |_| Place::new(pool.choose(&[]).unwrap(), CancellationToken::new());
+        let _places: Vec<Place> = (0..300).map(place).collect();
+        // A fifth is 0.8 more in a load of which a mean server's connections are 1.
+        let few = servers[0].connections();
+        assert!((85..=95).contains(&few), "{few} of 300");
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::refusals::{Answers, Change, Refusals, Standing};
 use crate::protect::ListQueue;
 
 /// An API server.
@@ -28,8 +29,12 @@ pub struct Server {
     pub lists: Arc<ListQueue>,
     /// CPU cores that the server uses, as the bits of an `f64`.
     cores: AtomicU64,
-    /// Answers 429 since the last other answer.
-    refusals: AtomicU32,
+    /// Answers 429.
+    refused: AtomicU64,
+    /// Other answers.
+    answered: AtomicU64,
+    /// What the answers 429 say about the server.
+    refusals: Mutex<Refusals>,
 }
 
 impl Server {
@@ -45,7 +50,9 @@ impl Server {
             watches: AtomicUsize::new(0),
             lists: Arc::default(),
             cores: AtomicU64::new(0),
-            refusals: AtomicU32::new(0),
+            refused: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            refusals: Mutex::new(Refusals::new(Instant::now())),
         }
     }
 
@@ -80,27 +87,37 @@ impl Server {
         self.cores.store(cores.to_bits(), Relaxed);
     }
 
-    /// Counts an answer with status 429, or another answer, which ends the row.
+    /// Counts an answer with status 429, or another answer.
     pub fn answered(&self, too_many_requests: bool) {
-        if too_many_requests {
-            self.refusals.fetch_add(1, Relaxed);
-        } else if self.refusals.load(Relaxed) != 0 {
-            self.refusals.store(0, Relaxed);
-        }
+        let counter = if too_many_requests { &self.refused } else { &self.answered };
+        counter.fetch_add(1, Relaxed);
     }
 
-    /// Answers 429 in a row.
-    pub fn refusals(&self) -> u32 {
-        self.refusals.load(Relaxed)
+    /// Judges the answers until now. A row of `limit` answers 429 starts a back-off.
+    pub fn judge_answers(&self, now: Instant, limit: u32) -> Option<Change> {
+        let answers =
+            Answers { refused: self.refused.load(Relaxed), other: self.answered.load(Relaxed) };
+        self.refusals.lock().observe(now, answers, limit.into())
     }
 
-    /// Whether the last `limit` answers were 429. Starts a new row if so.
-    pub fn take_refusals(&self, limit: u32) -> bool {
-        let reached = self.refusals.load(Relaxed) >= limit;
-        if reached {
-            self.refusals.store(0, Relaxed);
-        }
-        reached
+    /// Whether clients may connect, by the last judgement of the answers.
+    pub fn standing(&self) -> Standing {
+        self.refusals.lock().standing()
+    }
+
+    /// Takes a place for a client that comes back after a back-off. Returns whether there was one.
+    pub fn take_trial_place(&self) -> bool {
+        self.refusals.lock().take_place()
+    }
+
+    /// The share of answers 429 at the last judgement.
+    pub fn refused_share(&self) -> f64 {
+        self.refusals.lock().share()
+    }
+
+    /// The length of the last back-off.
+    pub fn last_back_off(&self) -> Duration {
+        self.refusals.lock().last_back_off()
     }
 
     /// Client connections that stay.
