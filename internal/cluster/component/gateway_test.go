@@ -145,12 +145,12 @@ func TestGatewayConfigFile(t *testing.T) {
 // TestGatewayHasNoSocketWithALongPath checks that a gateway starts although the path of its socket would be
 // too long for the kernel.
 func TestGatewayHasNoSocketWithALongPath(t *testing.T) {
-	config, dir := newConfig(t, twoGateways)
+	config, _ := newConfig(t, twoGateways)
 	home := t.TempDir()
 	for {
 		t.Setenv("K1M_HOME", home)
-		var err error
-		if dir, err = clusterdir.NewDir("test"); err != nil {
+		dir, err := clusterdir.NewDir("test")
+		if err != nil {
 			t.Fatal(err)
 		}
 		content, err := gatewayConfig(config, dir, "kube-gateway")
