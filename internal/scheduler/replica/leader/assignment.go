@@ -67,7 +67,7 @@ func (l *Leader) isAlive(name string) bool {
 }
 
 // excludeUnreachable excludes one replica for exclusionTime if replicas cannot reach each other and
-// owners are therefore not ready in time. It chooses the replica that is part of the most failing pairs.
+// owners are therefore not ready in time.
 func (l *Leader) excludeUnreachable() {
 	if l.ready.HasAll(l.table.Owners()...) || time.Since(l.assignedAt) < assignmentTimeout {
 		return
@@ -81,16 +81,44 @@ func (l *Leader) excludeUnreachable() {
 			}
 		}
 	}
-	worst := ""
+	var failing []string
 	for _, member := range l.members {
-		if name := member.Name; name != l.member.Self() && failingPairs[name] > failingPairs[worst] {
-			worst = name
+		if member.Name != l.member.Self() && failingPairs[member.Name] > 0 {
+			failing = append(failing, member.Name)
 		}
 	}
-	if worst != "" {
+	lastReport := func(name string) time.Time { return l.statuses[name].at }
+	if worst := worstReplica(failing, failingPairs, lastReport, l.member.Unreachable, time.Now()); worst != "" {
 		l.excludedUntil[worst] = time.Now().Add(exclusionTime)
 		l.logger.Info("Replica and other replicas cannot reach each other; assigning no hash slots to it", "replica", worst, "for", exclusionTime)
 	}
+}
+
+// worstReplica chooses one of the replicas that are part of failing pairs; "" if it cannot tell which one fails.
+// lastReport returns the time of a replica's last status report in this term, and zero if there was none.
+//
+// Replicas without a report come first. Of the others, or of several such replicas, it chooses the one that is part
+// of the most failing pairs. Of several such replicas, it chooses the one that the leader does not reach. If this does
+// not decide either, it chooses the first one, but only if all of them have reported recently. Otherwise one of them
+// may have been suspended: either it soon reports again, or it loses its hash slots after deadAfter.
+func worstReplica(failing []string, failingPairs map[string]int, lastReport func(string) time.Time, unreachable func(string) bool, now time.Time) string {
+	prefer := func(is func(string) bool) {
+		if preferred := slices.DeleteFunc(slices.Clone(failing), func(name string) bool { return !is(name) }); len(preferred) > 0 {
+			failing = preferred
+		}
+	}
+	prefer(func(name string) bool { return lastReport(name).IsZero() })
+	most := 0
+	for _, name := range failing {
+		most = max(most, failingPairs[name])
+	}
+	prefer(func(name string) bool { return failingPairs[name] == most })
+	prefer(unreachable)
+	silent := func(name string) bool { return now.Sub(lastReport(name)) > recentReport }
+	if len(failing) == 0 || len(failing) > 1 && slices.ContainsFunc(failing, silent) {
+		return ""
+	}
+	return failing[0]
 }
 
 // assignment returns the current assignment as a message.

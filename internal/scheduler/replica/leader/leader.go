@@ -116,6 +116,9 @@ const (
 	// If some owners are not ready assignmentTimeout after an assignment, a replica that other
 	// replicas cannot reach loses its hash slots for exclusionTime.
 	assignmentTimeout, exclusionTime = 2 * time.Second, 30 * time.Second
+	// recentReport is the maximal age of the last status report of a replica that certainly runs. It is longer than
+	// the interval between reports, and shorter than the time after which others report a replica as unreachable.
+	recentReport = time.Second
 
 	checkInterval = 200 * time.Millisecond
 	renewInterval = 5 * time.Second

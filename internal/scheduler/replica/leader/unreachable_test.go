@@ -1,0 +1,74 @@
+package leader
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// TestUnreachableReplicaIsExcluded has owners that are not ready in time, because replicas cannot reach each other. The
+// replica that fails gets no hash slots, whatever the order of the members is.
+func TestUnreachableReplicaIsExcluded(t *testing.T) {
+	recent, old := time.Now(), time.Now().Add(-recentReport-time.Second)
+	report := func(at time.Time, unreachable ...string) statusAt {
+		return statusAt{wire.Status{Unreachable: unreachable}, at}
+	}
+	for name, test := range map[string]struct {
+		statuses map[string]statusAt
+		// want are the replicas of which one is excluded; none if it is empty.
+		want sets.Set[string]
+	}{
+		"b has not reported in this term":                   {map[string]statusAt{"a": report(recent, "b")}, sets.New("b")},
+		"b is in more pairs":                                {map[string]statusAt{"a": report(recent, "b"), "b": report(recent), "c": report(recent, "b")}, sets.New("b")},
+		"b was suspended after a report":                    {map[string]statusAt{"a": report(recent, "b"), "b": report(old)}, nil},
+		"both run":                                          {map[string]statusAt{"a": report(recent, "b"), "b": report(recent, "a")}, sets.New("a", "b")},
+		"all reach each other, b has not reported":          {map[string]statusAt{"a": report(recent), "c": report(recent)}, nil},
+		"b has not reported, the replica in most pairs has": {map[string]statusAt{"a": report(recent, "b", "c"), "c": report(recent, "a")}, sets.New("b")},
+	} {
+		for _, order := range [][]string{{"leader", "a", "b", "c"}, {"c", "b", "a", "leader"}} {
+			self := membership.Member{Name: "leader"}
+			client := fake.NewClientset()
+			l := &Leader{
+				logger: klog.Background(), member: member.New(t.Context(), member.Options{Self: self}, nil, client, client, nil, member.Hooks{}),
+				statuses: test.statuses, table: membership.Assign(nil, order), ready: sets.New[string](),
+				excludedUntil: map[string]time.Time{}, assignedAt: time.Now().Add(-assignmentTimeout),
+			}
+			for _, member := range order {
+				l.members = append(l.members, membership.Member{Name: member})
+			}
+			l.excludeUnreachable()
+			excluded := sets.KeySet(l.excludedUntil)
+			if len(excluded) != min(1, len(test.want)) || !test.want.IsSuperset(excluded) {
+				t.Errorf("%s, members %v: excluded %v, want one of %v", name, order, sets.List(excluded), sets.List(test.want))
+			}
+		}
+	}
+}
+
+// TestReplicaThatLeaderDoesNotReachIsExcluded has two replicas report that they do not reach each other.
+func TestReplicaThatLeaderDoesNotReachIsExcluded(t *testing.T) {
+	now := time.Now()
+	for name, test := range map[string]struct {
+		lastReport map[string]time.Time
+		want       string
+	}{
+		"both run":                        {map[string]time.Time{"a": now, "b": now}, "b"},
+		"b was suspended":                 {map[string]time.Time{"a": now, "b": now.Add(-2 * recentReport)}, "b"},
+		"a has not reported in this term": {map[string]time.Time{"b": now}, "a"},
+	} {
+		lastReport := func(name string) time.Time { return test.lastReport[name] }
+		unreachable := func(name string) bool { return name == "b" }
+		for _, order := range [][]string{{"a", "b"}, {"b", "a"}} {
+			if got := worstReplica(order, map[string]int{"a": 2, "b": 2}, lastReport, unreachable, now); got != test.want {
+				t.Errorf("%s, order %v: excluded %q, want %q", name, order, got, test.want)
+			}
+		}
+	}
+}
