@@ -175,9 +175,7 @@ func (l *Leader) HandleStatus(from string, s *wire.Status) {
 		l.mu.Lock()
 		// The assignment may have changed while the lock was released.
 		if s.Term == l.term && s.Number == l.number {
-			for _, r := range s.Earlier {
-				l.earlier[r.UID] = r.Node
-			}
+			l.addEarlier(s.Earlier)
 			l.ready.Insert(from)
 		}
 	}

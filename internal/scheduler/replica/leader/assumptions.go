@@ -114,7 +114,7 @@ func (a *Assumptions) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
 func (a *Assumptions) AddPod(_ klog.Logger, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.leader.settleEarlier(pod.UID)
+	a.leader.settleBound(pod.UID)
 	if assumed := a.assumed[pod.UID]; assumed != nil {
 		a.remove(assumed.pod)
 		if assumed.pod.Spec.NodeName != pod.Spec.NodeName {
@@ -129,7 +129,7 @@ func (a *Assumptions) UpdatePod(klog.Logger, *v1.Pod, *v1.Pod) error { return ni
 
 // RemovePod releases the reservation of a pod that was deleted before it was known to be bound.
 func (a *Assumptions) RemovePod(logger klog.Logger, pod *v1.Pod) error {
-	a.leader.ReleaseEarlier(pod.UID)
+	a.leader.settleDeleted(pod.UID)
 	return a.RemoveAssumedPod(logger, pod)
 }
 

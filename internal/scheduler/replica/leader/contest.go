@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
@@ -59,6 +60,7 @@ func (l *Leader) startAfter(term int64) {
 func (l *Leader) begin(term int64) {
 	l.term, l.number, l.termStart = term, 0, time.Now()
 	l.earlier, l.statuses = map[types.UID]string{}, map[string]statusAt{}
+	l.settled = sets.New[types.UID]()
 	l.ready.Clear()
 	clear(l.nominated)
 	clear(l.listing)

@@ -70,6 +70,9 @@ type Leader struct {
 
 	// earlier are the nodes of pods for which owners have reservations of earlier terms.
 	earlier map[types.UID]string
+	// settled are the pods that were bound or deleted in this term. An owner may not know that yet when it reports its
+	// reservations of earlier terms. It is nil when earlier has expired, because it would grow with each pod.
+	settled sets.Set[types.UID]
 
 	// nominated are the nominations that each owner has, as sent on the current connection to it.
 	nominated map[string]map[types.UID]nomination

@@ -98,9 +98,9 @@ func (l *Leader) handlePending(item *wire.Item) error {
 		l.removePending(before.Pod, item.Node)
 	case item.Node != "":
 		// The pod was never pending here. It has no later message to settle it, because it is bound.
-		l.settleEarlier(item.UID)
+		l.settleBound(item.UID)
 	default:
-		l.ReleaseEarlier(item.UID)
+		l.settleDeleted(item.UID)
 	}
 	return nil
 }
@@ -186,7 +186,7 @@ func (l *Leader) removePending(pod *v1.Pod, node string) {
 	if node == "" {
 		// A deleted pod cannot be bound late. The scheduler retries other pods because of the notification, so the
 		// reservation is released first.
-		l.ReleaseEarlier(pod.UID)
+		l.settleDeleted(pod.UID)
 		l.podEvents.notify(pod, nil)
 		return
 	}

@@ -80,6 +80,16 @@ func (l *Leader) IsUnsettled(uid types.UID) bool {
 	return l.Earlier(uid) != "" && l.assumptions.nodeOf(uid) == ""
 }
 
+// addEarlier records the reservations of earlier terms that an owner has reported. It omits those of settled pods: no
+// later message would settle these pods again. The caller holds the lock.
+func (l *Leader) addEarlier(reported []wire.EarlierReservation) {
+	for _, r := range reported {
+		if !l.settled.Has(r.UID) {
+			l.earlier[r.UID] = r.Node
+		}
+	}
+}
+
 // ReleaseEarlier releases the reservation that a leader of an earlier term requested for a pod. Otherwise the pod
 // would count on two nodes once it is placed on another one, and pods with spread constraints would be placed by
 // wrong counts until the reservation expires.
@@ -104,9 +114,33 @@ func (l *Leader) releaseEarlier(uid types.UID) bool {
 	return found
 }
 
-// settleEarlier forgets the reservation that a leader of an earlier term requested for a pod, because the pod is
-// bound, or because the reservation is only this leader's own by now.
-func (l *Leader) settleEarlier(uid types.UID) {
+// settleBound forgets the reservation that a leader of an earlier term requested for a pod, because the pod is bound.
+func (l *Leader) settleBound(uid types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settle(uid)
+	delete(l.earlier, uid)
+}
+
+// settleDeleted releases the reservation that a leader of an earlier term requested for a deleted pod.
+func (l *Leader) settleDeleted(uid types.UID) {
+	l.mu.Lock()
+	l.settle(uid)
+	l.mu.Unlock()
+	l.ReleaseEarlier(uid)
+}
+
+// settle remembers that a pod was bound or deleted, until the reservations of earlier terms expire. The caller holds
+// the lock.
+func (l *Leader) settle(uid types.UID) {
+	if l.settled != nil {
+		l.settled.Insert(uid)
+	}
+}
+
+// forgetEarlier forgets the reservation that a leader of an earlier term requested for a pod, because the reservation
+// is only this leader's own by now.
+func (l *Leader) forgetEarlier(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.earlier, uid)
@@ -119,6 +153,7 @@ func (l *Leader) expireEarlier(now time.Time) {
 	var expired []types.UID
 	if now.Sub(l.termStart) > holder.LateBindLife {
 		expired = slices.Collect(maps.Keys(l.earlier))
+		l.settled = nil
 	}
 	l.mu.Unlock()
 	if len(expired) == 0 {
@@ -127,7 +162,7 @@ func (l *Leader) expireEarlier(now time.Time) {
 	l.assumptions.mu.Lock()
 	for _, uid := range expired {
 		if assumed := l.assumptions.assumed[uid]; assumed != nil && assumed.pod.Spec.NodeName == l.Earlier(uid) {
-			l.settleEarlier(uid)
+			l.forgetEarlier(uid)
 		} else {
 			l.releaseEarlier(uid)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
@@ -29,5 +30,55 @@ func TestEarlierReservationsEnd(t *testing.T) {
 				t.Errorf("%v after the term started: Earlier(%s) = %q, want %q", after, uid, got, want)
 			}
 		}
+	}
+}
+
+// TestSettledPodsHaveNoEarlierReservations has a leader learn that pods of an earlier leader were bound or deleted,
+// before an owner that does not know that yet reports their reservations. Nothing would remove these reservations later,
+// and they would block preemption on the node.
+func TestSettledPodsHaveNoEarlierReservations(t *testing.T) {
+	l := newStallLeader(t)
+	l.assumptions = newAssumptions(nil, l.search, l)
+	l.begin(2)
+	settled := map[types.UID]string{"bound": "node", "deleted": ""}
+	for uid, node := range settled {
+		if err := l.HandlePending(&wire.Item{UID: uid, Node: node}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.HandleStatus("slow", &wire.Status{Term: 2, Earlier: []wire.EarlierReservation{
+		{UID: "bound", Node: "node"}, {UID: "deleted", Node: "node"}, {UID: "pending", Node: "node"},
+	}})
+	for uid := range settled {
+		if got := l.Earlier(uid); got != "" {
+			t.Errorf("Earlier(%s) = %q, want none: the pod is settled", uid, got)
+		}
+	}
+	if got := l.Earlier("pending"); got != "node" {
+		t.Errorf("Earlier(pending) = %q, want node", got)
+	}
+}
+
+// TestSettledPodsAreForgotten checks that a leader does not keep the UIDs of all pods that are bound.
+func TestSettledPodsAreForgotten(t *testing.T) {
+	l := newStallLeader(t)
+	for name, forget := range map[string]func(){
+		"the next term":                         func() { l.begin(l.term + 1) },
+		"the end of the reservations' lifetime": func() { l.expireEarlier(l.termStart.Add(holder.LateBindLife + time.Second)) },
+	} {
+		l.begin(l.term + 1)
+		l.settleBound("before")
+		if !l.settled.Has("before") {
+			t.Errorf("%s: the pod is not remembered before", name)
+		}
+		forget()
+		if len(l.settled) > 0 {
+			t.Errorf("%s: %d pods are still remembered", name, len(l.settled))
+		}
+	}
+	l.expireEarlier(l.termStart.Add(holder.LateBindLife + time.Second))
+	l.settleBound("after")
+	if len(l.settled) > 0 {
+		t.Error("a pod is remembered after the reservations of earlier terms have expired")
 	}
 }
