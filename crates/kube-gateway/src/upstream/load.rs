@@ -14,28 +14,27 @@ const MAX_LINE: usize = 256;
 /// Bytes of a page. The metrics of an API server with all kinds of requests are 5 to 10 MB.
 const MAX_PAGE: usize = 64 << 20;
 
-/// Reads a page of metrics in the text format up to the value of `process_cpu_seconds_total`. Only the
-/// current line is kept: the page is many times larger than all other state of the gateway's probes.
+/// Reads the value of `process_cpu_seconds_total` in a page of metrics in the text format. Only the
+/// current line is kept: the page is many times larger than all other state of the gateway's probes. The
+/// page is read to its end, because an API server logs an error for each answer that is broken off.
 pub async fn read_cpu_seconds<B>(mut page: B) -> Result<f64>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let mut scanner = Scanner::default();
-    let mut size = 0;
+    let (mut size, mut found) = (0, None);
     while let Some(frame) = page.frame().await {
         let frame = frame.map_err(|error| anyhow!(error.into()))?;
         let Ok(bytes) = frame.into_data() else { continue };
-        if let Some(seconds) = scanner.push(&bytes) {
-            return Ok(seconds);
-        }
+        found = found.or_else(|| scanner.push(&bytes));
         size += bytes.len();
         if size > MAX_PAGE {
             bail!("the page of metrics has more than {MAX_PAGE} bytes");
         }
     }
-    scanner
-        .push(b"\n")
+    found
+        .or_else(|| scanner.push(b"\n"))
         .ok_or_else(|| anyhow!("the page of metrics has no process_cpu_seconds_total"))
 }
 
@@ -106,10 +105,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reading_stops_at_the_value() {
-        let never = stream::pending::<Result<Frame<Bytes>, Infallible>>();
-        let page = stream::iter([Ok(Frame::data(Bytes::from(PAGE)))]).chain(never);
+    async fn the_page_is_read_to_its_end() {
+        let pieces = [PAGE, "z 1\n", "process_cpu_seconds_total 99\n"];
+        let mut read = 0;
+        let page = stream::iter(pieces).map(|piece| {
+            read += 1;
+            Ok::<_, Infallible>(Frame::data(Bytes::from(piece)))
+        });
         assert_eq!(read_cpu_seconds(StreamBody::new(page)).await.unwrap(), 12.5);
+        assert_eq!(read, 3);
     }
 
     #[tokio::test]
