@@ -1,14 +1,17 @@
 //! Tests of the client's side: against the crate's own server, and against frames that a server
 //! should not send.
 
+mod wire;
+
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http2::{
-    Config, ConnectMethod, Connection, ErrorCode, Event, Fields, FrameHeader, HEADER_BYTES,
-    Headers, Keepalive, Limits, Refill, ResponseHead, flag, kind, setting,
+    Config, ConnectMethod, Connection, ErrorCode, Event, Fields, HEADER_BYTES, Headers, Keepalive,
+    Limits, Refill, ResponseHead, flag, kind, setting,
 };
+use wire::{block, frame};
 
 const LIMITS: Limits = Limits {
     stream_window: 64 << 10,
@@ -94,20 +97,6 @@ fn request(method: &str, path: &str) -> Fields {
 fn head(status: u16, fields: &[(&str, &str)]) -> ResponseHead {
     let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     ResponseHead { status, headers: Headers::Fields(Fields::from_iter(fields)) }
-}
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let header = FrameHeader { len: payload.len(), kind, flags, stream };
-    [&header.encode()[..], payload].concat()
-}
-
-fn block(fields: &[(&str, &str)]) -> Vec<u8> {
-    let mut block = Vec::new();
-    for (name, value) in fields {
-        block.extend([0, name.len() as u8]);
-        block.extend(name.bytes().chain([value.len() as u8]).chain(value.bytes()));
-    }
-    block
 }
 
 /// A client whose server has sent its settings, and that has sent one request.

@@ -1,6 +1,8 @@
 //! Clients that cost the server more than themselves, and clients that rely on the letter
 //! of RFC 9113.
 
+mod wire;
+
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
@@ -9,6 +11,7 @@ use http2::{
     Config, ConnectMethod, Connection, ErrorCode, Event, Fields, FrameHeader, HEADER_BYTES,
     Headers, Keepalive, Limits, MAX_PAYLOAD_BYTES, PREFACE, ResponseHead, flag, kind,
 };
+use wire::frame;
 
 /// A connection, and its client.
 struct Pair {
@@ -105,11 +108,6 @@ impl Pair {
         let body = Bytes::from(vec![0; bytes]).into();
         self.server.respond(stream, head, [body], None);
     }
-}
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let header = FrameHeader { len: payload.len(), kind, flags, stream };
-    [&header.encode()[..], payload].concat()
 }
 
 /// A field as a literal with a literal name, without Huffman coding.

@@ -1,6 +1,8 @@
 //! Tests of the crate's interface as a proxy would use it: all header fields, bodies in
 //! several parts, trailers.
 
+mod wire;
+
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
@@ -9,6 +11,7 @@ use http2::{
     Config, ConnectMethod, Connection, Event, Fields, FrameHeader, HEADER_BYTES, Headers,
     Keepalive, Limits, PREFACE, ResponseHead, flag, kind,
 };
+use wire::{block, frame};
 
 fn connection(connect_method: ConnectMethod) -> Connection<Fields> {
     let second = Duration::from_secs(1);
@@ -20,20 +23,6 @@ fn connection(connect_method: ConnectMethod) -> Connection<Fields> {
     connection.receive(&start, &(), Instant::now()).unwrap();
     output(&mut connection);
     connection
-}
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let header = FrameHeader { len: payload.len(), kind, flags, stream };
-    [&header.encode()[..], payload].concat()
-}
-
-fn block(fields: &[(&str, &str)]) -> Vec<u8> {
-    let mut block = Vec::new();
-    for (name, value) in fields {
-        block.extend([0, name.len() as u8]);
-        block.extend(name.bytes().chain([value.len() as u8]).chain(value.bytes()));
-    }
-    block
 }
 
 /// Removes all frames from the output and returns the kind and the flags of each.
