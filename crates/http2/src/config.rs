@@ -60,7 +60,7 @@ pub enum Refill {
 }
 
 impl Default for Limits {
-    /// Limits for a server that few clients use much.
+    /// Limits for a server with few clients that are busy.
     fn default() -> Self {
         Limits {
             stream_window: 1 << 20,

@@ -5,7 +5,7 @@ use http2::{Data, Event, Fields, Headers, ResponseHead};
 
 use super::head::answer_fields;
 use super::session::Session;
-use super::stream::{Answering, Phase, Stream};
+use super::stream::{Phase, Stream};
 use crate::forward::fields::remove_hop_by_hop;
 use crate::forward::followed::Followed;
 
@@ -55,10 +55,8 @@ impl Session {
         stream.exchange.answered(status);
         remove_hop_by_hop(&mut fields);
         let Some(place) = stream.place() else { return };
-        let answering = Phase::Answering(place, Answering::default());
-        let sent = std::mem::replace(&mut stream.phase, answering);
-        if let (Phase::Sent(_, pending), Phase::Answering(_, answering)) = (sent, &mut stream.phase)
-        {
+        let sent = stream.begin_answer(place);
+        if let (Some(pending), Phase::Answering(_, answering)) = (sent, &mut stream.phase) {
             let (shared, reservation) = (&self.client.shared, pending.reservation);
             answering.followed = Followed::new(shared, status, &fields, reservation, pending.watch);
         }

@@ -2,15 +2,34 @@
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use http2::{Connection, RequestBuilder};
+use http2::{Connection, Keepalive, Limits, Refill, RequestBuilder};
 use tls_socket::{Received, Side, TlsSocket};
 
 /// Sealed bytes beyond which the socket must take some before more are sealed.
 const MAX_SEALED: usize = 32 << 10;
 /// Slices of the output that are sealed at once.
 const MAX_SLICES: usize = 16;
+
+/// A connection without any frame for this time is checked by a PING, as client-go does.
+const PING_AFTER: Duration = Duration::from_secs(30);
+/// Limits of a connection to an API server. The bound over all its answers is that of
+/// [`Held`](crate::protect::Held).
+pub const LIMITS: Limits = Limits {
+    stream_window: 256 << 10,
+    connection_window: 16 << 20,
+    refill: Refill::OnArrival,
+    // kube-apiserver's limit for the header of a request.
+    fields_bytes: 1 << 20,
+    output_bytes: 32 << 10,
+};
+
+/// The pings of a connection that is closed if one is not answered within `timeout`. No ping of the
+/// peer is a strike: Go's client pings with each request that it cancels.
+pub fn keepalive(timeout: Duration) -> Keepalive {
+    Keepalive { interval: PING_AFTER, timeout, min_interval: Duration::ZERO }
+}
 
 /// A connection and its socket.
 pub struct Channel<S, B: RequestBuilder> {

@@ -4,7 +4,8 @@ use http2::ErrorCode;
 
 use super::session::Session;
 use super::stream::{Phase, Stream};
-use crate::forward::request::{SendError, own_answer};
+use crate::forward::request::SendError;
+use crate::forward::watch::WatchEnd;
 
 /// Attempts to send one request. An API server that closes its connections while it stops can cost a
 /// few, and other requests of the same client that it answers with 401 too.
@@ -36,8 +37,7 @@ impl Session {
     pub(super) fn send_again(&mut self, id: u32, error: &str) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let Some(place) = stream.place() else { return };
-        let answering = Phase::Answering(place, Default::default());
-        let Phase::Sent(_, mut pending) = std::mem::replace(&mut stream.phase, answering) else {
+        let Some(mut pending) = stream.begin_answer(place) else {
             return self.break_off(id, ErrorCode::InternalError);
         };
         // Another API server has a queue of its own.
@@ -47,17 +47,11 @@ impl Session {
             stream.phase = Phase::Pending(pending);
             return self.submit(id);
         }
-        if let Some(stream) = self.streams.remove(&id) {
-            let error = SendError::NoServer(anyhow::anyhow!("{error}"));
-            self.answer(id, own_answer(error), stream.exchange);
-        }
+        self.refuse(id, SendError::NoServer(anyhow::anyhow!("{error}")));
     }
 
     fn refuse_broken(&mut self, id: u32, error: &str) {
-        if let Some(stream) = self.streams.remove(&id) {
-            let error = SendError::Broken(anyhow::anyhow!("{error}"));
-            self.answer(id, own_answer(error), stream.exchange);
-        }
+        self.refuse(id, SendError::Broken(anyhow::anyhow!("{error}")));
     }
 
     /// The API server has reset a stream.
@@ -81,7 +75,7 @@ impl Session {
     fn break_off(&mut self, id: u32, code: ErrorCode) {
         let Some(mut stream) = self.streams.remove(&id) else { return };
         stream.exchange.failed();
-        match is_watch(&stream) {
+        match stream.watch().is_some() {
             true => self.front.http.finish(id, None),
             false => self.front.http.reset(id, code),
         }
@@ -89,12 +83,7 @@ impl Session {
 
     /// Ends the watches that can go on at another API server.
     pub(super) fn end_watches(&mut self) {
-        let may_end = |stream: &Stream| match &stream.phase {
-            Phase::Answering(_, answering) => {
-                answering.followed.watch().is_some_and(|watch| watch.may_end())
-            }
-            Phase::Pending(_) | Phase::Sent(..) => false,
-        };
+        let may_end = |stream: &Stream| stream.watch().is_some_and(WatchEnd::may_end);
         let ending = self.streams.iter().filter(|(_, stream)| may_end(stream));
         let ending: Vec<u32> = ending.map(|(id, _)| *id).collect();
         for id in ending {
@@ -103,13 +92,6 @@ impl Session {
                 self.front.http.finish(id, None);
             }
         }
-    }
-}
-
-fn is_watch(stream: &Stream) -> bool {
-    match &stream.phase {
-        Phase::Answering(_, answering) => answering.followed.watch().is_some(),
-        Phase::Pending(_) | Phase::Sent(..) => false,
     }
 }
 

@@ -157,8 +157,13 @@ impl Session {
 
     fn refuse_list(&mut self, id: u32, refused: Refused) {
         self.client.shared.metrics.list_refused();
+        self.refuse(id, SendError::Refused(refused));
+    }
+
+    /// Answers a request that has no answer of an API server.
+    pub(super) fn refuse(&mut self, id: u32, error: SendError) {
         if let Some(stream) = self.streams.remove(&id) {
-            self.answer(id, own_answer(SendError::Refused(refused)), stream.exchange);
+            self.answer(id, own_answer(error), stream.exchange);
         }
     }
 
@@ -214,12 +219,9 @@ impl Session {
         stream.exchange.assign(&upstream.place);
         upstream.streams.insert(there, id);
         let place = Place { connection: upstream.number, stream: there };
-        let (Phase::Pending(pending) | Phase::Sent(_, pending)) =
-            std::mem::replace(&mut stream.phase, Phase::Answering(place, Default::default()))
-        else {
-            return;
-        };
-        stream.phase = Phase::Sent(place, pending);
+        if let Some(pending) = stream.begin_answer(place) {
+            stream.phase = Phase::Sent(place, pending);
+        }
     }
 
     /// Sends requests that wait, as far as the API servers allow more streams.
@@ -246,15 +248,12 @@ impl Session {
     /// Answers all requests that wait for a connection that cannot be opened.
     pub(super) fn refuse_queued(&mut self, speaker: Speaker, error: &anyhow::Error) {
         for id in std::mem::take(&mut self.upstreams.queues[speaker as usize]) {
-            if let Some(stream) = self.streams.remove(&id) {
-                let error = SendError::NoServer(anyhow::anyhow!("{error:#}"));
-                self.answer(id, own_answer(error), stream.exchange);
-            }
+            self.refuse(id, SendError::NoServer(anyhow::anyhow!("{error:#}")));
         }
     }
 
     /// Answers a request in place of an API server.
-    pub(super) fn answer(&mut self, id: u32, answer: Response<String>, mut exchange: Exchange) {
+    fn answer(&mut self, id: u32, answer: Response<String>, mut exchange: Exchange) {
         exchange.answered_by_gateway(answer.status());
         let (mut parts, text) = answer.into_parts();
         parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(text.len()));

@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use http2::{Config, ConnectMethod, Connection, Keepalive, Limits, Refill, StreamMap};
+use http2::{Config, ConnectMethod, Connection, Limits, Refill, StreamMap};
 use tls_socket::{ServerSide, TlsSocket};
 use tokio::time::{Sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::channel::Channel;
+use super::channel::{self, Channel, keepalive};
 use super::head::RequestHead;
 use super::stream::{Stream, Turn};
 use super::upstreams::{SPEAKERS, Upstreams};
@@ -20,19 +20,11 @@ use crate::forward::request::Client;
 use crate::forward::watch;
 use crate::protect::Held;
 
-/// A connection without any frame for this time is checked by a PING.
-const PING_AFTER: Duration = Duration::from_secs(30);
 /// A connection whose PING is not answered within this time is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// What one client may send ahead: bytes of one request and of all, and the fields of a head, which is
-/// kube-apiserver's limit.
-const LIMITS: Limits = Limits {
-    stream_window: 256 << 10,
-    connection_window: 1 << 20,
-    refill: Refill::OnRelease,
-    fields_bytes: 1 << 20,
-    output_bytes: 32 << 10,
-};
+/// Limits of a client's connection. Its window bounds the bodies of all its requests together.
+const LIMITS: Limits =
+    Limits { connection_window: 1 << 20, refill: Refill::OnRelease, ..channel::LIMITS };
 /// A client that does not read while so many framed bytes wait for it is not read either, so that its
 /// frames cannot add more.
 const MAX_BACKLOG: usize = 256 << 10;
@@ -151,14 +143,11 @@ impl Session {
             // The waker of a task stays the same.
             let _ = self.signal.as_mut().poll(cx);
         }
-        if self.is_moving {
-            if self.now >= self.next_look {
-                self.end_watches();
-                self.next_look = self.now + watch::RETRY;
-            }
-        } else if self.moved.is_cancelled() {
-            self.is_moving = true;
+        if !self.is_moving && self.moved.is_cancelled() {
+            (self.is_moving, self.next_look) = (true, self.now);
             self.front.http.drain("the connection moves to another server", self.now);
+        }
+        if self.is_moving && self.now >= self.next_look {
             self.end_watches();
             self.next_look = self.now + watch::RETRY;
         }
@@ -298,7 +287,7 @@ impl Session {
             next = next.min(active + IDLE);
         }
         let next = next.into();
-        // One that is too early is corrected when it rings.
+        // One that is too early is corrected when it fires.
         if next < self.alarm.deadline() || self.alarm.is_elapsed() {
             self.alarm.as_mut().reset(next);
         }
@@ -307,7 +296,7 @@ impl Session {
         }
     }
 
-    /// Says goodbye to all, as far as the sockets take it.
+    /// Closes all connections.
     fn close(&mut self, cx: &mut Context<'_>) {
         self.front.close(cx);
         for upstream in &mut self.upstreams.open {
@@ -334,12 +323,7 @@ impl Session {
 fn config(max_streams: u32) -> Config {
     Config {
         max_streams,
-        keepalive: Keepalive {
-            interval: PING_AFTER,
-            timeout: PING_TIMEOUT,
-            // Go's client pings with each request that it cancels.
-            min_interval: Duration::ZERO,
-        },
+        keepalive: keepalive(PING_TIMEOUT),
         connect_method: ConnectMethod::DeliverPlain,
         limits: LIMITS,
     }

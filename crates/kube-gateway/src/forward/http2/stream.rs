@@ -9,6 +9,7 @@ use http::request::Parts;
 
 use crate::exchange::Exchange;
 use crate::forward::followed::{Followed, InitialEvents};
+use crate::forward::watch::WatchEnd;
 use crate::protect::{List, Refused, Reservation};
 use crate::upstream::Speaker;
 
@@ -99,6 +100,26 @@ impl Stream {
     /// A request that was not sent yet.
     pub fn new(exchange: Exchange, pending: Pending) -> Stream {
         Stream { exchange, phase: Phase::Pending(Box::new(pending)), unreleased: 0 }
+    }
+
+    /// Begins the answer from `place`. Returns what was needed to send the request; `None` if the
+    /// answer had begun.
+    pub fn begin_answer(&mut self, place: Place) -> Option<Box<Pending>> {
+        match std::mem::replace(&mut self.phase, Phase::Answering(place, Answering::default())) {
+            Phase::Pending(pending) | Phase::Sent(_, pending) => Some(pending),
+            answering @ Phase::Answering(..) => {
+                self.phase = answering;
+                None
+            }
+        }
+    }
+
+    /// Decides when the answer ends early, if it is a watch.
+    pub fn watch(&self) -> Option<&WatchEnd> {
+        match &self.phase {
+            Phase::Answering(_, answering) => answering.followed.watch(),
+            Phase::Pending(_) | Phase::Sent(..) => None,
+        }
     }
 
     /// Where the request was sent.

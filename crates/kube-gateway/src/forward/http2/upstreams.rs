@@ -7,31 +7,18 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use http2::{Config, ConnectMethod, Connection, Keepalive, Limits, Refill, StreamMap};
+use http2::{Config, ConnectMethod, Connection, StreamMap};
 use tls_socket::{ClientSide, TlsSocket};
 use tokio_util::sync::CancellationToken;
 
-use super::channel::Channel;
+use super::channel::{Channel, LIMITS, keepalive};
 use super::head::AnswerHead;
 use crate::forward::dial::dial;
 use crate::forward::shared::Shared;
 use crate::upstream::{Place, Server, Speaker};
 
-/// A connection without any frame for this time is checked by a PING, as client-go does.
-const PING_AFTER: Duration = Duration::from_secs(30);
 /// A connection whose PING is not answered within this time is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
-/// Bytes of one answer that an API server may send ahead of a slow client, the fields of a head, and
-/// framed bytes.
-const LIMITS: Limits = Limits {
-    stream_window: 256 << 10,
-    // The bound over all answers is that of `Held`.
-    connection_window: 16 << 20,
-    refill: Refill::OnArrival,
-    fields_bytes: 1 << 20,
-    output_bytes: 32 << 10,
-};
-
 /// A connection to an API server.
 pub struct Upstream {
     /// Distinguishes the connections of a client.
@@ -123,11 +110,7 @@ impl Upstreams {
 fn config() -> Config {
     Config {
         max_streams: 0,
-        keepalive: Keepalive {
-            interval: PING_AFTER,
-            timeout: PING_TIMEOUT,
-            min_interval: Duration::ZERO,
-        },
+        keepalive: keepalive(PING_TIMEOUT),
         connect_method: ConnectMethod::Reject,
         limits: LIMITS,
     }
