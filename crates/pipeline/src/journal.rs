@@ -245,6 +245,12 @@ impl Journal {
         appended - std::mem::replace(&mut self.counted_bytes, appended)
     }
 
+    /// Returns the total size of the records that this process has appended, in bytes.
+    #[cfg(test)]
+    pub(crate) fn appended_bytes(&self) -> u64 {
+        self.log.appended_bytes()
+    }
+
     /// Frees the memory that a large batch used beyond `bytes` bytes.
     pub(crate) fn shrink_buffer(&mut self, bytes: usize) {
         self.payload.clear();
@@ -299,6 +305,12 @@ impl Journal {
             self.clock_ms = position.clock_ms;
         }
         self.log.append_durability_proof()
+    }
+
+    /// Appends a record without effects.
+    pub(crate) fn append_empty(&mut self) -> Result<(), Error> {
+        self.log_opening()?;
+        self.log.append(&[])
     }
 
     /// Makes everything durable. If `clean_at` is set and the opening effects are logged,

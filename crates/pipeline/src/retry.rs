@@ -31,9 +31,14 @@ impl Retry {
         *self.at.lock() = None;
     }
 
+    /// Whether the last attempt has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether an attempt is due after a failure. Costs little if there was none.
     pub(crate) fn is_due(&self, now: impl FnOnce() -> Instant) -> bool {
-        self.failures.load(Ordering::Relaxed) > 0 && self.at.lock().is_some_and(|at| at <= now())
+        self.has_failed() && self.at.lock().is_some_and(|at| at <= now())
     }
 }
 

@@ -24,6 +24,10 @@ use crate::store_recovery::RecoveredSizes;
 /// them takes about a millisecond. Without the pauses, it would use a core without interruption.
 const READ_BACK_BYTES: u64 = 1 << 20;
 const READ_BACK_PAUSE: Duration = Duration::from_millis(1);
+/// A snapshot is due when the log after the older of the two kept snapshots has this many times
+/// the size by which it must grow between two snapshots. If no snapshot takes long, that is when
+/// it has grown by this size since the newer one.
+const KEPT_INTERVALS: u64 = 2;
 
 /// Starts a snapshot when the log has grown enough. The applier owns it.
 pub(crate) struct SnapshotTrigger {
@@ -34,6 +38,9 @@ pub(crate) struct SnapshotTrigger {
     /// Growth of the log since the last snapshot was started, in bytes. A restart does not
     /// change it.
     grown_bytes: u64,
+    /// End of the log: its size in bytes since a fixed record. [`SnapshotProgress`] has offsets
+    /// of the same kind.
+    end: u64,
 }
 
 /// The state that the trigger and the snapshotter share.
@@ -45,11 +52,17 @@ struct SnapshotProgress {
     bytes: AtomicU64,
     /// When a snapshot that failed is tried again, however little the log has grown.
     retry: Retry,
+    /// Where the log after the newest snapshot begins.
+    newest_end: AtomicU64,
+    /// Where the log after the snapshot before it begins. The log is kept from here on.
+    older_end: AtomicU64,
 }
 
 /// A started snapshot of the store after record `covered`.
 struct SnapshotRequest {
     covered: u64,
+    /// End of the log after the record `covered`.
+    end: u64,
     cursor: SnapshotCursor,
     /// The first effects of the snapshot.
     effects: Effects,
@@ -83,9 +96,16 @@ pub(crate) fn snapshotter(
     let (requests, received) = bounded(1);
     let progress = Arc::<SnapshotProgress>::default();
     progress.bytes.store(sizes.snapshot_bytes, Ordering::Relaxed);
-    let (progress_of_trigger, grown_bytes) = (progress.clone(), sizes.log_bytes);
-    let trigger =
-        SnapshotTrigger { requests, progress: progress_of_trigger, min_growth_bytes, grown_bytes };
+    let (grown_bytes, end) = (sizes.log_bytes, sizes.kept_log_bytes);
+    progress.newest_end.store(end.saturating_sub(grown_bytes), Ordering::Relaxed);
+    let progress_of_trigger = progress.clone();
+    let trigger = SnapshotTrigger {
+        requests,
+        progress: progress_of_trigger,
+        min_growth_bytes,
+        grown_bytes,
+        end,
+    };
     let (requests, trimmer, space_claim) = (received, journal.trimmer(), journal.space_claim());
     let snapshotter =
         Snapshotter { requests, progress, snapshots, trimmer, space_claim, modes, shared };
@@ -93,26 +113,59 @@ pub(crate) fn snapshotter(
 }
 
 impl SnapshotTrigger {
-    /// Starts a snapshot if the log has grown enough, or if the last one has failed some time
-    /// ago. Call it after a round or a record of the idle store has been logged, and before the
-    /// next round is applied: the store then contains exactly the changes of the log. Fails if
-    /// the log fails.
+    /// Starts a snapshot if one is due. Call it after a round or a record of the idle store has
+    /// been logged, and before the next round is applied: the store then contains exactly the
+    /// changes of the log. Fails if the log fails.
     pub(crate) fn start_if_due(
         &mut self,
         shared: &Arc<SharedStore>,
         journal: &mut Journal,
     ) -> Result<(), Error> {
-        self.grown_bytes += journal.take_growth();
-        let required = self.min_growth_bytes.max(self.progress.bytes.load(Ordering::Relaxed));
-        let is_due = self.grown_bytes >= required || self.progress.retry.is_due(Instant::now);
-        if !is_due || self.progress.busy.load(Ordering::Acquire) {
+        self.count_growth(journal);
+        if self.progress.busy.load(Ordering::Acquire) || !self.is_due() {
             return Ok(());
         }
-        match journal.sync_for_snapshot() {
+        match self.separate(journal).and_then(|()| journal.sync_for_snapshot()) {
             // The next call tries it again.
             Err(Error::NoSpace { .. }) => return Ok(()),
-            synced => synced?,
+            separated => separated?,
         }
+        self.start(shared, journal);
+        Ok(())
+    }
+
+    fn count_growth(&mut self, journal: &mut Journal) {
+        let growth = journal.take_growth();
+        self.grown_bytes += growth;
+        self.end += growth;
+    }
+
+    /// Whether the log has grown enough, a failed snapshot is to be tried again, or the log
+    /// that is kept is too long.
+    ///
+    /// The last is the case after a snapshot that took long: the next one covers all that was
+    /// written meanwhile, and only the snapshot after that one allows the store to remove it. If
+    /// the writes stop, or the disk is full, the log does not grow until that snapshot is due.
+    fn is_due(&self) -> bool {
+        let progress = &self.progress;
+        let required = self.min_growth_bytes.max(progress.bytes.load(Ordering::Relaxed));
+        let kept = self.end - progress.older_end.load(Ordering::Relaxed);
+        self.grown_bytes >= required
+            || kept >= required.saturating_mul(KEPT_INTERVALS) && !progress.retry.has_failed()
+            || progress.retry.is_due(Instant::now)
+    }
+
+    /// Appends an empty record if there is none after the newest snapshot: the name of a snapshot
+    /// is the last record that it covers.
+    fn separate(&mut self, journal: &mut Journal) -> Result<(), Error> {
+        if self.end == self.progress.newest_end.load(Ordering::Relaxed) {
+            journal.append_empty()?;
+            self.count_growth(journal);
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, shared: &Arc<SharedStore>, journal: &Journal) {
         self.progress.busy.store(true, Ordering::Release);
         self.grown_bytes = 0;
         update_clock(shared, journal);
@@ -125,8 +178,17 @@ impl SnapshotTrigger {
         let pin = Pin::new(&shared.pins, cursor.oldest_needed_revision(), None);
         // The channel has room, because no snapshot is being taken (`busy`).
         let covered = journal.last_sequence();
-        let _ = self.requests.try_send(SnapshotRequest { covered, cursor, effects, pin });
-        Ok(())
+        let end = self.end;
+        let _ = self.requests.try_send(SnapshotRequest { covered, end, cursor, effects, pin });
+    }
+}
+
+impl SnapshotProgress {
+    /// Notes a complete snapshot of `bytes` bytes, after which the log begins at `end`.
+    fn succeeded(&self, bytes: u64, end: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.older_end.store(self.newest_end.swap(end, Ordering::Relaxed), Ordering::Relaxed);
+        self.retry.succeeded();
     }
 }
 
@@ -145,27 +207,31 @@ impl Snapshotter {
     /// Runs until the trigger is dropped.
     pub(crate) fn run(self) {
         while let Ok(request) = self.requests.recv() {
-            let covered = request.covered;
-            match self.take_snapshot(request) {
-                Ok(Some(bytes)) => {
-                    tracing::info!(covered, bytes, "snapshot taken");
-                    self.progress.bytes.store(bytes, Ordering::Relaxed);
-                    self.progress.retry.succeeded();
-                    if let Err(error) = self.remove_older() {
-                        tracing::warn!(%error, "could not remove what the snapshots replace");
-                    }
-                }
-                Ok(None) => tracing::info!(covered, "snapshot abandoned, the store is stopping"),
-                // The log is not trimmed, so nothing is lost. The next snapshot may
-                // succeed.
-                Err(error) => {
-                    tracing::warn!(covered, %error, "snapshot failed");
-                    self.progress.retry.failed(Instant::now());
+            self.handle(request);
+        }
+    }
+
+    /// Takes a snapshot, and removes what it replaces.
+    fn handle(&self, request: SnapshotRequest) {
+        let (covered, end) = (request.covered, request.end);
+        match self.take_snapshot(request) {
+            Ok(Some(bytes)) => {
+                tracing::info!(covered, bytes, "snapshot taken");
+                self.progress.succeeded(bytes, end);
+                if let Err(error) = self.remove_older() {
+                    tracing::warn!(%error, "could not remove what the snapshots replace");
                 }
             }
-            self.space_claim.set(0);
-            self.progress.busy.store(false, Ordering::Release);
+            Ok(None) => tracing::info!(covered, "snapshot abandoned, the store is stopping"),
+            // The log is not trimmed, so nothing is lost. The next snapshot may
+            // succeed.
+            Err(error) => {
+                tracing::warn!(covered, %error, "snapshot failed");
+                self.progress.retry.failed(Instant::now());
+            }
         }
+        self.space_claim.set(0);
+        self.progress.busy.store(false, Ordering::Release);
     }
 
     /// Writes a snapshot. Returns its size in bytes, or `None` if the store stops before it
@@ -205,5 +271,131 @@ impl Snapshotter {
     fn remove_older(&self) -> Result<(), Error> {
         let covered = self.snapshots.remove_older()?;
         self.trimmer.trim(covered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use data_dir::{DataDir, Identity};
+    use mvcc::Effect;
+
+    use super::*;
+    use crate::PipelineOptions;
+    use crate::journal::StorePosition;
+    use crate::store_recovery;
+
+    const LIMIT: u64 = 4 << 20;
+    const CLOCK: StorePosition = StorePosition { revision: 1, clock_ms: 0, has_leases: false };
+
+    /// A store whose snapshots take as long as the test wants.
+    struct Fixture {
+        shared: Arc<SharedStore>,
+        journal: Journal,
+        trigger: SnapshotTrigger,
+        snapshotter: Snapshotter,
+        dir: DataDir,
+    }
+
+    impl Fixture {
+        fn open(path: &Path) -> Fixture {
+            let options = PipelineOptions {
+                data_dir: path.to_owned(),
+                snapshot_log_bytes: LIMIT,
+                boot_id: b"boot".to_vec(),
+                ..PipelineOptions::default()
+            };
+            let identity = Identity { cluster_id: 1, member_id: 2 };
+            let new = |dir: &DataDir| snapshot::create_manifest(&dir.manifest());
+            let dir = DataDir::open(path, identity, new).unwrap();
+            let medium = store_recovery::medium(&dir).unwrap();
+            let recovered = store_recovery::recover(&dir, medium, &options).unwrap();
+            let modes = Modes::new(WalMode::Buffered, &[]).unwrap();
+            let (store, resumption) = (recovered.store, &recovered.resumption);
+            let mut journal =
+                Journal::new(recovered.log, modes.clone(), b"boot", &store, resumption);
+            journal.log_opening().unwrap();
+            let shared = Arc::new(SharedStore::new(store, &options));
+            let (snapshots, sizes) = (recovered.snapshots, recovered.sizes);
+            let (trigger, snapshotter) =
+                snapshotter(shared.clone(), snapshots, &journal, modes, LIMIT, sizes);
+            Fixture { shared, journal, trigger, snapshotter, dir }
+        }
+
+        /// Logs about `bytes` bytes that change nothing.
+        fn log(&mut self, bytes: u64) {
+            let effects = vec![Effect::Clock { ms: 0 }; 10_000];
+            let end = self.journal.appended_bytes() + bytes;
+            while self.journal.appended_bytes() < end {
+                self.journal.prepare(&effects, CLOCK);
+                self.journal.write().unwrap();
+            }
+        }
+
+        /// Returns the snapshot that is started if one is due.
+        fn start(&mut self) -> Option<SnapshotRequest> {
+            self.trigger.start_if_due(&self.shared, &mut self.journal).unwrap();
+            self.snapshotter.requests.try_recv().ok()
+        }
+
+        /// The first snapshot takes so long that the log grows by eight intervals. The second
+        /// one covers them.
+        fn take_slow_snapshot(&mut self) {
+            self.log(LIMIT);
+            let slow = self.start().expect("the log has grown");
+            self.log(8 * LIMIT);
+            assert!(self.start().is_none(), "two snapshots at a time");
+            self.snapshotter.handle(slow);
+            let next = self.start().expect("the log has grown");
+            self.snapshotter.handle(next);
+            assert!(self.log_bytes() >= 8 * LIMIT);
+        }
+
+        fn log_bytes(&self) -> u64 {
+            store_recovery::files_bytes(&self.dir, None)
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_long_after_a_slow_snapshot_is_removed_without_further_writes() {
+        let root = tempfile::tempdir().unwrap();
+        let mut store = Fixture::open(root.path());
+        store.take_slow_snapshot();
+        let covered = store.journal.last_sequence();
+        let third = store.start().expect("the log is too long");
+        assert_eq!(third.covered, covered + 1, "it needs a name of its own");
+        store.snapshotter.handle(third);
+        assert!(store.log_bytes() <= LIMIT, "{} bytes of log", store.log_bytes());
+        assert!(store.start().is_none(), "nothing was written after the last snapshot");
+    }
+
+    #[test]
+    fn a_log_that_is_long_after_a_slow_snapshot_is_removed_after_a_restart() {
+        let root = tempfile::tempdir().unwrap();
+        let mut store = Fixture::open(root.path());
+        store.take_slow_snapshot();
+        drop(store);
+        let mut store = Fixture::open(root.path());
+        let third = store.start().expect("the log is too long");
+        store.snapshotter.handle(third);
+        assert!(store.log_bytes() <= LIMIT, "{} bytes of log", store.log_bytes());
+        assert!(store.start().is_none(), "nothing was written after the last snapshot");
+        drop(store);
+        assert!(Fixture::open(root.path()).start().is_none(), "the log is short");
+    }
+
+    /// A snapshot that fails is tried again after an interval, however long the log is.
+    #[test]
+    fn a_long_log_does_not_lead_to_attempts_in_a_row() {
+        let root = tempfile::tempdir().unwrap();
+        let mut store = Fixture::open(root.path());
+        store.take_slow_snapshot();
+        let third = store.start().expect("the log is too long");
+        // A file with the name of the snapshot makes it fail.
+        let name = format!("{:020}.snap", third.covered);
+        std::fs::write(store.dir.snapshot_dir().join(name), "").unwrap();
+        store.snapshotter.handle(third);
+        assert!(store.start().is_none());
     }
 }

@@ -33,6 +33,9 @@ pub(crate) struct RecoveredSizes {
     pub(crate) snapshot_bytes: u64,
     /// Size of the log after the newest snapshot in bytes.
     pub(crate) log_bytes: u64,
+    /// Size of the log after the snapshot before it in bytes, or somewhat less; at least
+    /// `log_bytes`.
+    pub(crate) kept_log_bytes: u64,
 }
 
 /// Reads the newest snapshot and the log after it, and rebuilds the store.
@@ -87,9 +90,13 @@ pub(crate) fn recover(
             "recent writes may be lost; the store continues at this higher revision, and all earlier revisions are compacted"
         );
     }
+    // The oldest segment may be needed only for its last record, and the newest one may be empty.
+    let unneeded = 2 * options.log_options().segment_bytes;
+    let log_bytes = recovered.uncovered_bytes;
     let sizes = RecoveredSizes {
         snapshot_bytes: base.newest.as_ref().map_or(0, |newest| file_bytes(&newest.path)),
-        log_bytes: recovered.uncovered_bytes,
+        log_bytes,
+        kept_log_bytes: files_bytes(dir, None).saturating_sub(unneeded).max(log_bytes),
     };
     Ok(RecoveredStore { store, resumption, log, snapshots, sizes })
 }
