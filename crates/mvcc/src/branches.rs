@@ -83,11 +83,14 @@ mod tests {
 
     use super::*;
 
-    /// Compares of single keys count as well: nested transactions may have very many.
+    /// Compares of single keys, and of ranges without keys, count as well: nested transactions
+    /// may have very many.
     #[test]
     fn a_step_ends_after_a_number_of_compares() {
-        let key = b"key".to_vec().into();
-        let compare = vec![Compare { key, ..Compare::default() }; 100];
+        let key = || b"key".to_vec().into();
+        let single = Compare { key: key(), ..Compare::default() };
+        let empty = Compare { range_end: b"kez".to_vec().into(), ..single.clone() };
+        let compare = [vec![single; 50], vec![empty; 50]].concat();
         let nested = TxnRequest { compare, ..TxnRequest::default() };
         let op = RequestOp { request: Some(Request::RequestTxn(nested)) };
         let request = TxnRequest { success: vec![op; 20], ..TxnRequest::default() };

@@ -43,7 +43,8 @@ impl<'r> CompareCursor<'r> {
     }
 
     /// Whether `compare` is true for every key in its span. If no key exists in the span,
-    /// one key that does not exist is compared. `None` if keys are left to be visited.
+    /// one key that does not exist is compared, and counts as visited. `None` if keys are left
+    /// to be visited.
     fn compare_holds(
         &mut self,
         store: &Store,
@@ -74,6 +75,9 @@ impl<'r> CompareCursor<'r> {
             if !compare_record(compare, Some(record)) {
                 return Some(false);
             }
+        }
+        if last.is_none() {
+            *keys_left -= 1;
         }
         Some(self.found || compare_record(compare, None))
     }
