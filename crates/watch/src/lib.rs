@@ -8,7 +8,12 @@
 //! - A watcher receives each of its events once and in order. A delivery contains whole
 //!   revisions.
 //! - A progress notification is never sent before the events that it covers.
-//! - The work of a publication, and the memory of all queues, are bounded, whatever clients do.
+//! - The events that a publication queues, and the memory of all queues, are bounded, whatever
+//!   clients do.
+//!
+//! # Not bounded
+//! A publication that is too large to be queued examines every watched range while the hub is
+//! locked: about 0.17 µs for each range. Meanwhile no watch is created, and writes wait.
 //!
 //! # Reading order
 //! `hub` (publication), `mailbox` (queues), `memory` (their budget), `stream` (one client),
