@@ -79,9 +79,10 @@ impl<S: Service> Routes<S> {
         self
     }
 
-    /// Registers a unary method whose handler may be slow: it calls
-    /// [`Admission::run_slow`]. Panics if the path is already registered.
-    pub fn slow_unary<Req, Rep, Fut>(
+    /// Registers a unary method whose handler may be slow, because it calls
+    /// [`Admission::run_slow`], or needs to know its connection. Panics if the path is already
+    /// registered.
+    pub fn admitted_unary<Req, Rep, Fut>(
         mut self,
         path: &'static str,
         handler: impl Fn(Arc<S>, Req, Admission) -> Fut + Send + Sync + 'static,

@@ -17,7 +17,7 @@ use etcdpb::rpc::PutRequest;
 use futures_executor::block_on;
 use futures_util::{StreamExt, stream};
 use mvcc::Command;
-use pipeline::{Pipeline, PipelineOptions};
+use pipeline::{ClientId, Pipeline, PipelineOptions};
 
 /// The objects of a node: key prefix, and size of the value in bytes.
 const KINDS: [(&str, usize); 3] = [
@@ -64,7 +64,7 @@ fn write_log(dir: &Path, nodes: usize) {
             let key = format!("{prefix}-{number:07}").into_bytes().into();
             let value = vec![number as u8; bytes].into();
             let put = Command::Put(PutRequest { key, value, ..Default::default() });
-            pipeline.propose(put, bytes)
+            pipeline.propose(ClientId(0), put, bytes)
         })
     });
     let replies = stream::iter(puts).buffered(MAX_CONCURRENT_WRITES);
@@ -80,9 +80,9 @@ fn take_snapshot(dir: &Path) {
         // The log grows by more than 1 byte, which starts the snapshot.
         let (key, value) = (b"snapshot".to_vec().into(), vec![round].into());
         let put = Command::Put(PutRequest { key, value, ..Default::default() });
-        block_on(pipeline.propose(put, 0)).unwrap();
+        block_on(pipeline.propose(ClientId(0), put, 0)).unwrap();
         let revision = pipeline.revision();
-        block_on(pipeline.propose(Command::Compact { revision }, 0)).unwrap();
+        block_on(pipeline.propose(ClientId(0), Command::Compact { revision }, 0)).unwrap();
         while newest_snapshot(dir) == before {
             std::thread::sleep(Duration::from_millis(100));
         }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::submission::Submission;
 
 /// The origin of commands, such as a connection. Large commands of different clients take turns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId(pub usize);
 
 /// The queued large commands.

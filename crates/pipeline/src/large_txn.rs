@@ -202,7 +202,7 @@ mod tests {
     use mvcc::Command;
 
     use super::*;
-    use crate::{Pipeline, PipelineOptions, TxnRead, WalMode};
+    use crate::{ClientId, Pipeline, PipelineOptions, TxnRead, WalMode};
 
     fn put(key: &str) -> PutRequest {
         PutRequest { key: key.as_bytes().to_vec().into(), ..Default::default() }
@@ -217,7 +217,7 @@ mod tests {
         };
         let ops = [Request::RequestPut(put("a")), Request::RequestRange(all)];
         let success = ops.map(|op| RequestOp { request: Some(op) }).to_vec();
-        block_on(store.txn(TxnRequest { success, ..Default::default() }, 0)).unwrap()
+        block_on(store.txn(ClientId(0), TxnRequest { success, ..Default::default() }, 0)).unwrap()
     }
 
     /// Lets all pins expire.
@@ -230,7 +230,7 @@ mod tests {
         let options = PipelineOptions { wal_mode: WalMode::None, ..Default::default() };
         let store = Pipeline::open(&options, Identity { cluster_id: 1, member_id: 2 }).unwrap();
         for n in 0..3000 {
-            block_on(store.propose(Command::Put(put(&format!("key{n}"))), 0)).unwrap();
+            block_on(store.propose(ClientId(0), Command::Put(put(&format!("key{n}"))), 0)).unwrap();
         }
         let txn = executed(&store);
         assert!(matches!(&txn, TxnRead::Large(txn) if txn.is_executed()));
@@ -240,7 +240,7 @@ mod tests {
         let txn = executed(&store);
         expire_pins(&store);
         let revision = store.revision();
-        block_on(store.propose(Command::Compact { revision }, 0)).unwrap();
+        block_on(store.propose(ClientId(0), Command::Compact { revision }, 0)).unwrap();
         let error = txn.finish().unwrap_err();
         assert!(matches!(error, Error::Refused(mvcc::Error::Compacted)), "{error}");
     }

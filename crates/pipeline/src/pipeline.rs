@@ -61,8 +61,9 @@ impl Pipeline {
         self.identity
     }
 
-    /// Executes `command` and returns its reply once its effects are as durable as the
-    /// WAL mode promises. `bytes` is the encoded size of the request.
+    /// Executes a command of `client` and returns its reply once its effects are as durable
+    /// as the WAL mode promises. `bytes` is the encoded size of the request. Large commands of
+    /// different clients take turns.
     ///
     /// The first poll of the future submits the command and yields. The second poll runs
     /// the queue. So if an executor first polls many futures once, it submits all their
@@ -74,13 +75,7 @@ impl Pipeline {
     ///
     /// It blocks if the command is a transaction with large ranges; [`Pipeline::txn`] does
     /// not.
-    pub async fn propose(&self, command: Command, bytes: usize) -> Result<Reply, Error> {
-        self.propose_for(ClientId::default(), command, bytes).await
-    }
-
-    /// Executes a command of `client` as [`Pipeline::propose`] does. Large commands of different
-    /// clients take turns.
-    pub async fn propose_for(
+    pub async fn propose(
         &self,
         client: ClientId,
         command: Command,

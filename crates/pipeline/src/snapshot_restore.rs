@@ -149,14 +149,14 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{Pipeline, PipelineOptions};
+    use crate::{ClientId, Pipeline, PipelineOptions};
 
     const FRESH: Identity = Identity { cluster_id: 1, member_id: 2 };
 
     fn put(pipeline: &Pipeline, key: &str) {
         let (key, value) = (key.to_owned().into(), "value".into());
         let request = etcdpb::rpc::PutRequest { key, value, ..Default::default() };
-        let put = pipeline.propose(mvcc::Command::Put(request), 10);
+        let put = pipeline.propose(ClientId(0), mvcc::Command::Put(request), 10);
         futures_executor::block_on(put).unwrap();
     }
 

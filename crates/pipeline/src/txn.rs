@@ -22,16 +22,10 @@ pub enum TxnRead {
 }
 
 impl Pipeline {
-    /// Executes a transaction. `bytes` is the encoded size of the request. A transaction
-    /// that writes is as durable as [`Pipeline::propose`] promises. A read-only one is
-    /// linearizable, as [`Pipeline::range`] is.
-    pub async fn txn(&self, request: TxnRequest, bytes: usize) -> Result<TxnRead, Error> {
-        self.txn_for(ClientId::default(), request, bytes).await
-    }
-
-    /// Executes a transaction of `client` as [`Pipeline::txn`] does. Large transactions of
-    /// different clients take turns.
-    pub async fn txn_for(
+    /// Executes a transaction of `client`. `bytes` is the encoded size of the request. A
+    /// transaction that writes is as durable as [`Pipeline::propose`] promises, and takes turns
+    /// in the same way. A read-only one is linearizable, as [`Pipeline::range`] is.
+    pub async fn txn(
         &self,
         client: ClientId,
         request: TxnRequest,

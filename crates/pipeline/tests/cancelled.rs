@@ -8,7 +8,7 @@ use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{Error, Pipeline, PipelineOptions, RangeRead, TxnRead, WalMode};
+use pipeline::{ClientId, Error, Pipeline, PipelineOptions, RangeRead, TxnRead, WalMode};
 
 const KEYS: usize = 20_000;
 
@@ -16,7 +16,7 @@ fn store() -> Pipeline {
     let options = PipelineOptions { wal_mode: WalMode::None, ..Default::default() };
     let store = Pipeline::open(&options, Identity { cluster_id: 1, member_id: 2 }).unwrap();
     (0..KEYS).for_each(|n| {
-        block_on(store.propose(put(&format!("key{n:07}")), 0)).unwrap();
+        block_on(store.propose(ClientId(0), put(&format!("key{n:07}")), 0)).unwrap();
     });
     store
 }
@@ -55,7 +55,7 @@ fn assert_stops<T>(what: &str, read: impl FnOnce(&dyn Fn() -> bool) -> Result<T,
 }
 
 fn large(store: &Pipeline, request: TxnRequest) -> pipeline::LargeTxn {
-    match block_on(store.txn(request, 0)).unwrap() {
+    match block_on(store.txn(ClientId(0), request, 0)).unwrap() {
         TxnRead::Large(txn) => txn,
         TxnRead::Done(_) => panic!("the transaction is not large"),
     }
@@ -89,9 +89,10 @@ fn cancelled_reads_end_with_the_next_step() {
     assert_stops("hash", |cancelled| store.hash_unless(0, cancelled));
 
     (1..=KEYS as i64).for_each(|id| {
-        block_on(store.propose(Command::LeaseGrant { id, ttl_seconds: 60 }, 0)).unwrap();
+        block_on(store.propose(ClientId(0), Command::LeaseGrant { id, ttl_seconds: 60 }, 0))
+            .unwrap();
         let put = PutRequest { lease: 1, ..put_request(&format!("leased{id:07}")) };
-        block_on(store.propose(Command::Put(put), 0)).unwrap();
+        block_on(store.propose(ClientId(0), Command::Put(put), 0)).unwrap();
     });
     assert_stops("leases", |cancelled| store.leases_unless(&|_| cancelled()));
     assert_stops("TTLs", |cancelled| store.lease_ttls_unless(&|_| cancelled()));
@@ -111,8 +112,9 @@ fn cancelled_reads_end_with_the_next_step() {
     // Nothing is pinned any more.
     drop((pages, export));
     let revision = store.revision();
-    block_on(store.propose(Command::Compact { revision }, 0)).unwrap();
-    (0..2000).for_each(|_| drop(block_on(store.propose(self::put("other"), 0)).unwrap()));
+    block_on(store.propose(ClientId(0), Command::Compact { revision }, 0)).unwrap();
+    (0..2000)
+        .for_each(|_| drop(block_on(store.propose(ClientId(0), self::put("other"), 0)).unwrap()));
     assert!(store.is_collected(revision).unwrap());
 }
 
@@ -148,12 +150,12 @@ fn abandoned_commands_that_may_take_long_are_not_executed() {
     let (key, range_end) = (b"key".to_vec().into(), b"kez".to_vec().into());
     let delete = DeleteRangeRequest { key, range_end, prev_kv: false };
     let written = vec![op(Request::RequestPut(put_request("b")))];
-    abandon(store.propose(Command::DeleteRange(delete.clone()), 10));
-    abandon(store.txn(TxnRequest { success: written, ..Default::default() }, 10));
-    abandon(store.propose(put("c"), 10));
-    block_on(store.propose(put("d"), 0)).unwrap();
+    abandon(store.propose(ClientId(0), Command::DeleteRange(delete.clone()), 10));
+    abandon(store.txn(ClientId(0), TxnRequest { success: written, ..Default::default() }, 10));
+    abandon(store.propose(ClientId(0), put("c"), 10));
+    block_on(store.propose(ClientId(0), put("d"), 0)).unwrap();
     assert_eq!(store.revision(), before + 2, "only the puts are executed");
-    block_on(store.propose(Command::DeleteRange(delete), 0)).unwrap();
+    block_on(store.propose(ClientId(0), Command::DeleteRange(delete), 0)).unwrap();
     // They no longer count as queued.
     assert_eq!(store.status().queued_commands, 0);
     assert_eq!(store.range(&all_keys()).unwrap().finish().count, 0);

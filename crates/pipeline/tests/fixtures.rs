@@ -20,7 +20,7 @@ use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRe
 use files::framing::FORMAT;
 use futures_executor::block_on;
 use mvcc::{Command, Reply};
-use pipeline::{Pipeline, PipelineOptions, WalMode};
+use pipeline::{ClientId, Pipeline, PipelineOptions, WalMode};
 
 const IDENTITY: Identity = Identity { cluster_id: 0xc1, member_id: 0x3e };
 
@@ -156,7 +156,7 @@ struct Script<'a>(&'a Pipeline);
 
 impl Script<'_> {
     fn run(&self, command: Command) -> Reply {
-        block_on(self.0.propose(command, 0)).unwrap()
+        block_on(self.0.propose(ClientId(0), command, 0)).unwrap()
     }
 
     fn put(&self, key: &str, value: &[u8], lease: i64) {

@@ -7,7 +7,7 @@ use data_dir::Identity;
 use etcdpb::rpc::PutRequest;
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{OpenError, Pipeline, PipelineOptions, Repair, WalMode};
+use pipeline::{ClientId, OpenError, Pipeline, PipelineOptions, Repair, WalMode};
 
 const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
 
@@ -28,7 +28,7 @@ fn open(root: &Path) -> Result<Pipeline, OpenError> {
 fn put(pipeline: &Pipeline, key: &str) {
     let (key, value) = (key.as_bytes().to_vec().into(), vec![b'x'; 5000].into());
     let put = PutRequest { key, value, ..Default::default() };
-    block_on(pipeline.propose(Command::Put(put), 0)).unwrap();
+    block_on(pipeline.propose(ClientId(0), Command::Put(put), 0)).unwrap();
 }
 
 /// Creates a store with a snapshot.

@@ -17,7 +17,9 @@ const KEYS: usize = 20_000;
 fn store() -> Pipeline {
     let options = PipelineOptions { wal_mode: WalMode::None, ..Default::default() };
     let store = Pipeline::open(&options, Identity { cluster_id: 1, member_id: 2 }).unwrap();
-    (0..KEYS).for_each(|n| drop(block_on(store.propose(put(&format!("key{n:07}")), 0)).unwrap()));
+    (0..KEYS).for_each(|n| {
+        drop(block_on(store.propose(ClientId(0), put(&format!("key{n:07}")), 0)).unwrap())
+    });
     store
 }
 
@@ -55,7 +57,7 @@ fn poll<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
 #[test]
 fn the_submitting_thread_does_not_execute_large_commands() {
     let store = store();
-    let mut delete = Box::pin(store.propose(delete_all(), 0));
+    let mut delete = Box::pin(store.propose(ClientId(0), delete_all(), 0));
     assert!(poll(&mut delete).is_pending(), "the first poll submits");
     assert!(poll(&mut delete).is_pending(), "the second poll has executed the command");
     block_on(delete).unwrap();
@@ -65,17 +67,17 @@ fn the_submitting_thread_does_not_execute_large_commands() {
 fn others_wait_for_a_few_large_commands_only() {
     let store = store();
     let hog = ClientId(1);
-    let mut txns: Vec<_> = (0..400).map(|_| Box::pin(store.txn_for(hog, large(), 0))).collect();
+    let mut txns: Vec<_> = (0..400).map(|_| Box::pin(store.txn(hog, large(), 0))).collect();
     assert!(txns.iter_mut().all(|txn| poll(txn).is_pending()));
     let executed = |txns: &mut Vec<Pin<Box<_>>>| {
         let before = txns.len();
         txns.retain_mut(|txn| poll(txn).is_pending());
         before - txns.len()
     };
-    block_on(store.propose(put("a"), 0)).unwrap();
+    block_on(store.propose(ClientId(0), put("a"), 0)).unwrap();
     let before_put = executed(&mut txns);
     assert!(before_put < 200, "{before_put} commands were executed before a put");
-    block_on(store.txn_for(ClientId(2), large(), 0)).unwrap();
+    block_on(store.txn(ClientId(2), large(), 0)).unwrap();
     let before_txn = executed(&mut txns);
     assert!(before_txn < 200, "{before_txn} commands were executed before that of another client");
     assert_eq!(

@@ -9,7 +9,7 @@ use data_dir::Identity;
 use etcdpb::rpc::PutRequest;
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{Pipeline, PipelineOptions};
+use pipeline::{ClientId, Pipeline, PipelineOptions};
 
 const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
 /// The log grows by this many bytes between two snapshots.
@@ -33,13 +33,13 @@ fn open_with_limit(dir: &Path, snapshot_log_bytes: u64) -> Pipeline {
 fn put(pipeline: &Pipeline, key: &str) {
     let value = vec![7; VALUE_BYTES].into();
     let put = PutRequest { key: key.to_owned().into(), value, ..Default::default() };
-    block_on(pipeline.propose(Command::Put(put), 0)).unwrap();
+    block_on(pipeline.propose(ClientId(0), Command::Put(put), 0)).unwrap();
 }
 
 /// Removes the history, so that the next snapshot is small.
 fn compact(pipeline: &Pipeline) {
     let compact = Command::Compact { revision: pipeline.revision() };
-    block_on(pipeline.propose(compact, 0)).unwrap();
+    block_on(pipeline.propose(ClientId(0), compact, 0)).unwrap();
 }
 
 /// Returns the total size of the segments in bytes.
@@ -127,7 +127,7 @@ fn an_idle_store_takes_snapshots() {
     let dir = tempfile::tempdir().unwrap();
     let pipeline = open(dir.path());
     let grant = Command::LeaseGrant { id: 1, ttl_seconds: 1000 };
-    block_on(pipeline.propose(grant, 0)).unwrap();
+    block_on(pipeline.propose(ClientId(0), grant, 0)).unwrap();
     drop(pipeline);
     let segments = pipeline::check(dir.path(), None, b"boot").unwrap().log.segments;
     let bytes: u64 = segments.iter().map(|segment| segment.bytes).sum();

@@ -13,7 +13,7 @@ use disk::Disk;
 use etcdpb::rpc::{PutRequest, RangeRequest};
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{OpenError, Pipeline, PipelineOptions, Repair, WalMode};
+use pipeline::{ClientId, OpenError, Pipeline, PipelineOptions, Repair, WalMode};
 
 const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
 
@@ -102,7 +102,7 @@ impl TestStore {
 fn put(pipeline: &Pipeline, key: &str, value: &[u8]) {
     let (key, value) = (key.as_bytes().to_vec().into(), value.to_vec().into());
     let put = PutRequest { key, value, ..Default::default() };
-    block_on(pipeline.propose(Command::Put(put), 0)).unwrap();
+    block_on(pipeline.propose(ClientId(0), Command::Put(put), 0)).unwrap();
 }
 
 fn keys(pipeline: &Pipeline) -> Vec<String> {

@@ -9,7 +9,7 @@ use data_dir::Identity;
 use etcdpb::rpc::PutRequest;
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{OpenError, Pipeline, PipelineOptions, Repair, check};
+use pipeline::{ClientId, OpenError, Pipeline, PipelineOptions, Repair, check};
 use wal::{Log, LogOptions, OsMedium};
 
 const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
@@ -30,7 +30,7 @@ fn directory_with(payload: &[u8]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let pipeline = open(dir.path()).unwrap();
     let put = PutRequest { key: "key".into(), value: "value".into(), ..Default::default() };
-    block_on(pipeline.propose(Command::Put(put), 0)).unwrap();
+    block_on(pipeline.propose(ClientId(0), Command::Put(put), 0)).unwrap();
     drop(pipeline);
     let medium = OsMedium::new(dir.path().join("wal")).unwrap();
     let options = LogOptions { segment_bytes: 1 << 20 };

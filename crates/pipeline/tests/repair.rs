@@ -12,7 +12,7 @@ use etcdpb::rpc::{PutRequest, RangeRequest};
 use files::Error;
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{OpenError, Pipeline, PipelineOptions, Repair, WalMode};
+use pipeline::{ClientId, OpenError, Pipeline, PipelineOptions, Repair, WalMode};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
@@ -34,7 +34,7 @@ fn open(dir: &Path) -> Result<Pipeline, OpenError> {
 fn put(pipeline: &Pipeline, key: &str, value: Vec<u8>) {
     let key = key.as_bytes().to_vec().into();
     let put = PutRequest { key, value: value.into(), ..Default::default() };
-    block_on(pipeline.propose(Command::Put(put), 0)).unwrap();
+    block_on(pipeline.propose(ClientId(0), Command::Put(put), 0)).unwrap();
 }
 
 /// Returns each key with the number that its value starts with.

@@ -11,7 +11,7 @@ use etcdpb::rpc::{PutRequest, RangeRequest};
 use files::Error;
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{OpenError, Pipeline, PipelineOptions, Repair, SavedSnapshot, WalMode};
+use pipeline::{ClientId, OpenError, Pipeline, PipelineOptions, Repair, SavedSnapshot, WalMode};
 
 /// A store with a snapshot directory outside of its data directory.
 struct TestStore {
@@ -114,7 +114,7 @@ fn copy_all(from: &Path, to: &Path) {
 fn put(pipeline: &Pipeline, key: &str, value: &[u8]) {
     let (key, value) = (key.as_bytes().to_vec().into(), value.to_vec().into());
     let put = PutRequest { key, value, ..Default::default() };
-    block_on(pipeline.propose(Command::Put(put), 0)).unwrap();
+    block_on(pipeline.propose(ClientId(0), Command::Put(put), 0)).unwrap();
 }
 
 /// Returns the keys with their mod revisions.

@@ -15,7 +15,7 @@ use etcdpb::rpc::{
 };
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{Error, Pipeline, PipelineOptions, TxnRead, WalMode};
+use pipeline::{ClientId, Error, Pipeline, PipelineOptions, TxnRead, WalMode};
 
 /// Number of keys for which a range or a deletion takes much longer than a put.
 const MANY_KEYS: usize = 50_000;
@@ -39,7 +39,7 @@ fn put_request(key: &str, value: &[u8], lease: i64) -> PutRequest {
 }
 
 fn put_now(store: &Pipeline, key: &str, value: &[u8], lease: i64) {
-    block_on(store.propose(Command::Put(put_request(key, value, lease)), 0)).unwrap();
+    block_on(store.propose(ClientId(0), Command::Put(put_request(key, value, lease)), 0)).unwrap();
 }
 
 fn op(request: Request) -> RequestOp {
@@ -79,7 +79,7 @@ fn compare_all_keys() -> Compare {
 
 fn execute(store: &Pipeline, success: Vec<RequestOp>) -> Result<TxnResponse, Error> {
     let txn = TxnRequest { success, ..Default::default() };
-    block_on(store.txn(txn, 0)).and_then(TxnRead::finish)
+    block_on(store.txn(ClientId(0), txn, 0)).and_then(TxnRead::finish)
 }
 
 /// Runs `long`, and `short` again and again meanwhile. Returns the duration of `long` and of
@@ -141,7 +141,7 @@ fn puts_do_not_wait_for_deletes_that_are_not_executed() {
     let success = vec![nested(vec![delete; 50]); 50];
     let txn = TxnRequest { compare: vec![compare], success, failure: vec![] };
     let start = Instant::now();
-    let response = block_on(store.txn(txn, 0)).and_then(TxnRead::finish).unwrap();
+    let response = block_on(store.txn(ClientId(0), txn, 0)).and_then(TxnRead::finish).unwrap();
     let took = start.elapsed();
     assert!(!response.succeeded);
     assert!(took < Duration::from_secs(2), "nothing was executed, in {took:?}");
@@ -154,7 +154,7 @@ fn puts_do_not_wait_for_the_compares_of_a_read_only_transaction() {
     let success = vec![range_op(RangeRequest { count_only: true, ..all_keys() })];
     let txn = TxnRequest { compare, success, ..Default::default() };
     let (response, duration, longest) = run_beside(
-        || block_on(store.txn(txn, 0)).and_then(TxnRead::finish),
+        || block_on(store.txn(ClientId(0), txn, 0)).and_then(TxnRead::finish),
         || put_now(&store, "other", b"", 0),
     );
     assert!(response.unwrap().succeeded);
@@ -165,8 +165,10 @@ fn puts_do_not_wait_for_the_compares_of_a_read_only_transaction() {
 fn reads_do_not_wait_for_the_deletion_of_many_keys() {
     let store = store_with(4 * MANY_KEYS, 1);
     let command = Command::DeleteRange(delete("key", "kez"));
-    let (reply, duration, longest) =
-        run_beside(|| block_on(store.propose(command, 0)), || read_one(&store, &key(0)));
+    let (reply, duration, longest) = run_beside(
+        || block_on(store.propose(ClientId(0), command, 0)),
+        || read_one(&store, &key(0)),
+    );
     reply.unwrap();
     assert_not_held_up("the deletion", duration, longest);
     assert_eq!(store.range(&all_keys()).unwrap().finish().count, 0);
@@ -176,11 +178,13 @@ fn reads_do_not_wait_for_the_deletion_of_many_keys() {
 fn reads_do_not_wait_for_the_end_of_a_lease_with_many_keys() {
     let store = store_with(0, 0);
     let grant = Command::LeaseGrant { id: 5, ttl_seconds: 1000 };
-    block_on(store.propose(grant, 0)).unwrap();
+    block_on(store.propose(ClientId(0), grant, 0)).unwrap();
     (0..4 * MANY_KEYS).for_each(|n| put_now(&store, &key(n), b"v", 5));
     let revoke = Command::LeaseRevoke { id: 5 };
-    let (reply, duration, longest) =
-        run_beside(|| block_on(store.propose(revoke, 0)), || read_one(&store, &key(0)));
+    let (reply, duration, longest) = run_beside(
+        || block_on(store.propose(ClientId(0), revoke, 0)),
+        || read_one(&store, &key(0)),
+    );
     reply.unwrap();
     assert_not_held_up("the revocation", duration, longest);
     assert_eq!(store.range(&all_keys()).unwrap().finish().count, 0);
@@ -230,14 +234,14 @@ fn a_large_range_sees_exactly_the_changes_before_it() {
         op(Request::RequestRange(RangeRequest { count_only: true, ..all_keys() })),
     ];
     let txn = TxnRequest { success: ops, ..Default::default() };
-    let read = block_on(store.txn(txn, 0)).unwrap();
+    let read = block_on(store.txn(ClientId(0), txn, 0)).unwrap();
     assert!(matches!(read, TxnRead::Large(_)));
 
     // What happens after the transaction does not change what its ranges return.
     put_now(&store, &key(5), b"later", 0);
-    block_on(store.propose(Command::DeleteRange(delete("key", "kez")), 0)).unwrap();
+    block_on(store.propose(ClientId(0), Command::DeleteRange(delete("key", "kez")), 0)).unwrap();
     let revision = store.revision();
-    block_on(store.propose(Command::Compact { revision }, 0)).unwrap();
+    block_on(store.propose(ClientId(0), Command::Compact { revision }, 0)).unwrap();
     for _ in 0..200 {
         put_now(&store, "other", b"", 0);
     }
@@ -267,10 +271,10 @@ fn history_is_collected_after_a_large_transaction_was_read() {
         failure: vec![put_op("a", "")],
         ..Default::default()
     };
-    let read = block_on(store.txn(txn, 0)).unwrap();
+    let read = block_on(store.txn(ClientId(0), txn, 0)).unwrap();
     put_now(&store, &key(0), b"", 0);
     let revision = store.revision();
-    block_on(store.propose(Command::Compact { revision }, 0)).unwrap();
+    block_on(store.propose(ClientId(0), Command::Compact { revision }, 0)).unwrap();
     let collect = || (0..500).for_each(|_| put_now(&store, "other", b"", 0));
     collect();
     assert!(!store.is_collected(revision).unwrap());
@@ -296,7 +300,7 @@ fn compares_of_too_many_keys_are_refused_if_the_transaction_writes() {
     let txn = |op: RequestOp| {
         let txn =
             TxnRequest { compare: vec![compare_all_keys()], success: vec![op], failure: vec![] };
-        block_on(store.txn(txn, 0)).and_then(TxnRead::finish)
+        block_on(store.txn(ClientId(0), txn, 0)).and_then(TxnRead::finish)
     };
     assert!(txn(put_op("other", "")).unwrap().succeeded);
     put_now(&store, &key(100_000), b"v", 0);

@@ -8,7 +8,7 @@ use etcdpb::rpc::response_op::Response;
 use etcdpb::rpc::{PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse};
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{Pipeline, PipelineOptions, RangeRead, TxnRead, WalMode};
+use pipeline::{ClientId, Pipeline, PipelineOptions, RangeRead, TxnRead, WalMode};
 
 const KEYS: usize = 20;
 
@@ -19,7 +19,7 @@ fn store(bytes: usize) -> Pipeline {
     for n in 0..KEYS {
         let value = [&vec![b'v'; bytes][..], format!("{:03}", KEYS - n).as_bytes()].concat();
         let put = put(&format!("key{n:03}"), value);
-        block_on(store.propose(Command::Put(put), 0)).unwrap();
+        block_on(store.propose(ClientId(0), Command::Put(put), 0)).unwrap();
     }
     store
 }
@@ -78,7 +78,7 @@ fn long_values_are_sorted_later() {
             ("read-only transaction", txn([range(), range()])),
             ("transaction that writes", txn([range(), writes, range()])),
         ] {
-            let read = block_on(store.txn(request, 0)).unwrap();
+            let read = block_on(store.txn(ClientId(0), request, 0)).unwrap();
             assert_eq!(matches!(read, TxnRead::Large(_)), later, "{what}, {bytes} bytes");
             assert_ranges(&read.finish().unwrap(), 2);
         }
@@ -92,7 +92,7 @@ fn the_ranges_of_a_transaction_share_a_limit() {
     let writes = Request::RequestPut(put("other", vec![]));
     for (ranges, later) in [(5, false), (7, true)] {
         let ops = std::iter::repeat_n(Request::RequestRange(by_value()), ranges);
-        let read = block_on(store.txn(txn(ops.chain([writes.clone()])), 0)).unwrap();
+        let read = block_on(store.txn(ClientId(0), txn(ops.chain([writes.clone()])), 0)).unwrap();
         assert_eq!(matches!(read, TxnRead::Large(_)), later, "{ranges} ranges");
         assert_ranges(&read.finish().unwrap(), ranges);
     }

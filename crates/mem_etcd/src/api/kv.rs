@@ -105,10 +105,14 @@ impl Api {
         admission.run_slow(bytes, count).await?.map_err(status::from_pipeline)
     }
 
-    pub(super) async fn put(self: Arc<Self>, request: PutRequest) -> Result<PutResponse, Status> {
+    pub(super) async fn put(
+        self: Arc<Self>,
+        request: PutRequest,
+        admission: Admission,
+    ) -> Result<PutResponse, Status> {
         validate::put(&request)?;
         let bytes = self.checked_size(&request)?;
-        match self.propose(Command::Put(request), bytes).await? {
+        match self.propose(&admission, Command::Put(request), bytes).await? {
             Reply::Put(mut response) => {
                 self.complete_header(&mut response.header);
                 Ok(response)
@@ -124,8 +128,7 @@ impl Api {
     ) -> Result<WriteResponse<DeleteRangeResponse>, Status> {
         validate::delete_range(&request)?;
         let bytes = self.checked_size(&request)?;
-        let client = ClientId(admission.connection());
-        match self.propose_for(client, Command::DeleteRange(request), bytes).await? {
+        match self.propose(&admission, Command::DeleteRange(request), bytes).await? {
             Reply::DeleteRange(mut response) => {
                 self.complete_header(&mut response.header);
                 Ok(WriteResponse::Pairs(response))
@@ -144,7 +147,7 @@ impl Api {
         let expected = expected_reply_bytes(&request);
         let _expected = (expected > SMALL_REPLY_BYTES).then(|| admission.expect_reply(expected));
         let client = ClientId(admission.connection());
-        match self.pipeline.txn_for(client, request, bytes).await.map_err(status::from_pipeline)? {
+        match self.pipeline.txn(client, request, bytes).await.map_err(status::from_pipeline)? {
             TxnRead::Done(mut response) => {
                 self.complete_header(&mut response.header);
                 Ok(WriteResponse::Pairs(response))
@@ -185,10 +188,11 @@ impl Api {
     pub(super) async fn compact(
         self: Arc<Self>,
         request: CompactionRequest,
+        admission: Admission,
     ) -> Result<CompactionResponse, Status> {
         let CompactionRequest { revision: compacted, physical } = request;
-        let revision =
-            self.propose_without_result(Command::Compact { revision: compacted }).await?;
+        let compact = Command::Compact { revision: compacted };
+        let revision = self.propose_without_result(&admission, compact).await?;
         let mut pause = MIN_COLLECTED_POLL;
         while physical && !self.pipeline.is_collected(compacted).map_err(status::from_pipeline)? {
             tokio::time::sleep(pause).await;

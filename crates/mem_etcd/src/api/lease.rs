@@ -18,10 +18,12 @@ impl Api {
     pub(super) async fn lease_grant(
         self: Arc<Self>,
         request: LeaseGrantRequest,
+        admission: Admission,
     ) -> Result<LeaseGrantResponse, Status> {
         let id = if request.id != 0 { request.id } else { rand::random_range(1..=i64::MAX) };
         let ttl_seconds = self.pipeline.lease_ttl_seconds(request.ttl);
-        let revision = self.propose_without_result(Command::LeaseGrant { id, ttl_seconds }).await?;
+        let grant = Command::LeaseGrant { id, ttl_seconds };
+        let revision = self.propose_without_result(&admission, grant).await?;
         let (header, error) = (self.header(revision), String::new());
         Ok(LeaseGrantResponse { header, id, ttl: ttl_seconds, error })
     }
@@ -29,8 +31,10 @@ impl Api {
     pub(super) async fn lease_revoke(
         self: Arc<Self>,
         request: LeaseRevokeRequest,
+        admission: Admission,
     ) -> Result<LeaseRevokeResponse, Status> {
-        let revision = self.propose_without_result(Command::LeaseRevoke { id: request.id }).await?;
+        let revoke = Command::LeaseRevoke { id: request.id };
+        let revision = self.propose_without_result(&admission, revoke).await?;
         Ok(LeaseRevokeResponse { header: self.header(revision) })
     }
 

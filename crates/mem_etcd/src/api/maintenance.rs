@@ -53,6 +53,7 @@ impl Api {
     pub(super) async fn alarm(
         self: Arc<Self>,
         request: AlarmRequest,
+        admission: Admission,
     ) -> Result<AlarmResponse, Status> {
         let response = |alarms| AlarmResponse { header: self.header_now(), alarms };
         let kind = AlarmKind::try_from(i64::from(request.alarm));
@@ -70,7 +71,8 @@ impl Api {
         };
         let Ok(kind) = kind else { return Ok(response(Vec::new())) };
         let alarm = Alarm { kind, member_id: request.member_id };
-        match self.propose(Command::Alarm { alarm, raised }, SMALL_REQUEST_BYTES).await? {
+        let command = Command::Alarm { alarm, raised };
+        match self.propose(&admission, command, SMALL_REQUEST_BYTES).await? {
             // As in etcd, activating an active alarm returns the alarm, and deactivating
             // an inactive alarm returns nothing.
             Reply::Alarm { changed, .. } if changed || raised => Ok(response(vec![to_wire(alarm)])),

@@ -119,7 +119,7 @@ mod tests {
     use clap::Parser;
     use etcdpb::rpc::compare::{CompareResult, CompareTarget};
     use etcdpb::rpc::{Compare, PutRequest, RangeRequest};
-    use pipeline::{Pipeline, TxnRead};
+    use pipeline::{ClientId, Pipeline, TxnRead};
 
     use super::*;
     use crate::api::validate;
@@ -161,7 +161,7 @@ mod tests {
             assert_eq!(decoded, request, "{depth} nested transactions");
             validate::txn(&decoded, 128).unwrap();
             let pipeline = Pipeline::open(&config.pipeline_options(), identity).unwrap();
-            let Ok(TxnRead::Done(response)) = pipeline.txn(decoded, 0).await else {
+            let Ok(TxnRead::Done(response)) = pipeline.txn(ClientId(0), decoded, 0).await else {
                 panic!("{depth} nested transactions")
             };
             assert!(response.encode_to_vec().len() > 4 * depth);

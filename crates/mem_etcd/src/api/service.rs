@@ -9,7 +9,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use etcdpb::rpc::ResponseHeader;
 use futures_util::future::BoxFuture;
-use grpc::{Code, Service, Status};
+use grpc::{Admission, Code, Service, Status};
 use http_body_util::BodyExt;
 use mvcc::{Command, Reply};
 use pipeline::{ClientId, Pipeline};
@@ -93,26 +93,25 @@ impl Api {
         *header = self.header(revision);
     }
 
-    /// Executes a command and returns its reply. `bytes` is the encoded size of the
-    /// request.
-    pub(super) async fn propose(&self, command: Command, bytes: usize) -> Result<Reply, Status> {
-        self.pipeline.propose(command, bytes).await.map_err(status::from_pipeline)
-    }
-
-    /// Executes a command that may be large as [`Api::propose`] does. Those of different
-    /// connections take turns.
-    pub(super) async fn propose_for(
+    /// Executes a command of a connection and returns its reply. `bytes` is the encoded size of
+    /// the request. Large commands of different connections take turns.
+    pub(super) async fn propose(
         &self,
-        client: ClientId,
+        origin: &Admission,
         command: Command,
         bytes: usize,
     ) -> Result<Reply, Status> {
-        self.pipeline.propose_for(client, command, bytes).await.map_err(status::from_pipeline)
+        let client = ClientId(origin.connection());
+        self.pipeline.propose(client, command, bytes).await.map_err(status::from_pipeline)
     }
 
     /// Executes a command that has no result. Returns the revision after the command.
-    pub(super) async fn propose_without_result(&self, command: Command) -> Result<i64, Status> {
-        match self.propose(command, SMALL_REQUEST_BYTES).await? {
+    pub(super) async fn propose_without_result(
+        &self,
+        origin: &Admission,
+        command: Command,
+    ) -> Result<i64, Status> {
+        match self.propose(origin, command, SMALL_REQUEST_BYTES).await? {
             Reply::Done { revision } => Ok(revision),
             other => unreachable!("not the reply to a command without a result: {other:?}"),
         }

@@ -18,7 +18,7 @@ use disk::Disk;
 use etcdpb::rpc::{PutRequest, RangeRequest};
 use futures_executor::block_on;
 use mvcc::{Command, Reply};
-use pipeline::{Error, Pipeline, PipelineOptions, WalMode};
+use pipeline::{ClientId, Error, Pipeline, PipelineOptions, WalMode};
 
 pub const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
 
@@ -103,7 +103,7 @@ impl TestStore {
     }
 
     pub fn run(&self, command: Command) -> Result<Reply, Error> {
-        block_on(self.store().propose(command, 0))
+        block_on(self.store().propose(ClientId(0), command, 0))
     }
 
     pub fn put(&self, key: &str, value: &str) -> Result<Reply, Error> {
