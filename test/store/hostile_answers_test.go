@@ -173,3 +173,68 @@ func TestHostileRangeResets(t *testing.T) {
 	}
 	t.Logf("%d ranges started and reset, then a compaction in %v; %s", resets, took.Round(time.Millisecond), stop())
 }
+
+// TestHostilePinnedValues starts ranges on connections that read nothing, each over values that are then
+// deleted and compacted. Only a bounded part of them may stay in memory, and the oldest range is reset.
+func TestHostilePinnedValues(t *testing.T) {
+	s := startMemEtcd(t, "--wal-mode", "none", "--quota-backend-bytes", "200000000")
+	a := s.dial()
+	const keys, limit = 64, 800 << 20
+	request := message(t, &pb.RangeRequest{Key: []byte("filled/"), RangeEnd: []byte("filled0")})
+	stop, before := bystander(t, s), residentMemory(t, s)
+	var first, last *rawConn
+	rounds := scaled(20, 60)
+	for range rounds {
+		revision := fillKeys(t, s, keys, 1<<20)
+		last = dialRaw(t, s)
+		if first == nil {
+			first = last
+		}
+		if err := last.start(1, "/etcdserverpb.KV/Range", true, request); err != nil {
+			t.Fatal(err)
+		}
+		last.readUntil(t, func(frame http2.Frame) bool { return frame.Header().Type == http2.FrameData })
+		if _, err := a.kv.DeleteRange(t.Context(), &pb.DeleteRangeRequest{Key: []byte("filled/"), RangeEnd: []byte("filled0")}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.kv.Compact(t.Context(), &pb.CompactionRequest{Revision: revision + 1, Physical: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(200 * time.Millisecond)
+	grown := residentMemory(t, s) - before
+	if grown > limit {
+		t.Errorf("resident memory grew by %s; want at most %s", mib(grown), mib(limit))
+	}
+	t.Logf("%d unread ranges of %d MiB that were deleted; memory grew by %s; %s", rounds, keys, mib(grown), stop())
+	if received, reset := first.readBody(t, 1); reset != http2.ErrCodeEnhanceYourCalm || received >= keys<<20 {
+		t.Errorf("the first range got %d bytes and the reset %v; want less than %d and ENHANCE_YOUR_CALM", received, reset, keys<<20)
+	}
+	if received, reset := last.readBody(t, 1); reset != 0 || received < keys<<20-1<<16 {
+		t.Errorf("the last range got %d bytes and the reset %v; want all bytes", received, reset)
+	}
+}
+
+// readBody opens the windows and reads the rest of a response. It returns the number of bytes, and the error
+// code if the stream was reset.
+func (c *rawConn) readBody(t *testing.T, stream uint32) (received int, reset http2.ErrCode) {
+	t.Helper()
+	for _, id := range []uint32{0, stream} {
+		if err := c.WriteWindowUpdate(id, 1<<30); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.readUntil(t, func(frame http2.Frame) bool {
+		switch frame := frame.(type) {
+		case *http2.DataFrame:
+			received += len(frame.Data())
+		case *http2.HeadersFrame:
+			return frame.StreamEnded()
+		case *http2.RSTStreamFrame:
+			reset = frame.ErrCode
+			return true
+		}
+		return false
+	})
+	return received, reset
+}

@@ -51,6 +51,17 @@ impl KeyValue {
         KeyValue(Form::KeyOnly(record))
     }
 
+    /// Size in bytes of the key and of the value that the pair keeps in memory, also if it is
+    /// a pair without value.
+    pub fn held_bytes(&self) -> usize {
+        match &self.0 {
+            Form::Whole(r) | Form::NoValue(r) | Form::KeyOnly(r) => {
+                r.key().as_bytes().len() + r.value().len()
+            }
+            Form::Decoded(p) => p.key.len() + p.value.len(),
+        }
+    }
+
     /// The key's bytes.
     pub fn key(&self) -> &[u8] {
         match &self.0 {
@@ -243,5 +254,6 @@ mod tests {
         assert_eq!(decoded.value(), b"");
         assert_eq!((decoded.key(), decoded.version()), (&b"/a"[..], 7));
         assert_eq!((decoded.lease(), KeyValue::no_value(record()).lease()), (0, -5));
+        assert_eq!((kv.held_bytes(), decoded.held_bytes()), (7, 2));
     }
 }

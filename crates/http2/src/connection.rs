@@ -23,7 +23,7 @@ use crate::liveness::{DueAction, Liveness};
 use crate::output::Output;
 use crate::request::RequestBuilder;
 use crate::response::{Data, Headers, ResponseHead};
-use crate::sender::{DRAIN_PING, LIVENESS_PING, Sender};
+use crate::sender::{DRAIN_PING, Ended, LIVENESS_PING, Sender};
 use crate::stream::{Head, STREAM_QUEUE_BYTES, Stream, StreamMap};
 
 use self::waste::Waste;
@@ -434,7 +434,14 @@ impl<B: RequestBuilder> Connection<B> {
     /// Appends frames of responses to the output, as far as the windows and the limit on
     /// the output's size allow.
     pub fn fill_output(&mut self) {
-        while let Some(id) = self.sender.fill_output(&mut self.streams) {
+        while let Some(ended) = self.sender.fill_output(&mut self.streams) {
+            let id = match ended {
+                Ended::Complete(id) => id,
+                Ended::Failed(id) => {
+                    self.reset_stream(id, ErrorCode::EnhanceYourCalm);
+                    continue;
+                }
+            };
             if self.role == Role::Client {
                 // The stream stays open for the response.
                 if let Some(stream) = self.streams.get_mut(&id) {

@@ -49,7 +49,8 @@ pub enum Data {
     /// Bytes in memory.
     Bytes(Bytes),
     /// Bytes that an iterator produces just before they are framed, so that a large body
-    /// is never completely in memory.
+    /// is never completely in memory. If it ends early, the stream is reset with
+    /// `ENHANCE_YOUR_CALM`.
     Lazy {
         /// The exact number of bytes that the iterator yields in total.
         len: usize,

@@ -72,10 +72,20 @@ pub(crate) struct Sender {
     block_buffer: Vec<u8>,
 }
 
+/// A stream whose response has ended.
+pub(crate) enum Ended {
+    /// The response is complete.
+    Complete(u32),
+    /// The rest of the response is not available.
+    Failed(u32),
+}
+
 /// Result of a stream's turn.
 enum Turn {
     /// The response is complete.
     Complete,
+    /// An iterator of the response has ended too early.
+    Failed,
     /// The stream has more to send.
     More,
     /// The connection's window is exhausted, apart from the part reserved for urgent
@@ -190,9 +200,9 @@ impl Sender {
         self.head_bytes -= stream.outgoing.head_bytes();
     }
 
-    /// Frames responses until the output is full, no stream can send, or a response is
-    /// complete. Returns the stream whose response is complete.
-    pub(crate) fn fill_output(&mut self, streams: &mut StreamMap<Stream>) -> Option<u32> {
+    /// Frames responses until the output is full, no stream can send, or a response ends.
+    /// Returns the stream whose response has ended.
+    pub(crate) fn fill_output(&mut self, streams: &mut StreamMap<Stream>) -> Option<Ended> {
         if self.urgent.is_empty() && self.waiting.is_empty() && self.blocked.is_empty() {
             return None;
         }
@@ -207,7 +217,8 @@ impl Sender {
             let held = if matches!(turn, Turn::Complete) { 0 } else { outgoing.held_bytes() };
             self.held_bytes = self.held_bytes + held - held_before;
             match turn {
-                Turn::Complete => return Some(id),
+                Turn::Complete => return Some(Ended::Complete(id)),
+                Turn::Failed => return Some(Ended::Failed(id)),
                 Turn::More => self.waiting.push_back(id),
                 Turn::Blocked => self.block(id),
                 Turn::Idle => outgoing.scheduled = false,
@@ -307,6 +318,9 @@ impl Sender {
         let len = queued.min(MAX_PAYLOAD_BYTES).min(window.max(0) as usize);
         if len == 0 {
             return Some(if outgoing.window > 0 { Turn::Blocked } else { Turn::Idle });
+        }
+        if !outgoing.produce_body(len) {
+            return Some(Turn::Failed);
         }
         outgoing.window -= len as i64;
         self.window -= len as i64;

@@ -163,33 +163,50 @@ impl Outgoing {
         self.queued_bytes == 0 && self.head.is_none() && self.end.is_none()
     }
 
-    /// Removes the first `len` bytes of the body and passes them to `sink` in chunks.
+    /// Produces the first `len` bytes of the body, for [`Outgoing::take_body`]. Returns false
+    /// if an iterator has ended before it has yielded all its bytes.
+    pub(crate) fn produce_body(&mut self, len: usize) -> bool {
+        let (mut produced, mut next) = (0, 0);
+        while produced < len {
+            match &mut self.queue[next] {
+                Data::Bytes(bytes) => {
+                    produced += bytes.len();
+                    next += 1;
+                }
+                Data::Lazy { len: left, held_bytes, chunks } => {
+                    let Some(chunk) = chunks.next().filter(|chunk| !chunk.is_empty()) else {
+                        return false;
+                    };
+                    self.held_data_bytes += chunk.len();
+                    *left = left.saturating_sub(chunk.len());
+                    // The last chunk releases the iterator.
+                    match *left {
+                        0 => {
+                            self.held_data_bytes -= *held_bytes;
+                            self.queue[next] = Data::Bytes(chunk);
+                        }
+                        _ => self.queue.insert(next, Data::Bytes(chunk)),
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Removes the first `len` bytes of the body, which were produced, and passes them to
+    /// `sink` in chunks.
     pub(crate) fn take_body(&mut self, mut len: usize, mut sink: impl FnMut(Bytes)) {
         self.queued_bytes -= len;
         while len > 0 {
-            match self.queue.pop_front() {
-                Some(Data::Bytes(mut first)) => {
-                    let taken = first.split_to(len.min(first.len()));
-                    len -= taken.len();
-                    self.held_data_bytes -= taken.len();
-                    sink(taken);
-                    if !first.is_empty() {
-                        self.queue.push_front(Data::Bytes(first));
-                    }
-                }
-                Some(Data::Lazy { len: left, held_bytes, mut chunks }) => {
-                    let chunk = chunks.next().unwrap_or_default();
-                    // The last chunk releases the iterator.
-                    match left.checked_sub(chunk.len()) {
-                        Some(len @ 1..) if !chunk.is_empty() => {
-                            self.queue.push_front(Data::Lazy { len, held_bytes, chunks });
-                        }
-                        _ => self.held_data_bytes -= held_bytes,
-                    }
-                    self.held_data_bytes += chunk.len();
-                    self.queue.push_front(Data::Bytes(chunk));
-                }
-                None => unreachable!("at least `len` bytes are queued"),
+            let Some(Data::Bytes(mut first)) = self.queue.pop_front() else {
+                unreachable!("at least `len` bytes were produced");
+            };
+            let taken = first.split_to(len.min(first.len()));
+            len -= taken.len();
+            self.held_data_bytes -= taken.len();
+            sink(taken);
+            if !first.is_empty() {
+                self.queue.push_front(Data::Bytes(first));
             }
         }
     }

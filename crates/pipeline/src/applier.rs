@@ -20,7 +20,7 @@ use crate::large_txn::LargeTxn;
 use crate::shared_store::SharedStore;
 use crate::snapshotter::SnapshotTrigger;
 use crate::submission::{Outcome, Submission};
-use crate::{Error, pace};
+use crate::{Error, held_records, pace};
 
 /// Maximum number of commands in a batch. Readers wait while a batch is applied; that
 /// takes about 1 µs per command.
@@ -363,11 +363,19 @@ impl Applier {
     }
 
     /// Frees a part of the history that compaction made unreadable: visits at most
-    /// `max_events` events.
+    /// `max_events` events. Discards responses that hold too much of it.
     fn collect_garbage(&mut self, max_events: usize) {
         let pinned = self.shared.pins.lock().oldest(Instant::now());
         let oldest_needed = pinned.min(self.shared.published.load(Ordering::Acquire));
-        self.collecting = self.shared.store.write().collect(oldest_needed, max_events);
+        let mut store = self.shared.store.write();
+        let before = store.stats().total_bytes;
+        self.collecting = store.collect(oldest_needed, max_events);
+        let collected = before - store.stats().total_bytes;
+        drop(store);
+        let discarded = self.shared.held_records.add_collected(collected.max(0) as u64);
+        if !discarded.is_empty() {
+            held_records::discard(discarded);
+        }
     }
 
     /// Whether garbage is left that the pipeline's thread should collect without waiting.

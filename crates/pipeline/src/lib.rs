@@ -44,6 +44,7 @@
 //! | `shared_store`, `exclusive_store` | the store and the state that threads share with it; its lock for a round |
 //! | `range_read`, `txn`, `large_txn` | ranges and transactions |
 //! | `history`, `pins` | reads for unsynced watchers; what garbage collection keeps |
+//! | `held_records` | what responses hold after garbage collection |
 //! | `lessor`, `clock` | expiry of leases |
 //! | `flusher`, `snapshotter`, `snapshot_write` | background threads, snapshot files |
 //! | `open`, `store_recovery`, `recovery_base`, `store_builder`, `continuity` | startup |
@@ -66,6 +67,7 @@ mod etcd_snapshot;
 mod exclusive_store;
 mod executor;
 mod flusher;
+mod held_records;
 mod history;
 mod journal;
 mod large_commands;
@@ -94,6 +96,7 @@ mod txn;
 
 pub use directory_check::{DirectoryReport, check};
 pub use error::{Error, OpenError};
+pub use held_records::{Discard, HeldResponse, ReadStart};
 pub use large_commands::ClientId;
 pub use large_txn::LargeTxn;
 pub use maintenance::{Export, HistoryHash};

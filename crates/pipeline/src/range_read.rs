@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader};
 use mvcc::RangeCursor;
 
+use crate::held_records::{Discard, HeldRecords, HeldResponse, ReadStart};
 use crate::pace::{self, SMALL_SORT_BYTES, STEP_ENTRIES};
 use crate::pins::Pin;
 use crate::shared_store::SharedStore;
@@ -81,6 +82,18 @@ impl Pipeline {
         };
         pages.next = NextPage::Keys(pages.cursor(remaining_keys.min(PAGE_KEYS), false));
         Ok(pages)
+    }
+
+    /// Call it before a read whose response may refer to many records, for
+    /// [`Pipeline::hold_response`].
+    pub fn read_start(&self) -> ReadStart {
+        self.shared().held_records.read_start()
+    }
+
+    /// Lets a response that began at `start` be discarded if responses hold too many records
+    /// that the store has collected.
+    pub fn hold_response(&self, start: ReadStart, response: Arc<dyn Discard>) -> HeldResponse {
+        HeldRecords::hold(&self.shared().held_records, start, response)
     }
 }
 

@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use watch::Hub;
 
 use crate::clock::StoreClock;
+use crate::held_records::HeldRecords;
 use crate::lessor::Lessor;
 use crate::pins::Pins;
 use crate::{Error, PipelineOptions};
@@ -28,6 +29,8 @@ pub(crate) struct SharedStore {
     pub(crate) clock: StoreClock,
     /// The revisions whose history long reads need.
     pub(crate) pins: Arc<Mutex<Pins>>,
+    /// The responses that may hold records that were collected.
+    pub(crate) held_records: Arc<HeldRecords>,
     /// Total size of the requests in the queue of small commands, in bytes.
     pub(crate) queued_bytes: AtomicUsize,
     /// Whether the disk was full at the last attempt to write.
@@ -58,6 +61,7 @@ impl SharedStore {
             lessor: Mutex::new(lessor),
             clock,
             pins: Arc::default(),
+            held_records: Arc::default(),
             queued_bytes: AtomicUsize::new(0),
             no_space: false.into(),
             failure: OnceLock::new(),

@@ -139,7 +139,7 @@ impl<B: RequestBuilder> Connection<B> {
         let waste = match fault {
             Fault::Connection(error) => return Err(error),
             Fault::Stream(stream, code) => {
-                self.reset_after_invalid_frame(stream, code);
+                self.reset_stream(stream, code);
                 match code {
                     // The client may not have learned yet that the stream is closed, or how
                     // many streams it may open.

@@ -142,8 +142,8 @@ impl<B: RequestBuilder> Connection<B> {
         Ok(self.waste.add(1)?)
     }
 
-    /// Resets a stream after an invalid frame.
-    pub(super) fn reset_after_invalid_frame(&mut self, id: u32, code: ErrorCode) {
+    /// Resets a stream.
+    pub(super) fn reset_stream(&mut self, id: u32, code: ErrorCode) {
         self.sender.rst_stream(id, code);
         let ended = self.streams.get(&id).is_some_and(|stream| stream.incoming.ended);
         self.remove_stream_and_report_reset(id, code as u32);

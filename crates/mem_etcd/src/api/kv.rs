@@ -15,7 +15,7 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use grpc::{Admission, Encoded, SlowRead, Status};
 use mvcc::{Command, Reply};
-use pipeline::{ClientId, LargeTxn, RangePages, RangeRead, TxnRead};
+use pipeline::{ClientId, LargeTxn, RangePages, RangeRead, ReadStart, TxnRead};
 use prost::Message;
 
 use super::nested_txn::NestedTxn;
@@ -38,13 +38,15 @@ impl Api {
         admission: Admission,
     ) -> Result<Encoded, Status> {
         validate::range(&request)?;
+        let start = self.pipeline.read_start();
         match self.pipeline.range(&request).map_err(status::from_pipeline)? {
-            RangeRead::Done(response) => return Ok(self.complete_range(response)),
+            RangeRead::Done(response) => return Ok(self.complete_range(start, response)),
             // It would keep old revisions in memory while it waits for its turn.
             RangeRead::Large(range) => drop(range),
         }
         let bytes = request.encoded_len();
         let read = move |slow: &SlowRead| {
+            let start = self.pipeline.read_start();
             let response = match self.pipeline.range(&request)? {
                 RangeRead::Done(response) => response,
                 RangeRead::Large(range) => {
@@ -52,14 +54,14 @@ impl Api {
                     range.finish_unless(&|| slow.give_way_holding(held.load(Ordering::Relaxed)))?
                 }
             };
-            Ok(self.complete_range(response))
+            Ok(self.complete_range(start, response))
         };
         admission.run_slow(bytes, read).await?.map_err(status::from_pipeline)
     }
 
-    fn complete_range(&self, mut response: RangeResponse) -> Encoded {
+    fn complete_range(&self, start: ReadStart, mut response: RangeResponse) -> Encoded {
         self.complete_header(&mut response.header);
-        pieces::encode(response)
+        pieces::encode(&self.pipeline, start, response)
     }
 
     /// Streams the pages of a range. A page is read only after the client has read enough
@@ -128,10 +130,11 @@ impl Api {
     ) -> Result<WriteResponse<DeleteRangeResponse>, Status> {
         validate::delete_range(&request)?;
         let bytes = self.checked_size(&request)?;
+        let start = self.pipeline.read_start();
         match self.propose(&admission, Command::DeleteRange(request), bytes).await? {
             Reply::DeleteRange(mut response) => {
                 self.complete_header(&mut response.header);
-                Ok(WriteResponse::Pairs(response))
+                Ok(WriteResponse::new(&self.pipeline, start, response))
             }
             other => unreachable!("not the reply to a delete: {other:?}"),
         }
@@ -146,28 +149,30 @@ impl Api {
         let bytes = self.checked_size(&request)?;
         let expected = expected_reply_bytes(&request);
         let _expected = (expected > SMALL_REPLY_BYTES).then(|| admission.expect_reply(expected));
-        let client = ClientId(admission.connection());
+        let (client, start) = (ClientId(admission.connection()), self.pipeline.read_start());
         match self.pipeline.txn(client, request, bytes).await.map_err(status::from_pipeline)? {
             TxnRead::Done(mut response) => {
                 self.complete_header(&mut response.header);
-                Ok(WriteResponse::Pairs(response))
+                Ok(WriteResponse::new(&self.pipeline, start, response))
             }
             TxnRead::Large(txn) if txn.is_executed() => {
-                let read = self.finish_txn(txn, bytes, admission).await;
+                let read = self.finish_txn(txn, start, bytes, admission).await;
                 let read = read.map_err(|status| status::ranges_not_read(&status))?;
                 read.map_err(status::from_executed_txn)
             }
             TxnRead::Large(txn) => {
-                self.finish_txn(txn, bytes, admission).await?.map_err(status::from_pipeline)
+                self.finish_txn(txn, start, bytes, admission).await?.map_err(status::from_pipeline)
             }
         }
     }
 
-    /// Reads the rest of a transaction. `bytes` is the size of the request. Returns an error of
+    /// Reads the rest of a transaction that began at `start`. `bytes` is the size of the
+    /// request. Returns an error of
     /// the admission, or of the read.
     async fn finish_txn(
         self: Arc<Self>,
         txn: LargeTxn,
+        start: ReadStart,
         bytes: usize,
         admission: Admission,
     ) -> Result<Result<WriteResponse<TxnResponse>, pipeline::Error>, Status> {
@@ -177,7 +182,7 @@ impl Api {
             let stops = || slow.give_way_holding(held.load(Ordering::Relaxed));
             let mut response = txn.finish_unless(&stops)?;
             self.complete_header(&mut response.header);
-            Ok(WriteResponse::Encoded(pieces::encode(response)))
+            Ok(WriteResponse::Encoded(pieces::encode(&self.pipeline, start, response)))
         };
         admission.run_slow(waiting_bytes, read).await
     }

@@ -74,13 +74,15 @@ impl Api {
         if !keys {
             return Ok(Encoded::new(&response));
         }
+        let start = self.pipeline.read_start();
         if let Some(few) = self.pipeline.few_lease_keys(id) {
-            return Ok(pieces::encode_lease(response, few));
+            return Ok(pieces::encode_lease(&self.pipeline, start, response, few));
         }
         let read = move |slow: &SlowRead| {
             let stops = |held| slow.give_way_holding(held);
+            let start = self.pipeline.read_start();
             let keys = self.pipeline.lease_keys_unless(id, &stops)?;
-            Ok(pieces::encode_lease(response, keys))
+            Ok(pieces::encode_lease(&self.pipeline, start, response, keys))
         };
         admission.run_slow(SMALL_REQUEST_BYTES, read).await?.map_err(status::from_pipeline)
     }

@@ -2,7 +2,11 @@
 //! they are sent.
 //!
 //! A pair in a response is a reference to a record of the store, and so is a key of a lease.
-//! Encoding all of them at once would copy all keys and values.
+//! Encoding all of them at once would copy all keys and values. But the store cannot free what a
+//! response refers to. So a large response can be discarded: see [`Pipeline::hold_response`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use etcdpb::rpc::response_op::Response;
@@ -11,6 +15,8 @@ use etcdpb::rpc::{
 };
 use etcdpb::{Key, KeyValue};
 use grpc::{Encoded, Payload, Reply};
+use parking_lot::Mutex;
+use pipeline::{Discard, HeldResponse, Pipeline, ReadStart};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
@@ -40,43 +46,70 @@ mod field {
 
 /// The response to a write.
 pub(super) enum WriteResponse<M> {
-    /// A response that is encoded when the connection may hold it.
-    Pairs(M),
+    /// A response that is encoded when the connection may hold it, and refers to small records.
+    Small(M),
+    /// A larger one. It is also encoded, in pieces, when the connection may hold it.
+    Large(Payload),
     /// A response that a blocking thread has encoded.
     Encoded(Encoded),
+}
+
+impl<M: ManyPairs + 'static> WriteResponse<M> {
+    /// Creates the response to a write that began at `start`.
+    pub(super) fn new(store: &Pipeline, start: ReadStart, response: M) -> Self {
+        let pairs = response.pairs();
+        let is_small = pairs == 0
+            || pairs <= MAX_SINGLE_PIECE_PAIRS && response.held_bytes() <= MAX_SINGLE_PIECE_BYTES;
+        match is_small {
+            true => WriteResponse::Small(response),
+            false => WriteResponse::Large(in_pieces(store, start, response).into_payload()),
+        }
+    }
 }
 
 impl<M: ManyPairs + 'static> Reply for WriteResponse<M> {
     fn unencoded_len(&self) -> usize {
         match self {
-            WriteResponse::Pairs(response) => response.encoded_len(),
+            WriteResponse::Small(response) => response.encoded_len(),
+            WriteResponse::Large(payload) => payload.len(),
             WriteResponse::Encoded(encoded) => encoded.unencoded_len(),
         }
     }
 
     fn into_payload(self) -> Payload {
         match self {
-            WriteResponse::Pairs(response) => encode(response).into_payload(),
+            WriteResponse::Small(response) => Payload::encode(&response),
+            WriteResponse::Large(payload) => payload,
             WriteResponse::Encoded(encoded) => encoded.into_payload(),
         }
     }
 }
 
-/// Encodes a response, in pieces if it is large.
-pub(super) fn encode<M: ManyPairs>(response: M) -> Encoded {
+/// Encodes a response to a call that began at `start`, in pieces if it is large.
+pub(super) fn encode<M: ManyPairs>(store: &Pipeline, start: ReadStart, response: M) -> Encoded {
     let pairs = response.pairs();
     let is_small = pairs == 0
         || pairs <= MAX_SINGLE_PIECE_PAIRS && response.encoded_len() <= MAX_SINGLE_PIECE_BYTES;
-    if is_small {
-        return Encoded::new(&response);
+    match is_small {
+        true => Encoded::new(&response),
+        false => in_pieces(store, start, response),
     }
-    let mut parts = Parts::default();
-    response.split(&mut parts);
-    parts.into_encoded()
 }
 
-/// Encodes the response for a lease and its attached keys, in pieces if it is large.
-pub(super) fn encode_lease(mut response: LeaseTimeToLiveResponse, keys: Vec<Key>) -> Encoded {
+fn in_pieces<M: ManyPairs>(store: &Pipeline, start: ReadStart, response: M) -> Encoded {
+    let mut parts = Parts::default();
+    response.split(&mut parts);
+    parts.into_encoded(store, start)
+}
+
+/// Encodes the response to a call that began at `start`, for a lease and its attached keys, in
+/// pieces if it is large.
+pub(super) fn encode_lease(
+    store: &Pipeline,
+    start: ReadStart,
+    mut response: LeaseTimeToLiveResponse,
+    keys: Vec<Key>,
+) -> Encoded {
     let bytes: usize = keys.iter().map(|key| key.as_bytes().len()).sum();
     if keys.len() <= MAX_SINGLE_PIECE_PAIRS && bytes <= MAX_SINGLE_PIECE_BYTES {
         response.keys = keys.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect();
@@ -85,13 +118,16 @@ pub(super) fn encode_lease(mut response: LeaseTimeToLiveResponse, keys: Vec<Key>
     let mut parts = Parts::default();
     parts.push_keys(field::LEASE_KEYS, keys);
     parts.push_message(&response);
-    parts.into_encoded()
+    parts.into_encoded(store, start)
 }
 
 /// A response that can have many pairs.
 pub(super) trait ManyPairs: Message {
     /// Number of pairs.
     fn pairs(&self) -> usize;
+
+    /// Size of the keys and values to which the pairs refer, in bytes.
+    fn held_bytes(&self) -> usize;
 
     /// Appends the encoded message to `parts`. Protobuf allows any order of fields, so the
     /// pairs come first.
@@ -106,6 +142,8 @@ pub(super) struct Parts {
     len: usize,
     /// Approximate memory of the parts in bytes.
     held_bytes: usize,
+    /// Size of the records to which the parts refer, in bytes.
+    record_bytes: usize,
 }
 
 enum Part {
@@ -117,13 +155,16 @@ enum Part {
 }
 
 impl Parts {
-    fn into_encoded(self) -> Encoded {
+    fn into_encoded(self, store: &Pipeline, start: ReadStart) -> Encoded {
         let (len, held_bytes) = (self.len, self.held_bytes);
-        Encoded(Payload::in_pieces(len, held_bytes, self.into_pieces()))
+        let shared = Arc::new(SharedPieces::new(self.into_pieces()));
+        let held = store.hold_response(start, shared.clone());
+        Encoded(Payload::in_pieces(len, held_bytes, HeldPieces { shared, _held: held }))
     }
 
     fn into_pieces(self) -> Pieces {
-        Pieces { parts: self.parts.into_iter(), current: None }
+        let record_bytes = self.record_bytes;
+        Pieces { parts: self.parts.into_iter(), current: None, record_bytes }
     }
 
     fn push_message(&mut self, message: &impl Message) {
@@ -137,6 +178,7 @@ impl Parts {
     fn push_pairs(&mut self, field: u32, pairs: Vec<KeyValue>) {
         self.len += prost::encoding::message::encoded_len_repeated(field, &pairs);
         self.held_bytes += size_of::<Part>() + size_of_val(&pairs[..]);
+        self.record_bytes += pairs.iter().map(record_bytes).sum::<usize>();
         self.parts.push(Part::Pairs(field, pairs));
     }
 
@@ -151,6 +193,7 @@ impl Parts {
         let key_len = |len: usize| key_len(field) + encoded_len_varint(len as u64) + len;
         self.len += keys.iter().map(|key| key_len(key.as_bytes().len())).sum::<usize>();
         self.held_bytes += size_of::<Part>() + size_of_val(&keys[..]);
+        self.record_bytes += keys.iter().map(key_bytes).sum::<usize>();
         self.parts.push(Part::Keys(field, keys));
     }
 
@@ -161,6 +204,7 @@ impl Parts {
         encode_varint(message.len as u64, &mut head);
         self.len += head.len() + message.len;
         self.held_bytes += size_of::<Part>() + head.len() + message.held_bytes;
+        self.record_bytes += message.record_bytes;
         self.parts.push(Part::Bytes(head.freeze()));
         self.parts.extend(message.parts);
     }
@@ -169,6 +213,10 @@ impl Parts {
 impl ManyPairs for RangeResponse {
     fn pairs(&self) -> usize {
         self.kvs.len()
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.kvs.iter().map(KeyValue::held_bytes).sum()
     }
 
     fn split(mut self, parts: &mut Parts) {
@@ -182,6 +230,10 @@ impl ManyPairs for DeleteRangeResponse {
         self.prev_kvs.len()
     }
 
+    fn held_bytes(&self) -> usize {
+        self.prev_kvs.iter().map(KeyValue::held_bytes).sum()
+    }
+
     fn split(mut self, parts: &mut Parts) {
         parts.push_deleted_pairs(field::PREV_KVS, std::mem::take(&mut self.prev_kvs));
         parts.push_message(&self);
@@ -191,6 +243,10 @@ impl ManyPairs for DeleteRangeResponse {
 impl ManyPairs for TxnResponse {
     fn pairs(&self) -> usize {
         self.responses.iter().map(ManyPairs::pairs).sum()
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.responses.iter().map(ManyPairs::held_bytes).sum()
     }
 
     fn split(mut self, parts: &mut Parts) {
@@ -209,6 +265,15 @@ impl ManyPairs for ResponseOp {
             Some(Response::ResponseRange(range)) => range.pairs(),
             Some(Response::ResponseDeleteRange(delete)) => delete.pairs(),
             Some(Response::ResponseTxn(txn)) => txn.pairs(),
+            Some(Response::ResponsePut(_)) | None => 0,
+        }
+    }
+
+    fn held_bytes(&self) -> usize {
+        match &self.response {
+            Some(Response::ResponseRange(range)) => range.held_bytes(),
+            Some(Response::ResponseDeleteRange(delete)) => delete.held_bytes(),
+            Some(Response::ResponseTxn(txn)) => txn.held_bytes(),
             Some(Response::ResponsePut(_)) | None => 0,
         }
     }
@@ -234,11 +299,69 @@ impl ManyPairs for ResponseOp {
     }
 }
 
+/// Pieces that end early if they are discarded.
+struct HeldPieces {
+    shared: Arc<SharedPieces>,
+    _held: HeldResponse,
+}
+
+/// What the connection shares with the store.
+struct SharedPieces {
+    /// `None` if they were discarded.
+    pieces: Mutex<Option<Pieces>>,
+    /// [`Pieces::record_bytes`], which is read without the lock.
+    record_bytes: AtomicUsize,
+}
+
+impl SharedPieces {
+    fn new(pieces: Pieces) -> Self {
+        let record_bytes = pieces.record_bytes.into();
+        SharedPieces { pieces: Mutex::new(Some(pieces)), record_bytes }
+    }
+}
+
+impl Discard for SharedPieces {
+    fn record_bytes(&self) -> usize {
+        self.record_bytes.load(Ordering::Relaxed)
+    }
+
+    fn discard(&self) {
+        let pieces = self.pieces.lock().take();
+        // The connection does not wait while many records are freed.
+        drop(pieces);
+    }
+}
+
+impl Iterator for HeldPieces {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let mut pieces = self.shared.pieces.lock();
+        let pieces = pieces.as_mut()?;
+        let piece = pieces.next();
+        self.shared.record_bytes.store(pieces.record_bytes, Ordering::Relaxed);
+        piece
+    }
+}
+
 /// The pieces of an encoded message.
 struct Pieces {
     parts: std::vec::IntoIter<Part>,
     /// The part that is being encoded field by field.
     current: Option<Repeated>,
+    /// Size of the records to which the rest refers, in bytes.
+    record_bytes: usize,
+}
+
+/// Memory of a record in addition to key and value, in bytes.
+const RECORD_OVERHEAD_BYTES: usize = 64;
+
+fn record_bytes(pair: &KeyValue) -> usize {
+    RECORD_OVERHEAD_BYTES + pair.held_bytes()
+}
+
+fn key_bytes(key: &Key) -> usize {
+    RECORD_OVERHEAD_BYTES + key.as_bytes().len()
 }
 
 /// The rest of a part with many fields of the same number.
@@ -248,21 +371,22 @@ enum Repeated {
 }
 
 impl Repeated {
-    /// Encodes the next field. Returns false if there is none.
-    fn encode_next(&mut self, piece: &mut BytesMut) -> bool {
+    /// Encodes the next field. Returns the size of its record; `None` if there is none.
+    fn encode_next(&mut self, piece: &mut BytesMut) -> Option<usize> {
         match self {
             Repeated::Pairs(field, pairs) => {
-                let Some(pair) = pairs.next() else { return false };
+                let pair = pairs.next()?;
                 prost::encoding::message::encode(*field, &pair, piece);
+                Some(record_bytes(&pair))
             }
             Repeated::Keys(field, keys) => {
-                let Some(key) = keys.next() else { return false };
+                let key = keys.next()?;
                 encode_key(*field, WireType::LengthDelimited, piece);
                 encode_varint(key.as_bytes().len() as u64, piece);
                 piece.extend_from_slice(key.as_bytes());
+                Some(key_bytes(&key))
             }
         }
-        true
     }
 }
 
@@ -273,8 +397,9 @@ impl Iterator for Pieces {
         let mut piece = BytesMut::new();
         while piece.len() < MIN_PIECE_BYTES {
             if let Some(current) = &mut self.current {
-                if !current.encode_next(&mut piece) {
-                    self.current = None;
+                match current.encode_next(&mut piece) {
+                    Some(bytes) => self.record_bytes -= bytes,
+                    None => self.current = None,
                 }
                 continue;
             }
@@ -295,8 +420,10 @@ impl Iterator for Pieces {
 
 #[cfg(test)]
 mod tests {
+    use data_dir::Identity;
     use etcdpb::rpc::{PutResponse, ResponseHeader};
     use etcdpb::{Key, Record};
+    use pipeline::{PipelineOptions, WalMode};
 
     use super::*;
 
@@ -307,6 +434,11 @@ mod tests {
         (0..count).map(|n| record(n).into()).collect()
     }
 
+    fn store() -> Pipeline {
+        let options = PipelineOptions { wal_mode: WalMode::None, ..Default::default() };
+        Pipeline::open(&options, Identity { cluster_id: 1, member_id: 2 }).unwrap()
+    }
+
     fn op(response: Response) -> ResponseOp {
         ResponseOp { response: Some(response) }
     }
@@ -315,7 +447,10 @@ mod tests {
         let mut parts = Parts::default();
         response.split(&mut parts);
         let len = parts.len;
-        let pieces: Vec<Bytes> = parts.into_pieces().collect();
+        let mut pieces = parts.into_pieces();
+        let encoded: Vec<Bytes> = pieces.by_ref().collect();
+        assert_eq!(pieces.record_bytes, 0, "all records were released");
+        let pieces = encoded;
         assert_eq!(pieces.iter().map(Bytes::len).sum::<usize>(), len);
         (pieces.len(), M::decode(&pieces.concat()[..]).unwrap())
     }
@@ -349,6 +484,26 @@ mod tests {
         assert_eq!(decoded(txn.clone()).1, txn);
     }
 
+    #[test]
+    fn discarded_pieces_release_their_records_and_end() {
+        let mut parts = Parts::default();
+        // A pair without value keeps the value as well.
+        let record = Record::put(Key::new(b"key"), &vec![7; 500_000], 1, 2, 1, 0);
+        parts.push_pairs(field::KVS, vec![KeyValue::key_only(record)]);
+        parts.push_pairs(field::KVS, pairs(10, 200_000));
+        let shared = Arc::new(SharedPieces::new(parts.into_pieces()));
+        let store = store();
+        let held = store.hold_response(store.read_start(), shared.clone());
+        let mut pieces = HeldPieces { shared: shared.clone(), _held: held };
+        assert!((2_500_000..2_510_000).contains(&shared.record_bytes()));
+        assert!(pieces.next().is_some());
+        assert!((1_800_000..1_810_000).contains(&shared.record_bytes()));
+        shared.discard();
+        assert!(pieces.next().is_none());
+        drop(pieces);
+        assert_eq!(Arc::strong_count(&shared), 1, "the store keeps nothing");
+    }
+
     /// A response with keys of 200 MiB is not encoded before it is sent.
     #[test]
     fn many_bytes_of_keys_are_encoded_in_pieces() {
@@ -365,6 +520,9 @@ mod tests {
         let expected = keys.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect();
         let expected = LeaseTimeToLiveResponse { keys: expected, ..response.clone() };
         assert_eq!(LeaseTimeToLiveResponse::decode(&pieces.concat()[..]).unwrap(), expected);
-        assert!(encode_lease(response, keys).into_payload().len() > len);
+        let store = store();
+        assert!(
+            encode_lease(&store, store.read_start(), response, keys).into_payload().len() > len
+        );
     }
 }
