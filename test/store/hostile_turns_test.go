@@ -30,7 +30,7 @@ func countAnswers(conn *rawConn) *atomic.Int64 {
 // The revocation of a further connection must wait only for a few of them.
 func TestHostileRevocations(t *testing.T) {
 	s := startMemEtcd(t, "--wal-mode", "none")
-	fillKeys(t, s, 20_000, 10)
+	fillKeys(t, s, 50_000, 10)
 	a := s.dial()
 	lease, err := a.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{TTL: 1000})
 	if err != nil {
@@ -55,9 +55,9 @@ func TestHostileRevocations(t *testing.T) {
 	for range 2 {
 		start("/etcdserverpb.KV/Txn", txn, 1000)
 	}
-	const revocations, few = 5000, 100
+	const revocations, few = 5000, 400
 	answers := start("/etcdserverpb.Lease/LeaseRevoke", message(t, &pb.LeaseRevokeRequest{ID: 12345}), revocations)
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond)
 	began, before := time.Now(), answers.Load()
 	if _, err := a.lease.LeaseRevoke(t.Context(), &pb.LeaseRevokeRequest{ID: lease.ID}); err != nil {
 		t.Fatal(err)

@@ -36,9 +36,9 @@ impl Payload {
     }
 
     /// Creates a payload from the pieces of an encoded message, which have `len` bytes in
-    /// total. `held_bytes` is the approximate memory of `pieces` until it is dropped. A piece is produced just before it is sent, so that a large response
-    /// neither occupies much memory nor takes long to free. If `pieces` ends early, the call is
-    /// reset.
+    /// total. `held_bytes` is the approximate memory of `pieces` until it is dropped. A piece is
+    /// produced just before it is sent, so that a large response neither occupies much memory nor
+    /// takes long to free. If `pieces` ends early, the call is reset.
     pub fn in_pieces(
         len: usize,
         held_bytes: usize,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http2::{
-    Config, ConnectMethod, Connection, Event, Fields, FrameHeader, HEADER_BYTES, Headers,
+    Config, ConnectMethod, Connection, Data, Event, Fields, FrameHeader, HEADER_BYTES, Headers,
     Keepalive, Limits, PREFACE, ResponseHead, flag, kind,
 };
 use wire::{block, frame};
@@ -85,4 +85,28 @@ fn connect_is_delivered_or_reset() {
     rejects.receive(&input, &(), Instant::now()).unwrap();
     assert!(rejects.next_event().is_none());
     assert_eq!(output(&mut rejects), [(kind::RST_STREAM, 0)]);
+}
+
+/// The frames before the missing part are sent, and other streams go on.
+#[test]
+fn a_response_whose_data_ends_early_is_reset() {
+    let mut connection = connection(ConnectMethod::Reject);
+    let fields = [(":method", "GET"), (":scheme", "https"), (":path", "/a")];
+    let end = flag::END_HEADERS | flag::END_STREAM;
+    for stream in [1, 3] {
+        let request = frame(kind::HEADERS, end, stream, &block(&fields));
+        connection.receive(&request, &(), Instant::now()).unwrap();
+    }
+    let respond = |connection: &mut Connection<Fields>, stream, pieces: usize| {
+        let head = ResponseHead { status: 200, headers: Headers::Common(&[]) };
+        let chunks = Box::new(std::iter::repeat_n(Bytes::from_static(&[0; 10_000]), pieces));
+        let data = Data::Lazy { len: 20_000, held_bytes: 100, chunks };
+        connection.respond(stream, head, Some(data), None);
+    };
+    respond(&mut connection, 1, 1);
+    assert_eq!(output(&mut connection), [(kind::HEADERS, 4), (kind::RST_STREAM, 0)]);
+    assert_eq!((connection.queued_bytes(), connection.held_bytes()), (0, 0));
+    respond(&mut connection, 3, 2);
+    assert_eq!(output(&mut connection), [(kind::HEADERS, 4), (kind::DATA, 0), (kind::DATA, 1)]);
+    assert_eq!((connection.queued_bytes(), connection.held_bytes()), (0, 0));
 }

@@ -24,7 +24,8 @@ const RECHECK_BYTES: u64 = MAX_COLLECTED_BYTES / 16;
 
 /// A response that refers to records of the store.
 pub trait Discard: Send + Sync {
-    /// Returns the size in bytes of the records to which it still refers.
+    /// Returns an upper bound of the size in bytes of the records to which it refers. It does
+    /// not change.
     fn record_bytes(&self) -> usize;
 
     /// Drops all references to records. The response cannot be completed after that.

@@ -6,7 +6,6 @@
 //! response refers to. So a large response can be discarded: see [`Pipeline::hold_response`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use etcdpb::rpc::response_op::Response;
@@ -157,14 +156,13 @@ enum Part {
 impl Parts {
     fn into_encoded(self, store: &Pipeline, start: ReadStart) -> Encoded {
         let (len, held_bytes) = (self.len, self.held_bytes);
-        let shared = Arc::new(SharedPieces::new(self.into_pieces()));
+        let shared = Arc::new(SharedPieces::new(self));
         let held = store.hold_response(start, shared.clone());
         Encoded(Payload::in_pieces(len, held_bytes, HeldPieces { shared, _held: held }))
     }
 
     fn into_pieces(self) -> Pieces {
-        let record_bytes = self.record_bytes;
-        Pieces { parts: self.parts.into_iter(), current: None, record_bytes }
+        Pieces { parts: self.parts.into_iter(), current: None }
     }
 
     fn push_message(&mut self, message: &impl Message) {
@@ -309,20 +307,20 @@ struct HeldPieces {
 struct SharedPieces {
     /// `None` if they were discarded.
     pieces: Mutex<Option<Pieces>>,
-    /// [`Pieces::record_bytes`], which is read without the lock.
-    record_bytes: AtomicUsize,
+    /// Size of the records to which all pieces refer, in bytes.
+    record_bytes: usize,
 }
 
 impl SharedPieces {
-    fn new(pieces: Pieces) -> Self {
-        let record_bytes = pieces.record_bytes.into();
-        SharedPieces { pieces: Mutex::new(Some(pieces)), record_bytes }
+    fn new(parts: Parts) -> Self {
+        let record_bytes = parts.record_bytes;
+        SharedPieces { pieces: Mutex::new(Some(parts.into_pieces())), record_bytes }
     }
 }
 
 impl Discard for SharedPieces {
     fn record_bytes(&self) -> usize {
-        self.record_bytes.load(Ordering::Relaxed)
+        self.record_bytes
     }
 
     fn discard(&self) {
@@ -336,11 +334,7 @@ impl Iterator for HeldPieces {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
-        let mut pieces = self.shared.pieces.lock();
-        let pieces = pieces.as_mut()?;
-        let piece = pieces.next();
-        self.shared.record_bytes.store(pieces.record_bytes, Ordering::Relaxed);
-        piece
+        self.shared.pieces.lock().as_mut()?.next()
     }
 }
 
@@ -349,8 +343,6 @@ struct Pieces {
     parts: std::vec::IntoIter<Part>,
     /// The part that is being encoded field by field.
     current: Option<Repeated>,
-    /// Size of the records to which the rest refers, in bytes.
-    record_bytes: usize,
 }
 
 /// Memory of a record in addition to key and value, in bytes.
@@ -371,22 +363,21 @@ enum Repeated {
 }
 
 impl Repeated {
-    /// Encodes the next field. Returns the size of its record; `None` if there is none.
-    fn encode_next(&mut self, piece: &mut BytesMut) -> Option<usize> {
+    /// Encodes the next field. Returns false if there is none.
+    fn encode_next(&mut self, piece: &mut BytesMut) -> bool {
         match self {
             Repeated::Pairs(field, pairs) => {
-                let pair = pairs.next()?;
+                let Some(pair) = pairs.next() else { return false };
                 prost::encoding::message::encode(*field, &pair, piece);
-                Some(record_bytes(&pair))
             }
             Repeated::Keys(field, keys) => {
-                let key = keys.next()?;
+                let Some(key) = keys.next() else { return false };
                 encode_key(*field, WireType::LengthDelimited, piece);
                 encode_varint(key.as_bytes().len() as u64, piece);
                 piece.extend_from_slice(key.as_bytes());
-                Some(key_bytes(&key))
             }
         }
+        true
     }
 }
 
@@ -397,9 +388,8 @@ impl Iterator for Pieces {
         let mut piece = BytesMut::new();
         while piece.len() < MIN_PIECE_BYTES {
             if let Some(current) = &mut self.current {
-                match current.encode_next(&mut piece) {
-                    Some(bytes) => self.record_bytes -= bytes,
-                    None => self.current = None,
+                if !current.encode_next(&mut piece) {
+                    self.current = None;
                 }
                 continue;
             }
@@ -447,10 +437,7 @@ mod tests {
         let mut parts = Parts::default();
         response.split(&mut parts);
         let len = parts.len;
-        let mut pieces = parts.into_pieces();
-        let encoded: Vec<Bytes> = pieces.by_ref().collect();
-        assert_eq!(pieces.record_bytes, 0, "all records were released");
-        let pieces = encoded;
+        let pieces: Vec<Bytes> = parts.into_pieces().collect();
         assert_eq!(pieces.iter().map(Bytes::len).sum::<usize>(), len);
         (pieces.len(), M::decode(&pieces.concat()[..]).unwrap())
     }
@@ -491,13 +478,12 @@ mod tests {
         let record = Record::put(Key::new(b"key"), &vec![7; 500_000], 1, 2, 1, 0);
         parts.push_pairs(field::KVS, vec![KeyValue::key_only(record)]);
         parts.push_pairs(field::KVS, pairs(10, 200_000));
-        let shared = Arc::new(SharedPieces::new(parts.into_pieces()));
+        let shared = Arc::new(SharedPieces::new(parts));
         let store = store();
         let held = store.hold_response(store.read_start(), shared.clone());
         let mut pieces = HeldPieces { shared: shared.clone(), _held: held };
         assert!((2_500_000..2_510_000).contains(&shared.record_bytes()));
         assert!(pieces.next().is_some());
-        assert!((1_800_000..1_810_000).contains(&shared.record_bytes()));
         shared.discard();
         assert!(pieces.next().is_none());
         drop(pieces);
