@@ -136,7 +136,9 @@ impl Responses {
 
 impl Drop for HeldResponse {
     fn drop(&mut self) {
-        self.shared.responses.lock().by_start.remove(&self.key);
+        let response = self.shared.responses.lock().by_start.remove(&self.key);
+        // Freeing many records takes long. Writes that collect garbage do not wait for it.
+        drop(response);
     }
 }
 
