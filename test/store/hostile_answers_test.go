@@ -174,30 +174,53 @@ func TestHostileRangeResets(t *testing.T) {
 	t.Logf("%d ranges started and reset, then a compaction in %v; %s", resets, took.Round(time.Millisecond), stop())
 }
 
-// TestHostilePinnedValues starts ranges on connections that read nothing, each over values that are then
-// deleted and compacted. Only a bounded part of them may stay in memory, and the oldest range is reset.
+// TestHostilePinnedValues starts calls on connections that read nothing, each with a response that has values
+// which are then deleted or overwritten, and compacted. Only a bounded part of them may stay in memory, and the
+// oldest call is reset.
 func TestHostilePinnedValues(t *testing.T) {
-	s := startMemEtcd(t, "--wal-mode", "none", "--quota-backend-bytes", "200000000")
+	const keys = 64
+	all := &pb.DeleteRangeRequest{Key: []byte("filled/"), RangeEnd: []byte("filled0")}
+	overwrite := &pb.TxnRequest{}
+	for n := range keys {
+		put := &pb.PutRequest{Key: fmt.Appendf(nil, "filled/%08d", n), PrevKv: true}
+		overwrite.Success = append(overwrite.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: put}})
+	}
+	for _, call := range []struct {
+		name, path string
+		request    proto.Message
+	}{
+		{"range", "/etcdserverpb.KV/Range", &pb.RangeRequest{Key: all.Key, RangeEnd: all.RangeEnd}},
+		{"previous values of puts", "/etcdserverpb.KV/Txn", overwrite},
+	} {
+		t.Run(call.name, func(t *testing.T) {
+			s := startMemEtcd(t, "--wal-mode", "none", "--quota-backend-bytes", "200000000")
+			pinValues(t, s, keys, call.path, message(t, call.request), all)
+		})
+	}
+}
+
+// pinValues starts calls whose responses have keys values of 1 MiB, and then deletes all of them.
+func pinValues(t *testing.T, s *server, keys int, path string, request []byte, all *pb.DeleteRangeRequest) {
 	a := s.dial()
-	const keys, limit = 64, 800 << 20
-	request := message(t, &pb.RangeRequest{Key: []byte("filled/"), RangeEnd: []byte("filled0")})
+	const limit = 800 << 20
 	stop, before := bystander(t, s), residentMemory(t, s)
 	var first, last *rawConn
 	rounds := scaled(20, 60)
 	for range rounds {
-		revision := fillKeys(t, s, keys, 1<<20)
+		fillKeys(t, s, keys, 1<<20)
 		last = dialRaw(t, s)
 		if first == nil {
 			first = last
 		}
-		if err := last.start(1, "/etcdserverpb.KV/Range", true, request); err != nil {
+		if err := last.start(1, path, true, request); err != nil {
 			t.Fatal(err)
 		}
 		last.readUntil(t, func(frame http2.Frame) bool { return frame.Header().Type == http2.FrameData })
-		if _, err := a.kv.DeleteRange(t.Context(), &pb.DeleteRangeRequest{Key: []byte("filled/"), RangeEnd: []byte("filled0")}); err != nil {
+		deleted, err := a.kv.DeleteRange(t.Context(), all)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.kv.Compact(t.Context(), &pb.CompactionRequest{Revision: revision + 1, Physical: true}); err != nil {
+		if _, err := a.kv.Compact(t.Context(), &pb.CompactionRequest{Revision: deleted.Header.Revision, Physical: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -206,12 +229,12 @@ func TestHostilePinnedValues(t *testing.T) {
 	if grown > limit {
 		t.Errorf("resident memory grew by %s; want at most %s", mib(grown), mib(limit))
 	}
-	t.Logf("%d unread ranges of %d MiB that were deleted; memory grew by %s; %s", rounds, keys, mib(grown), stop())
+	t.Logf("%d unread responses of %d MiB that were deleted; memory grew by %s; %s", rounds, keys, mib(grown), stop())
 	if received, reset := first.readBody(t, 1); reset != http2.ErrCodeEnhanceYourCalm || received >= keys<<20 {
-		t.Errorf("the first range got %d bytes and the reset %v; want less than %d and ENHANCE_YOUR_CALM", received, reset, keys<<20)
+		t.Errorf("the first call got %d bytes and the reset %v; want less than %d and ENHANCE_YOUR_CALM", received, reset, keys<<20)
 	}
 	if received, reset := last.readBody(t, 1); reset != 0 || received < keys<<20-1<<16 {
-		t.Errorf("the last range got %d bytes and the reset %v; want all bytes", received, reset)
+		t.Errorf("the last call got %d bytes and the reset %v; want all bytes", received, reset)
 	}
 }
 

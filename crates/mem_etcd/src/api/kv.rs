@@ -111,13 +111,14 @@ impl Api {
         self: Arc<Self>,
         request: PutRequest,
         admission: Admission,
-    ) -> Result<PutResponse, Status> {
+    ) -> Result<WriteResponse<PutResponse>, Status> {
         validate::put(&request)?;
         let bytes = self.checked_size(&request)?;
+        let start = self.pipeline.read_start();
         match self.propose(&admission, Command::Put(request), bytes).await? {
             Reply::Put(mut response) => {
                 self.complete_header(&mut response.header);
-                Ok(response)
+                Ok(WriteResponse::new(&self.pipeline, start, response))
             }
             other => unreachable!("not the reply to a put: {other:?}"),
         }
@@ -167,8 +168,7 @@ impl Api {
     }
 
     /// Reads the rest of a transaction that began at `start`. `bytes` is the size of the
-    /// request. Returns an error of
-    /// the admission, or of the read.
+    /// request. Returns an error of the admission, or of the read.
     async fn finish_txn(
         self: Arc<Self>,
         txn: LargeTxn,

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use etcdpb::rpc::response_op::Response;
 use etcdpb::rpc::{
-    DeleteRangeResponse, LeaseTimeToLiveResponse, RangeResponse, ResponseOp, TxnResponse,
+    DeleteRangeResponse, LeaseTimeToLiveResponse, PutResponse, RangeResponse, ResponseOp,
+    TxnResponse,
 };
 use etcdpb::{Key, KeyValue};
 use grpc::{Encoded, Payload, Reply};
@@ -22,6 +23,9 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, k
 /// Responses with more pairs, more keys or more bytes than this are encoded in pieces.
 const MAX_SINGLE_PIECE_PAIRS: usize = 1000;
 const MAX_SINGLE_PIECE_BYTES: usize = 1 << 20;
+/// Responses to writes that keep more bytes of keys and values than this in memory can be discarded.
+/// Thousands of smaller ones may wait until they are encoded.
+const MAX_UNCOUNTED_BYTES: usize = 16 << 10;
 /// A piece ends with the first pair or key that brings it to at least this size in bytes.
 const MIN_PIECE_BYTES: usize = 128 << 10;
 
@@ -29,12 +33,16 @@ const MIN_PIECE_BYTES: usize = 128 << 10;
 mod field {
     /// `RangeResponse.kvs`.
     pub(super) const KVS: u32 = 2;
+    /// `PutResponse.prev_kv`.
+    pub(super) const PREV_KV: u32 = 2;
     /// `DeleteRangeResponse.prev_kvs`.
     pub(super) const PREV_KVS: u32 = 3;
     /// `TxnResponse.responses`.
     pub(super) const RESPONSES: u32 = 3;
     /// `ResponseOp.response_range`.
     pub(super) const RESPONSE_RANGE: u32 = 1;
+    /// `ResponseOp.response_put`.
+    pub(super) const RESPONSE_PUT: u32 = 2;
     /// `ResponseOp.response_delete_range`.
     pub(super) const RESPONSE_DELETE_RANGE: u32 = 3;
     /// `ResponseOp.response_txn`.
@@ -58,7 +66,7 @@ impl<M: ManyPairs + 'static> WriteResponse<M> {
     pub(super) fn new(store: &Pipeline, start: ReadStart, response: M) -> Self {
         let pairs = response.pairs();
         let is_small = pairs == 0
-            || pairs <= MAX_SINGLE_PIECE_PAIRS && response.held_bytes() <= MAX_SINGLE_PIECE_BYTES;
+            || pairs <= MAX_SINGLE_PIECE_PAIRS && response.held_bytes() <= MAX_UNCOUNTED_BYTES;
         match is_small {
             true => WriteResponse::Small(response),
             false => WriteResponse::Large(in_pieces(store, start, response).into_payload()),
@@ -223,6 +231,23 @@ impl ManyPairs for RangeResponse {
     }
 }
 
+impl ManyPairs for PutResponse {
+    fn pairs(&self) -> usize {
+        usize::from(self.prev_kv.is_some())
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.prev_kv.as_ref().map_or(0, KeyValue::held_bytes)
+    }
+
+    fn split(mut self, parts: &mut Parts) {
+        if let Some(previous) = self.prev_kv.take() {
+            parts.push_deleted_pairs(field::PREV_KV, vec![previous]);
+        }
+        parts.push_message(&self);
+    }
+}
+
 impl ManyPairs for DeleteRangeResponse {
     fn pairs(&self) -> usize {
         self.prev_kvs.len()
@@ -261,18 +286,20 @@ impl ManyPairs for ResponseOp {
     fn pairs(&self) -> usize {
         match &self.response {
             Some(Response::ResponseRange(range)) => range.pairs(),
+            Some(Response::ResponsePut(put)) => put.pairs(),
             Some(Response::ResponseDeleteRange(delete)) => delete.pairs(),
             Some(Response::ResponseTxn(txn)) => txn.pairs(),
-            Some(Response::ResponsePut(_)) | None => 0,
+            None => 0,
         }
     }
 
     fn held_bytes(&self) -> usize {
         match &self.response {
             Some(Response::ResponseRange(range)) => range.held_bytes(),
+            Some(Response::ResponsePut(put)) => put.held_bytes(),
             Some(Response::ResponseDeleteRange(delete)) => delete.held_bytes(),
             Some(Response::ResponseTxn(txn)) => txn.held_bytes(),
-            Some(Response::ResponsePut(_)) | None => 0,
+            None => 0,
         }
     }
 
@@ -283,6 +310,10 @@ impl ManyPairs for ResponseOp {
                 range.split(&mut message);
                 field::RESPONSE_RANGE
             }
+            Some(Response::ResponsePut(put)) => {
+                put.split(&mut message);
+                field::RESPONSE_PUT
+            }
             Some(Response::ResponseDeleteRange(delete)) => {
                 delete.split(&mut message);
                 field::RESPONSE_DELETE_RANGE
@@ -291,7 +322,7 @@ impl ManyPairs for ResponseOp {
                 txn.split(&mut message);
                 field::RESPONSE_TXN
             }
-            Some(Response::ResponsePut(_)) | None => return parts.push_message(&self),
+            None => return parts.push_message(&self),
         };
         parts.push_field(field, message);
     }
@@ -411,7 +442,7 @@ impl Iterator for Pieces {
 #[cfg(test)]
 mod tests {
     use data_dir::Identity;
-    use etcdpb::rpc::{PutResponse, ResponseHeader};
+    use etcdpb::rpc::ResponseHeader;
     use etcdpb::{Key, Record};
     use pipeline::{PipelineOptions, WalMode};
 
@@ -452,6 +483,9 @@ mod tests {
         let delete = DeleteRangeResponse { header, deleted: 40, prev_kvs: pairs(40, 10) };
         assert_eq!(decoded(delete.clone()).1, delete);
 
+        let put = PutResponse { header, prev_kv: pairs(1, 5000).pop() };
+        assert_eq!(decoded(put.clone()).1, put);
+
         let nested = TxnResponse {
             header: Some(ResponseHeader::default()),
             succeeded: false,
@@ -461,13 +495,14 @@ mod tests {
         let responses = [
             Response::ResponseRange(range),
             Response::ResponsePut(PutResponse { header, prev_kv: None }),
+            Response::ResponsePut(put),
             Response::ResponseTxn(nested),
             Response::ResponseDeleteRange(delete),
             Response::ResponseRange(empty),
         ];
         let responses = responses.into_iter().map(op).chain([ResponseOp { response: None }]);
         let txn = TxnResponse { header, succeeded: true, responses: responses.collect() };
-        assert_eq!(txn.pairs(), 1040);
+        assert_eq!(txn.pairs(), 1041);
         assert_eq!(decoded(txn.clone()).1, txn);
     }
 
@@ -488,6 +523,23 @@ mod tests {
         assert!(pieces.next().is_none());
         drop(pieces);
         assert_eq!(Arc::strong_count(&shared), 1, "the store keeps nothing");
+    }
+
+    /// The store frees previous values while replies to puts refer to them.
+    #[test]
+    fn replies_with_previous_values_can_be_discarded() {
+        let store = store();
+        let put = |bytes| PutResponse { header: None, prev_kv: pairs(1, bytes).pop() };
+        let reply = |response| WriteResponse::new(&store, store.read_start(), response);
+        assert!(matches!(reply(put(1000)), WriteResponse::Small(_)));
+        let large = reply(put(100_000));
+        assert!(matches!(large, WriteResponse::Large(_)) && large.unencoded_len() > 100_000);
+        let responses = (0..20).map(|_| op(Response::ResponsePut(put(1000)))).collect();
+        let txn = TxnResponse { responses, ..TxnResponse::default() };
+        let txn = WriteResponse::new(&store, store.read_start(), txn);
+        assert!(matches!(txn, WriteResponse::Large(_)));
+        let none = PutResponse::default();
+        assert!(matches!(reply(none), WriteResponse::Small(_)));
     }
 
     /// A response with keys of 200 MiB is not encoded before it is sent.
