@@ -1056,12 +1056,15 @@ async fn kept_memory_is_bounded() {
     assert!((190..=200).contains(&again), "{again} MiB of 400 MiB are kept");
 }
 
-/// Passes `bytes` to the server at each read after its first write, and counts the reads.
+/// Passes `bytes` to the server at each read after its first write, and counts the reads. Each takes
+/// at least `READ_TIME`, so that their number does not depend on how fast the machine decodes.
 struct Flood {
     bytes: Vec<u8>,
     written: bool,
     reads: Arc<AtomicUsize>,
 }
+
+const READ_TIME: Duration = Duration::from_millis(1);
 
 impl AsyncRead for Flood {
     fn poll_read(
@@ -1072,6 +1075,7 @@ impl AsyncRead for Flood {
         if !self.written {
             return Poll::Pending;
         }
+        std::thread::sleep(READ_TIME);
         buffer.put_slice(&self.bytes);
         self.reads.fetch_add(1, Ordering::Relaxed);
         Poll::Ready(Ok(()))
@@ -1098,7 +1102,7 @@ impl AsyncWrite for Flood {
 }
 
 /// Reading takes time even if no handler runs: these blocks are decoded and then ignored. The
-/// connection gives way to others after 2 ms.
+/// connection gives way to others after 2 ms. Without this, it would read 16 times.
 #[tokio::test]
 async fn reads_without_calls_leave_the_thread_to_other_connections() {
     let server = Server::new();
