@@ -9,7 +9,7 @@ use crate::protect::Reservation;
 
 /// A younger watch is not ended: client-go lists again after a watch of less than a second without
 /// an event.
-const MIN_AGE: Duration = Duration::from_secs(5);
+pub const MIN_AGE: Duration = Duration::from_secs(5);
 /// How often a watch that could not end yet is looked at again.
 pub const RETRY: Duration = Duration::from_secs(1);
 

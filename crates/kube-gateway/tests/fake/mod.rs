@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Full, StreamBody, combinators::BoxBody};
 use hyper::body::{Frame, Incoming};
@@ -119,6 +120,11 @@ pub struct ApiServer {
 
 impl ApiServer {
     pub async fn start(pki: &Pki) -> ApiServer {
+        ApiServer::with_type(pki, "application/json").await
+    }
+
+    /// Starts an API server whose LISTs have this content type.
+    pub async fn with_type(pki: &Pki, content_type: &'static str) -> ApiServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, asked) = mpsc::channel(100);
@@ -128,7 +134,7 @@ impl ApiServer {
             let accept = async {
                 loop {
                     let (io, _) = listener.accept().await.unwrap();
-                    let connection = serve(io, acceptor.clone(), sender.clone());
+                    let connection = serve(io, acceptor.clone(), sender.clone(), content_type);
                     let stopped = stopped.clone();
                     tokio::spawn(async move {
                         let _ = stopped.run_until_cancelled(connection).await;
@@ -142,7 +148,14 @@ impl ApiServer {
 
     /// The next LIST.
     pub async fn next(&mut self) -> Asked {
-        tokio::time::timeout(SOON, self.asked.recv()).await.expect("a LIST arrives").unwrap()
+        let next = async {
+            match self.asked.recv().await {
+                Some(asked) => asked,
+                // The server was killed.
+                None => std::future::pending().await,
+            }
+        };
+        tokio::time::timeout(SOON, next).await.expect("a LIST arrives")
     }
 
     /// Checks that no LIST arrives.
@@ -159,9 +172,14 @@ impl ApiServer {
     }
 }
 
-async fn serve(io: TcpStream, acceptor: TlsAcceptor, asked: mpsc::Sender<Asked>) {
+async fn serve(
+    io: TcpStream,
+    acceptor: TlsAcceptor,
+    asked: mpsc::Sender<Asked>,
+    content_type: &'static str,
+) {
     let Ok(io) = acceptor.accept(io).await else { return };
-    let service = service_fn(move |request| answer(request, asked.clone()));
+    let service = service_fn(move |request| answer(request, asked.clone(), content_type));
     let builder = server::Builder::new(TokioExecutor::new());
     let _ = builder.serve_connection(TokioIo::new(io), service).await;
 }
@@ -171,6 +189,7 @@ type Body = BoxBody<Bytes, std::io::Error>;
 async fn answer(
     request: Request<Incoming>,
     asked: mpsc::Sender<Asked>,
+    content_type: &'static str,
 ) -> Result<Response<Body>, Infallible> {
     let url = request.uri().path_and_query().unwrap().to_string();
     if !url.starts_with("/api/v1/pods") {
@@ -183,7 +202,9 @@ async fn answer(
         let bytes: Result<Bytes, std::io::Error> = receiver.recv().await?;
         Some((bytes.map(Frame::data), receiver))
     });
-    Ok(Response::new(StreamBody::new(Box::pin(frames)).boxed()))
+    let mut answer = Response::new(StreamBody::new(Box::pin(frames)).boxed());
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    Ok(answer)
 }
 
 /// A gateway process.

@@ -52,16 +52,32 @@ impl Session {
 
     fn pass_head(&mut self, id: u32, status: StatusCode, mut fields: HeaderMap) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        stream.exchange.answered(status);
         remove_hop_by_hop(&mut fields);
+        let is_given = match stream.given().map(|given| given.is_like(status, &fields)) {
+            Some(false) => return self.end_unlike(id),
+            is_like => is_like.is_some(),
+        };
+        stream.exchange.answered(status);
         let Some(place) = stream.place() else { return };
         let sent = stream.begin_answer(place);
-        if let (Some(pending), Phase::Answering(_, answering)) = (sent, &mut stream.phase) {
-            let (shared, reservation) = (&self.client.shared, pending.reservation);
+        if let (Some(mut pending), Phase::Answering(_, answering)) = (sent, &mut stream.phase) {
+            let (shared, reservation) = (&self.client.shared, pending.reservation.take());
             answering.followed = Followed::new(shared, status, &fields, reservation, pending.watch);
+            answering.again = pending.keep(status, &fields, self.now);
+        }
+        if is_given {
+            return;
         }
         let headers = Headers::Fields(answer_fields(&fields));
         self.front.http.send_head(id, ResponseHead { status: status.as_u16(), headers });
+    }
+
+    /// Ends a watch whose second answer is not like the first one.
+    fn end_unlike(&mut self, id: u32) {
+        let Some(mut stream) = self.streams.remove(&id) else { return };
+        self.cancel(&stream);
+        stream.exchange.failed();
+        self.front.http.finish(id, None);
     }
 
     fn pass_data(&mut self, id: u32, bytes: bytes::Bytes) {
@@ -70,6 +86,9 @@ impl Session {
         else {
             return;
         };
+        if !bytes.is_empty() {
+            answering.again = None;
+        }
         answering.followed.follow(&bytes);
         exchange.count(bytes.len());
         answering.unreleased += bytes.len();

@@ -27,7 +27,7 @@ impl Session {
                     self.send_again(*id, &error);
                 }
                 Phase::Sent(..) => self.refuse_broken(*id, &error),
-                Phase::Answering(..) => self.break_off(*id, ErrorCode::InternalError),
+                Phase::Answering(..) => self.go_on(*id, ErrorCode::InternalError),
                 Phase::Pending(_) => {}
             }
         }
@@ -60,7 +60,7 @@ impl Session {
         if matches!(stream.phase, Phase::Sent(..)) && code == ErrorCode::RefusedStream as u32 {
             return self.send_again(id, "refused by the API server");
         }
-        self.break_off(id, known_code(code));
+        self.go_on(id, known_code(code));
     }
 
     pub(super) fn malformed_answer(&mut self, connection: u64, there: u32, id: u32) {
@@ -70,12 +70,21 @@ impl Session {
         self.refuse_broken(id, "the answer is malformed");
     }
 
+    /// Sends a watch again that has not sent anything yet, and breaks off what else has begun.
+    fn go_on(&mut self, id: u32, code: ErrorCode) {
+        let now = self.now;
+        match self.streams.get_mut(&id).is_some_and(|stream| stream.begin_again(now)) {
+            true => self.submit(id),
+            false => self.break_off(id, code),
+        }
+    }
+
     /// Ends an answer that is not complete. client-go watches on from its last event after an end in
     /// any place; a reset stream is an internal error to it, after which it lists again.
-    fn break_off(&mut self, id: u32, code: ErrorCode) {
+    pub(super) fn break_off(&mut self, id: u32, code: ErrorCode) {
         let Some(mut stream) = self.streams.remove(&id) else { return };
         stream.exchange.failed();
-        match stream.watch().is_some() {
+        match stream.watch().is_some() || stream.given().is_some() {
             true => self.front.http.finish(id, None),
             false => self.front.http.reset(id, code),
         }

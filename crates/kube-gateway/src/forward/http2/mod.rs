@@ -18,7 +18,8 @@
 //!   The window of the connection bounds them over all streams.
 //!
 //! # Reading order
-//! `head`, `channel`, `stream`, `upstreams`, then `session`, `requests`, `answers` and `failures`.
+//! `head`, `channel`, `young`, `stream`, `upstreams`, then `session`, `requests`, `answers` and
+//! `failures`.
 
 mod answers;
 mod channel;
@@ -28,5 +29,6 @@ mod requests;
 mod session;
 mod stream;
 mod upstreams;
+mod young;
 
 pub use session::serve;

@@ -63,7 +63,8 @@ impl Session {
         prepare(&self.client, &mut parts, &credential);
         let body = Body::new(end_stream);
         let speaker = speaker(&credential);
-        let pending = Pending { parts, speaker, list, reservation: None, watch, body, attempts: 0 };
+        let (reservation, attempts, given) = (None, 0, None);
+        let pending = Pending { parts, speaker, list, reservation, watch, body, attempts, given };
         self.streams.insert(id, Stream::new(exchange, pending));
         self.submit(id);
     }
@@ -108,7 +109,7 @@ impl Session {
         let Some(mut stream) = self.streams.remove(&id) else { return };
         self.turns.retain(|turn| turn.stream != id);
         self.cancel(&stream);
-        if matches!(stream.phase, Phase::Answering(..)) {
+        if matches!(stream.phase, Phase::Answering(..)) || stream.given().is_some() {
             stream.exchange.failed();
         }
     }
@@ -162,6 +163,9 @@ impl Session {
 
     /// Answers a request that has no answer of an API server.
     pub(super) fn refuse(&mut self, id: u32, error: SendError) {
+        if self.streams.get(&id).is_some_and(|stream| stream.given().is_some()) {
+            return self.break_off(id, ErrorCode::InternalError);
+        }
         if let Some(stream) = self.streams.remove(&id) {
             self.answer(id, own_answer(error), stream.exchange);
         }

@@ -182,6 +182,8 @@ impl Session {
             upstream.channel.http.release_memory();
             upstream.streams.shrink_to_fit();
         }
+        // A watch is not young after so long a silence.
+        self.streams.values_mut().for_each(Stream::forget_request);
         self.streams.shrink_to_fit();
         self.unreleased.shrink_to_fit();
     }

@@ -4,9 +4,10 @@ use std::pin::Pin;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::Method;
 use http::request::Parts;
+use http::{HeaderMap, Method, StatusCode};
 
+use super::young::Given;
 use crate::exchange::Exchange;
 use crate::forward::followed::{Followed, InitialEvents};
 use crate::forward::watch::WatchEnd;
@@ -62,6 +63,8 @@ pub struct Pending {
     pub body: Body,
     /// How often it was sent.
     pub attempts: usize,
+    /// The head that the client has of an earlier answer, with which the next one goes on.
+    pub given: Option<Given>,
 }
 
 /// A LIST that waits for its turn at an API server.
@@ -83,6 +86,8 @@ pub struct Answering {
     pub followed: Followed,
     /// Bytes that the API server may not send again yet.
     pub unreleased: usize,
+    /// The request, if it is a watch that may be sent again.
+    pub again: Option<Box<Pending>>,
 }
 
 /// The body of a request, as far as it is kept.
@@ -114,6 +119,32 @@ impl Stream {
         }
     }
 
+    /// Begins to send a watch again of which the client has only the head. Returns whether it can.
+    pub fn begin_again(&mut self, now: Instant) -> bool {
+        let Phase::Answering(_, answering) = &mut self.phase else { return false };
+        let is_young = |again: &mut Box<Pending>| {
+            again.given.as_ref().is_some_and(|given| given.is_young(now))
+        };
+        let Some(pending) = answering.again.take_if(is_young) else { return false };
+        self.phase = Phase::Pending(pending);
+        true
+    }
+
+    /// Frees what [`Stream::begin_again`] needs.
+    pub fn forget_request(&mut self) {
+        if let Phase::Answering(_, answering) = &mut self.phase {
+            answering.again = None;
+        }
+    }
+
+    /// The head that the client has, if the answer goes on with an earlier one.
+    pub fn given(&self) -> Option<&Given> {
+        match &self.phase {
+            Phase::Pending(pending) | Phase::Sent(_, pending) => pending.given.as_ref(),
+            Phase::Answering(..) => None,
+        }
+    }
+
     /// Decides when the answer ends early, if it is a watch.
     pub fn watch(&self) -> Option<&WatchEnd> {
         match &self.phase {
@@ -135,6 +166,21 @@ impl Pending {
     /// Whether the answer has no body, whatever its length says.
     pub fn answers_head(&self) -> bool {
         self.parts.method == Method::HEAD
+    }
+
+    /// Keeps the request, whose answer begins with this head, if it is a watch that may be sent
+    /// again: once.
+    pub fn keep(
+        mut self: Box<Self>,
+        status: StatusCode,
+        fields: &HeaderMap,
+        now: Instant,
+    ) -> Option<Box<Pending>> {
+        if self.watch.is_none() || !self.reads() || self.given.is_some() {
+            return None;
+        }
+        self.given = Some(Given::new(status, fields, now)?);
+        Some(self)
     }
 
     /// Whether the request reads and has no body. Such a request may be executed twice.
@@ -192,7 +238,37 @@ impl Body {
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
+
     use super::*;
+
+    fn pending(method: &str, watch: Option<InitialEvents>) -> Box<Pending> {
+        let request = Request::builder().method(method).uri("/api/v1/pods?watch=1").body(());
+        let (parts, ()) = request.unwrap().into_parts();
+        let (speaker, body) = (Speaker::Client, Body::new(true));
+        let (list, reservation, given, attempts) = (None, None, None, 1);
+        Box::new(Pending { parts, speaker, list, reservation, watch, body, attempts, given })
+    }
+
+    #[test]
+    fn a_watch_is_kept_once() {
+        let (now, none) = (Instant::now(), HeaderMap::new());
+        for watch in [InitialEvents::Sent, InitialEvents::NotSent] {
+            let kept = pending("GET", Some(watch)).keep(StatusCode::OK, &none, now).unwrap();
+            assert!(kept.keep(StatusCode::OK, &none, now).is_none());
+        }
+    }
+
+    #[test]
+    fn no_other_request_is_kept() {
+        let (now, none) = (Instant::now(), HeaderMap::new());
+        let watch = Some(InitialEvents::NotSent);
+        assert!(pending("GET", None).keep(StatusCode::OK, &none, now).is_none());
+        assert!(pending("POST", watch).keep(StatusCode::OK, &none, now).is_none());
+        let mut with_body = pending("GET", watch);
+        with_body.body.keep("x".into());
+        assert!(with_body.keep(StatusCode::OK, &none, now).is_none());
+    }
 
     #[test]
     fn a_short_body_can_be_sent_again() {
