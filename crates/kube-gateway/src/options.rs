@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::Size;
+use crate::config::{Size, check_address};
 use crate::control::ThrottleCommand;
 
 const EXAMPLES: &str = "Examples:
@@ -71,15 +71,15 @@ pub struct Options {
     pub config: PathBuf,
 
     /// Host and port for clients, instead of listen.address.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub listen: Option<String>,
 
     /// Host and port of /healthz, /livez, /readyz and /metrics, instead of listen.metricsAddress.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub metrics_listen: Option<String>,
 
     /// Host and port of each API server, comma-separated, instead of upstream.servers.
-    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', value_parser = address)]
     pub servers: Vec<String>,
 
     /// Predicted bytes of LIST answers in progress at one API server, such as 64Mi, instead of
@@ -115,4 +115,45 @@ pub enum LogFormat {
     Text,
     /// A JSON object for each event.
     Json,
+}
+
+fn address(text: &str) -> Result<String, String> {
+    check_address(text).map(|()| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn values_of_flags_are_checked_before_the_file_is_read() {
+        for arguments in [
+            &["--listen", "127.0.0.1"][..],
+            &["--metrics-listen", ":1"],
+            &["--servers", ""],
+            &["--servers", "a:1,b:0x"],
+        ] {
+            let line = [&["kube-gateway", "--config", "none"][..], arguments].concat();
+            let error = CommandLine::try_parse_from(line).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ValueValidation, "{arguments:?}");
+        }
+        let add = ["kube-gateway", "throttle", "add", "--socket", "none"];
+        for arguments in [
+            &["--user-agent", "a*b", "--qps", "1"][..],
+            &["--user-agent", "", "--qps", "1"],
+            &["--user-agent", "a", "--qps", "0"],
+            &["--user-agent", "a", "--qps", "nan"],
+            &["--user-agent", "a", "--qps=-1"],
+            &["--user-agent", "a", "--qps", "1", "--burst", "0"],
+        ] {
+            let error = CommandLine::try_parse_from([&add[..], arguments].concat()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ValueValidation, "{arguments:?}");
+        }
+        for command in ["delete", "remove"] {
+            let line = ["kube-gateway", "throttle", command, "--socket", "s", "--user-agent", "a"];
+            assert!(CommandLine::try_parse_from(line).is_ok());
+        }
+    }
 }

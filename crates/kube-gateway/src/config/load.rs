@@ -29,7 +29,8 @@ fn parse(text: &str) -> Result<Configuration> {
     let configuration: Configuration = serde_saphyr::from_str(text).map_err(|error| {
         // The first line has the position and the reason; the others print the source.
         let message = error.to_string();
-        anyhow::anyhow!("{}", message.lines().next().unwrap_or_default())
+        let line = message.lines().next().unwrap_or_default();
+        anyhow::anyhow!("{}", line.strip_prefix("error: ").unwrap_or(line))
     })?;
     Ok(configuration)
 }
@@ -66,10 +67,7 @@ pub fn check(configuration: &Configuration) -> Result<()> {
     );
     ensure!(!upstream.servers.is_empty(), "upstream.servers is empty; name an API server");
     for address in upstream.servers.iter().chain([&listen.address, &listen.metrics_address]) {
-        let valid = address
-            .rsplit_once(':')
-            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-        ensure!(valid, "{address:?} is not a host and a port, such as 10.0.0.1:6443");
+        check_address(address).map_err(anyhow::Error::msg)?;
     }
     ensure!(
         !upstream.servers.contains(&listen.address),
@@ -94,6 +92,17 @@ pub fn check(configuration: &Configuration) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// Checks that a text is a host and a port.
+///
+/// # Errors
+/// Returns a one-line message.
+pub fn check_address(text: &str) -> Result<(), String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
+        _ => Err(format!("{text:?} is not a host and a port, such as 10.0.0.1:6443")),
+    }
 }
 
 fn check_limits(configuration: &Configuration) -> Result<()> {
@@ -161,6 +170,7 @@ requestHeader: {certFile: e, keyFile: f}
             let error = format!("{:#}", checked(&MINIMAL.replacen(from, to, 1)).unwrap_err());
             assert!(error.contains(expected), "{to}: {error}");
             assert_eq!(error.lines().count(), 1, "{error}");
+            assert!(!error.starts_with("error"), "{error}");
         }
     }
 }

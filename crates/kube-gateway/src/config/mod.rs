@@ -13,7 +13,7 @@ pub use duration::Span;
 pub use limits::{Buffers, Control, Lists, ThrottleRule};
 #[cfg(test)]
 pub use load::example;
-pub use load::{check, load};
+pub use load::{check, check_address, load};
 pub use size::Size;
 
 /// The only version so far.

@@ -22,6 +22,7 @@ pub enum ThrottleCommand {
     /// Show all rules, in the order in which they are tried, and what they did.
     List(ListArguments),
     /// Delete a rule that was added.
+    #[command(visible_alias = "remove")]
     Delete(DeleteArguments),
 }
 
@@ -46,15 +47,15 @@ pub struct AddArguments {
 
     /// The product of the User-Agent: its text up to the first / or blank, such as kubelet. A * at
     /// the end stands for any further characters. There is no other wildcard.
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", value_parser = pattern)]
     user_agent: String,
 
     /// Requests per second of all clients that match, together.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = qps)]
     qps: f64,
 
     /// Requests that may come at once [default: --qps, and at least 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     burst: Option<u32>,
 
     /// The rule ends after this time, such as 10m [default: with the process]
@@ -82,6 +83,19 @@ pub struct DeleteArguments {
     /// The pattern with which the rule was added.
     #[arg(long, value_name = "PATTERN")]
     user_agent: String,
+}
+
+/// Parses the pattern of a rule.
+fn pattern(text: &str) -> Result<String, String> {
+    ThrottleRule { user_agent: text.into(), qps: 1.0, burst: None }.check()?;
+    Ok(text.to_owned())
+}
+
+/// Parses the rate of a rule.
+fn qps(text: &str) -> Result<f64, String> {
+    let qps = text.parse::<f64>().map_err(|error| error.to_string())?;
+    ThrottleRule { user_agent: "*".into(), qps, burst: None }.check()?;
+    Ok(qps)
 }
 
 /// Executes a command.

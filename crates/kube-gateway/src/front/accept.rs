@@ -1,5 +1,6 @@
 //! Accepts clients at a bounded rate of handshakes.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,9 +79,17 @@ pub async fn listen(address: &str) -> Result<Vec<TcpListener>> {
             socket.bind(resolved)?;
             socket.listen(BACKLOG)
         };
-        listeners.push(bind().with_context(|| format!("listen on {resolved}"))?);
+        listeners.push(bind().map_err(|error| explain(error, resolved))?);
     }
     Ok(listeners)
+}
+
+fn explain(error: std::io::Error, address: SocketAddr) -> anyhow::Error {
+    let remedy = match error.kind() {
+        ErrorKind::AddrInUse => "; end the process that has this port, or choose another port",
+        _ => "",
+    };
+    anyhow::Error::new(error).context(format!("listen on {address}{remedy}"))
 }
 
 impl Front {
