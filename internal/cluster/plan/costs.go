@@ -71,8 +71,8 @@ type APIServerCosts struct {
 // GatewayCosts are the costs of kube-gateway, with TLS to clients and to API servers. --calibrate does not
 // measure them. docs/plan.md describes how those in costs.json were measured.
 type GatewayCosts struct {
-	// RequestMicros is the CPU time of forwarding a small request, such as a Lease update, and its
-	// answer.
+	// RequestMicros is the CPU time of forwarding a small request and its answer. It was measured with
+	// GETs, and is used for Lease updates too.
 	RequestMicros float64 `json:"requestMicros"`
 	// DeliverMicros is the CPU time of forwarding one watch event to one client.
 	DeliverMicros float64 `json:"deliverMicros"`
