@@ -1,6 +1,5 @@
 //! What the gateway follows in the body of an answer.
 
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{StatusCode, Uri};
 
 use super::framing::Framing;
@@ -16,6 +15,14 @@ use crate::request_info::{RequestInfo, query_flag, query_values};
 pub enum InitialEvents {
     Sent,
     NotSent,
+}
+
+/// What the head of an answer says about its body.
+pub struct Content<'a> {
+    /// `Content-Type`.
+    pub media_type: &'a [u8],
+    /// `Content-Encoding`.
+    pub encoding: &'a [u8],
 }
 
 /// Returns what a watch was asked to send first, if the request is a watch.
@@ -41,10 +48,10 @@ pub struct Followed {
 impl Followed {
     /// Starts with an answer that has this head. `reservation` is that of its LIST, and `watch` what
     /// the request asked for.
-    pub fn new(
+    pub fn new<'a>(
         shared: &Shared,
         status: StatusCode,
-        fields: &HeaderMap,
+        content: impl FnOnce() -> Content<'a>,
         reservation: Option<Reservation>,
         watch: Option<InitialEvents>,
     ) -> Followed {
@@ -52,15 +59,14 @@ impl Followed {
         if status != StatusCode::OK || (reservation.is_none() && watch.is_none()) {
             return Followed::default();
         }
-        let field = |name| fields.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
-        let content_encoding = field(CONTENT_ENCODING);
+        let Content { media_type, encoding } = content();
         if let Some(initial_events) = watch {
             let sent = initial_events == InitialEvents::Sent;
-            let framing = Framing::new(field(CONTENT_TYPE), content_encoding, sent);
+            let framing = Framing::new(media_type, encoding, sent);
             let watch = WatchEnd::new(framing, reservation, shared.freshness.clone());
             return Followed { list: None, watch: Some(Box::new(watch)) };
         }
-        let list = reservation.map(|reservation| ListAnswer::new(content_encoding, reservation));
+        let list = reservation.map(|reservation| ListAnswer::new(encoding, reservation));
         Followed { list, watch: None }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::header::{CONNECTION, HeaderValue, UPGRADE};
+use http::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, UPGRADE};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 
@@ -13,7 +13,7 @@ use super::request_body::RequestBody;
 use super::upgrade::{self, Upgrade};
 use crate::exchange::Exchange;
 use crate::forward::fields::remove_hop_by_hop;
-use crate::forward::followed::{Followed, InitialEvents, watch_of};
+use crate::forward::followed::{Content, Followed, InitialEvents, watch_of};
 use crate::forward::request::{Client, admit, list_of, own_answer, prepare, speaker};
 use crate::identity::Credential;
 use crate::protect::HeldBody;
@@ -84,7 +84,9 @@ fn finish(
     }
     remove_hop_by_hop(answer.headers_mut());
     let (shared, status, fields) = (&connection.client.shared, answer.status(), answer.headers());
-    let followed = Followed::new(shared, status, fields, reservation, watch);
+    let field = |name| fields.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
+    let content = || Content { media_type: field(CONTENT_TYPE), encoding: field(CONTENT_ENCODING) };
+    let followed = Followed::new(shared, status, content, reservation, watch);
     let early_end =
         followed.watch().is_some().then(|| EarlyEnd::new(connection.link.moved().clone()));
     answer.map(|body| {

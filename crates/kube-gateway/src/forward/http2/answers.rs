@@ -1,16 +1,14 @@
 //! What the API servers send.
 
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use http2::{Data, Event, Fields, Headers, ResponseHead};
 
-use super::head::answer_fields;
 use super::session::Session;
 use super::stream::{Phase, Stream};
-use crate::forward::fields::remove_hop_by_hop;
-use crate::forward::followed::Followed;
+use crate::forward::followed::{Content, Followed};
 
-/// The head of an answer; `None` if it is malformed.
-type Head = Option<(StatusCode, HeaderMap)>;
+/// The head of an answer.
+type Head = (StatusCode, Fields);
 
 impl Session {
     pub(super) fn on_answer_event(&mut self, connection: u64, event: Event<Head>) {
@@ -30,13 +28,12 @@ impl Session {
         };
         let Some(id) = found else { return };
         match event {
-            Event::Response { response: Some((status, fields)), .. } => {
+            Event::Response { response: (status, fields), .. } => {
                 self.pass_head(id, status, fields);
                 if ends {
                     self.end_answer(id, None);
                 }
             }
-            Event::Response { response: None, .. } => self.malformed_answer(connection, there, id),
             Event::Data { bytes, .. } => {
                 self.pass_data(id, bytes);
                 if ends {
@@ -50,9 +47,8 @@ impl Session {
         }
     }
 
-    fn pass_head(&mut self, id: u32, status: StatusCode, mut fields: HeaderMap) {
+    fn pass_head(&mut self, id: u32, status: StatusCode, fields: Fields) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        remove_hop_by_hop(&mut fields);
         let is_given = match stream.given().map(|given| given.is_like(status, &fields)) {
             Some(false) => return self.end_unlike(id),
             is_like => is_like.is_some(),
@@ -62,13 +58,17 @@ impl Session {
         let sent = stream.begin_answer(place);
         if let (Some(mut pending), Phase::Answering(_, answering)) = (sent, &mut stream.phase) {
             let (shared, reservation) = (&self.client.shared, pending.reservation.take());
-            answering.followed = Followed::new(shared, status, &fields, reservation, pending.watch);
+            let content = || Content {
+                media_type: fields.get(b"content-type").unwrap_or_default(),
+                encoding: fields.get(b"content-encoding").unwrap_or_default(),
+            };
+            answering.followed = Followed::new(shared, status, content, reservation, pending.watch);
             answering.again = pending.keep(status, &fields, self.now);
         }
         if is_given {
             return;
         }
-        let headers = Headers::Fields(answer_fields(&fields));
+        let headers = Headers::Fields(fields);
         self.front.http.send_head(id, ResponseHead { status: status.as_u16(), headers });
     }
 

@@ -63,13 +63,6 @@ impl Session {
         self.go_on(id, known_code(code));
     }
 
-    pub(super) fn malformed_answer(&mut self, connection: u64, there: u32, id: u32) {
-        if let Some(upstream) = self.upstreams.get(connection) {
-            upstream.channel.http.reset(there, ErrorCode::ProtocolError);
-        }
-        self.refuse_broken(id, "the answer is malformed");
-    }
-
     /// Sends a watch again that has not sent anything yet, and breaks off what else has begun.
     fn go_on(&mut self, id: u32, code: ErrorCode) {
         let now = self.now;

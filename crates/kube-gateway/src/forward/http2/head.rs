@@ -8,8 +8,11 @@ use http2::{Fields, RequestBuilder};
 
 /// Bytes of pseudo-header fields besides the path, about.
 const PSEUDO_BYTES: usize = 64;
+/// Room for the fields of most answers of kube-apiserver, and for the bytes of their names and values.
+const ANSWER_FIELDS: usize = 10;
+const ANSWER_BYTES: usize = 400;
 
-/// The header fields of a block.
+/// The header fields of a request.
 #[derive(Default)]
 struct Regular {
     fields: HeaderMap,
@@ -88,28 +91,35 @@ impl RequestBuilder for RequestHead {
     }
 }
 
-/// Builds the head of an API server's answer; `None` if a part of it is malformed.
-#[derive(Default)]
+/// Builds the head of an API server's answer, without the fields that belong to the connection.
+/// Those that HTTP/2 forbids have ended the stream before.
 pub struct AnswerHead {
-    status: Option<StatusCode>,
-    regular: Regular,
+    status: StatusCode,
+    fields: Fields,
+}
+
+impl Default for AnswerHead {
+    fn default() -> AnswerHead {
+        let fields = Fields::with_capacity(ANSWER_FIELDS, ANSWER_BYTES);
+        AnswerHead { status: StatusCode::OK, fields }
+    }
 }
 
 impl RequestBuilder for AnswerHead {
     type Context = ();
-    type Request = Option<(StatusCode, HeaderMap)>;
+    type Request = (StatusCode, Fields);
 
     fn field(&mut self, (): &(), name: &[u8], value: &[u8]) {
-        if name == b":status" {
-            self.status = StatusCode::from_bytes(value).ok();
-        } else {
-            self.regular.append(name, value);
+        match name {
+            // It has three digits.
+            b":status" => self.status = StatusCode::from_bytes(value).unwrap_or(self.status),
+            b"te" | b"trailer" | b"proxy-authenticate" | b"proxy-authorization" => {}
+            _ => self.fields.push(name, value),
         }
     }
 
-    fn build(self, (): &()) -> Option<(StatusCode, HeaderMap)> {
-        let status = self.status.filter(|_| !self.regular.malformed)?;
-        Some((status, self.regular.fields))
+    fn build(self, (): &()) -> (StatusCode, Fields) {
+        (self.status, self.fields)
     }
 }
 
@@ -127,7 +137,7 @@ pub fn request_fields(parts: &Parts) -> Fields {
     fields
 }
 
-/// Returns the fields of an answer for a client.
+/// Returns the fields of an answer of the gateway itself.
 pub fn answer_fields(headers: &HeaderMap) -> Fields {
     let mut fields = Fields::with_capacity(headers.len(), bytes_of(headers));
     append(&mut fields, headers);
@@ -189,12 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_a_status() {
+    fn an_answer_has_a_status_and_the_fields_that_are_forwarded() {
         let mut head = AnswerHead::default();
-        head.field(&(), b":status", b"409");
-        head.field(&(), b"audit-id", b"x");
-        let (status, fields) = head.build(&()).unwrap();
-        assert_eq!((status, fields.len()), (StatusCode::CONFLICT, 1));
-        assert_eq!(answer_fields(&fields).get(b"audit-id"), Some(&b"x"[..]));
+        let list = [(":status", "409"), ("audit-id", "x"), ("trailer", "y"), ("audit-id", "z")];
+        list.iter().for_each(|(name, value)| head.field(&(), name.as_bytes(), value.as_bytes()));
+        let (status, fields) = head.build(&());
+        assert_eq!(status, StatusCode::CONFLICT);
+        let values: Vec<_> = fields.iter().map(|(_, value)| value).collect();
+        assert_eq!(values, [b"x", b"z"]);
     }
 }

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Method, StatusCode};
+use http::{Method, StatusCode};
+use http2::Fields;
 
 use super::young::Given;
 use crate::exchange::Exchange;
@@ -173,7 +174,7 @@ impl Pending {
     pub fn keep(
         mut self: Box<Self>,
         status: StatusCode,
-        fields: &HeaderMap,
+        fields: &Fields,
         now: Instant,
     ) -> Option<Box<Pending>> {
         if self.watch.is_none() || !self.reads() || self.given.is_some() {
@@ -252,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_watch_is_kept_once() {
-        let (now, none) = (Instant::now(), HeaderMap::new());
+        let (now, none) = (Instant::now(), Fields::default());
         for watch in [InitialEvents::Sent, InitialEvents::NotSent] {
             let kept = pending("GET", Some(watch)).keep(StatusCode::OK, &none, now).unwrap();
             assert!(kept.keep(StatusCode::OK, &none, now).is_none());
@@ -261,7 +262,7 @@ mod tests {
 
     #[test]
     fn no_other_request_is_kept() {
-        let (now, none) = (Instant::now(), HeaderMap::new());
+        let (now, none) = (Instant::now(), Fields::default());
         let watch = Some(InitialEvents::NotSent);
         assert!(pending("GET", None).keep(StatusCode::OK, &none, now).is_none());
         assert!(pending("POST", watch).keep(StatusCode::OK, &none, now).is_none());

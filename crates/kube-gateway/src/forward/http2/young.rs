@@ -6,33 +6,34 @@
 
 use std::time::{Duration, Instant};
 
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName};
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
+use http2::Fields;
 
 use crate::forward::watch::MIN_AGE;
 
 /// Fields of a head that say how the body is read.
-const FORMAT: [HeaderName; 3] = [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LENGTH];
+const FORMAT: [&[u8]; 3] = [b"content-type", b"content-encoding", CONTENT_LENGTH];
+const CONTENT_LENGTH: &[u8] = b"content-length";
 /// The client can end an older watch without a new list.
 const MAX_AGE: Duration = MIN_AGE;
 
 /// The head of a watch that the client has.
 pub struct Given {
-    format: [Option<HeaderValue>; 3],
+    format: [Option<Vec<u8>>; 3],
     since: Instant,
 }
 
 impl Given {
     /// Keeps a head that is sent now; `None` if no other answer can go on with it, as it is an error
     /// or states the length of the body.
-    pub fn new(status: StatusCode, fields: &HeaderMap, now: Instant) -> Option<Given> {
+    pub fn new(status: StatusCode, fields: &Fields, now: Instant) -> Option<Given> {
         let format = format_of(fields);
-        let can_go_on = status == StatusCode::OK && !fields.contains_key(CONTENT_LENGTH);
+        let can_go_on = status == StatusCode::OK && fields.get(CONTENT_LENGTH).is_none();
         can_go_on.then_some(Given { format, since: now })
     }
 
     /// Whether an answer with this head can go on with the one that has begun.
-    pub fn is_like(&self, status: StatusCode, fields: &HeaderMap) -> bool {
+    pub fn is_like(&self, status: StatusCode, fields: &Fields) -> bool {
         status == StatusCode::OK && self.format == format_of(fields)
     }
 
@@ -42,25 +43,22 @@ impl Given {
     }
 }
 
-fn format_of(fields: &HeaderMap) -> [Option<HeaderValue>; 3] {
-    FORMAT.map(|name| fields.get(name).cloned())
+fn format_of(fields: &Fields) -> [Option<Vec<u8>>; 3] {
+    FORMAT.map(|name| fields.get(name).map(<[u8]>::to_vec))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn fields(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pair = |(name, value): &(&'static str, &'static str)| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
-        };
-        pairs.iter().map(pair).collect()
+    fn fields(pairs: &[(&str, &str)]) -> Fields {
+        pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect()
     }
 
     #[test]
     fn errors_and_bodies_of_known_length_do_not_go_on() {
         let now = Instant::now();
-        assert!(Given::new(StatusCode::GONE, &HeaderMap::new(), now).is_none());
+        assert!(Given::new(StatusCode::GONE, &Fields::default(), now).is_none());
         assert!(Given::new(StatusCode::OK, &fields(&[("content-length", "7")]), now).is_none());
     }
 
@@ -82,7 +80,7 @@ mod tests {
     #[test]
     fn it_is_young_for_a_short_time() {
         let now = Instant::now();
-        let given = Given::new(StatusCode::OK, &HeaderMap::new(), now).unwrap();
+        let given = Given::new(StatusCode::OK, &Fields::default(), now).unwrap();
         assert!(given.is_young(now + MAX_AGE - Duration::from_millis(1)));
         assert!(!given.is_young(now + MAX_AGE));
     }
