@@ -11,11 +11,10 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 )
@@ -26,7 +25,6 @@ type Leases struct {
 	self      Member
 	namespace string
 	group     string
-	lister    coordinationlisters.LeaseLister
 	// instance distinguishes this process from other processes with the same replica name.
 	instance string
 	// own is this replica's Lease as this process has last written it; nil if the last write failed.
@@ -35,15 +33,8 @@ type Leases struct {
 	claimed bool
 
 	mu sync.Mutex
-	// renewals has the last renewal of each replica. Its age is computed from the local time at
-	// which it was observed, because clocks of other machines may differ from the local clock.
-	renewals map[string]renewal
-}
-
-// renewal is a change of a Lease's renewTime.
-type renewal struct {
-	renewTime time.Time
-	observed  time.Time
+	// renewals are the Leases of the group; nil until Run watches them.
+	renewals *renewals
 }
 
 const (
@@ -72,7 +63,7 @@ var ErrNameTaken = errors.New("another replica has the same name: give each repl
 
 // NewLeases returns a Discovery for a group of replicas with Leases in a namespace. self is this replica.
 func NewLeases(client kubernetes.Interface, namespace, group string, self Member) *Leases {
-	return &Leases{client: client, namespace: namespace, group: group, self: self, instance: rand.Text(), renewals: map[string]renewal{}}
+	return &Leases{client: client, namespace: namespace, group: group, self: self, instance: rand.Text()}
 }
 
 // name returns the name of this replica's Lease.
@@ -91,14 +82,9 @@ func (l *Leases) Run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	factory := informers.NewSharedInformerFactoryWithOptions(l.client, 0, informers.WithNamespace(l.namespace),
-		informers.WithTweakListOptions(func(options *metav1.ListOptions) { options.LabelSelector = GroupLabel + "=" + l.group }))
-	leases := factory.Coordination().V1().Leases()
-	l.mu.Lock()
-	l.lister = leases.Lister()
-	l.mu.Unlock()
-	leases.Informer()
-	factory.Start(ctx.Done())
+	if err := l.watch(ctx); err != nil {
+		return err
+	}
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		err := l.renew(ctx)
 		if apierrors.IsConflict(err) {
@@ -116,6 +102,46 @@ func (l *Leases) Run(ctx context.Context) error {
 		return err
 	}
 	return l.release(ctx)
+}
+
+// watch observes the Leases of the group until the context ends.
+func (l *Leases) watch(ctx context.Context) error {
+	l.mu.Lock()
+	l.renewals = newRenewals(l.name(), time.Now())
+	l.mu.Unlock()
+	factory := informers.NewSharedInformerFactoryWithOptions(l.client, 0, informers.WithNamespace(l.namespace),
+		informers.WithTweakListOptions(func(options *metav1.ListOptions) { options.LabelSelector = GroupLabel + "=" + l.group }))
+	_, err := factory.Coordination().V1().Leases().Informer().AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(lease any) { l.observe(lease.(*coordinationv1.Lease)) },
+		UpdateFunc: func(_, lease any) { l.observe(lease.(*coordinationv1.Lease)) },
+		DeleteFunc: func(lease any) {
+			if name, err := toolscache.DeletionHandlingObjectToName(lease); err == nil {
+				l.forget(name.Name)
+			}
+		},
+	})
+	factory.Start(ctx.Done())
+	return err
+}
+
+// observe records a Lease of the group. It ignores those that no replica has written under its own name.
+func (l *Leases) observe(lease *coordinationv1.Lease) {
+	if lease.Spec.HolderIdentity == nil || lease.Spec.RenewTime == nil || lease.Name != l.nameOf(*lease.Spec.HolderIdentity) {
+		l.forget(lease.Name)
+		return
+	}
+	_, relay := lease.Annotations[RelayAnnotation]
+	member := Member{Name: *lease.Spec.HolderIdentity, Address: lease.Annotations[AddressAnnotation], Relay: relay}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.renewals.observe(lease.Name, member, lease.Spec.RenewTime.Time, time.Now())
+}
+
+// forget removes a Lease that does not exist any more.
+func (l *Leases) forget(lease string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.renewals.forget(lease)
 }
 
 // release deletes the Lease, unless another process has written it.
@@ -215,34 +241,14 @@ func (l *Leases) fill(lease *coordinationv1.Lease) {
 	lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
 }
 
-// Members returns this replica and all replicas that have renewed their Lease within leaseDuration.
+// Members returns this replica and all replicas that have renewed their Lease within leaseDuration, as far as this
+// replica could observe that (see [renewals]).
 func (l *Leases) Members() []Member {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	members := []Member{l.self}
-	if l.lister == nil {
-		return members
-	}
-	leases, err := l.lister.Leases(l.namespace).List(labels.Everything())
-	if err != nil {
-		return members
-	}
-	now := time.Now()
-	for _, lease := range leases {
-		if lease.Spec.HolderIdentity == nil || lease.Spec.RenewTime == nil || *lease.Spec.HolderIdentity == l.self.Name {
-			continue
-		}
-		name := *lease.Spec.HolderIdentity
-		if lease.Name != l.nameOf(name) {
-			continue
-		}
-		if last := l.renewals[name]; !last.renewTime.Equal(lease.Spec.RenewTime.Time) {
-			l.renewals[name] = renewal{renewTime: lease.Spec.RenewTime.Time, observed: now}
-		}
-		if now.Sub(l.renewals[name].observed) < leaseDuration {
-			_, relay := lease.Annotations[RelayAnnotation]
-			members = append(members, Member{Name: name, Address: lease.Annotations[AddressAnnotation], Relay: relay})
-		}
+	if l.renewals != nil {
+		members = append(members, l.renewals.others(time.Now())...)
 	}
 	return members
 }
