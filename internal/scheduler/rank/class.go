@@ -39,8 +39,11 @@ type Class struct {
 	imageSetKeys   []string
 	requiredNode   nodeaffinity.RequiredNodeAffinity
 	terms          terms
-	// refusals are the statuses of rejected nodes, by [index.Verdict.Refusal].
-	refusals []*fwk.Status
+	// refusals are the statuses of rejected nodes, by [index.Verdict.Refusal]. refusalNumbers are these numbers, by the
+	// key of the status. refusalKey is a buffer for a key.
+	refusals       []*fwk.Status
+	refusalNumbers intern.Numbers
+	refusalKey     []byte
 	// request has the requests of the pod. For simple, see [Class.readRequest].
 	request request
 	simple  bool
@@ -83,11 +86,12 @@ func NewClass(ctx context.Context, c *cache.Cluster, p *Profile, pod *framework.
 	pod = pod.DeepCopy()
 	cl := &Class{
 		cluster: c, profile: p, pod: pod, agreed: agreed, state: framework.NewCycleState(),
-		written:      map[fwk.StateKey]fwk.StateData{},
-		imageSets:    intern.Numbers{},
-		shapes:       map[index.ShapeID]*shapeVerdict{},
-		lackStatuses: map[lack]*fwk.Status{},
-		requiredNode: nodeaffinity.GetRequiredNodeAffinity(pod.GetPod()),
+		written:        map[fwk.StateKey]fwk.StateData{},
+		imageSets:      intern.Numbers{},
+		refusalNumbers: intern.Numbers{},
+		shapes:         map[index.ShapeID]*shapeVerdict{},
+		lackStatuses:   map[lack]*fwk.Status{},
+		requiredNode:   nodeaffinity.GetRequiredNodeAffinity(pod.GetPod()),
 	}
 	if err := cl.prepare(ctx); err != nil {
 		return nil, err

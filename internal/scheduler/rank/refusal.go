@@ -2,7 +2,6 @@ package rank
 
 import (
 	"context"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -75,17 +74,15 @@ func StatusOf(refusal wire.Refusal) *fwk.Status {
 }
 
 // refusal returns the number of a status with which a plugin rejects a node. Equal statuses have the same
-// number.
+// number. Each node may have another status, for example because of a taint of its own.
 func (cl *Class) refusal(status *fwk.Status) int32 {
-	same := func(known *fwk.Status) bool {
-		return known.Code() == status.Code() && known.Plugin() == status.Plugin() &&
-			slices.Equal(known.Reasons(), status.Reasons())
+	refusal := refusalOf(status, 0)
+	cl.refusalKey = refusal.AppendKey(cl.refusalKey[:0])
+	number, fresh := cl.refusalNumbers.Of(cl.refusalKey)
+	if fresh {
+		cl.refusals = append(cl.refusals, status)
 	}
-	if number := slices.IndexFunc(cl.refusals, same); number >= 0 {
-		return int32(number)
-	}
-	cl.refusals = append(cl.refusals, status)
-	return int32(len(cl.refusals) - 1)
+	return number
 }
 
 // dependsOnOtherPods returns whether other pods decide where the pods of the class fit.

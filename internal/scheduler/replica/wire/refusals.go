@@ -16,7 +16,7 @@ func (r *Refusals) Add(refusal Refusal) {
 	if r.numbers == nil {
 		r.numbers = map[string]int{}
 	}
-	r.key = refusal.appendKey(r.key[:0])
+	r.key = refusal.AppendKey(r.key[:0])
 	if number, known := r.numbers[string(r.key)]; known {
 		r.list[number].Nodes += refusal.Nodes
 		return
@@ -28,8 +28,8 @@ func (r *Refusals) Add(refusal Refusal) {
 // List returns the refusals, in the order in which their statuses were first added.
 func (r *Refusals) List() []Refusal { return r.list }
 
-// appendKey appends a key that two refusals share if they differ at most in the number of nodes.
-func (r *Refusal) appendKey(key []byte) []byte {
+// AppendKey appends a key that two refusals share if they differ at most in the number of nodes.
+func (r *Refusal) AppendKey(key []byte) []byte {
 	key = binary.AppendVarint(key, int64(r.Code))
 	key = appendString(key, r.Plugin)
 	key = binary.AppendUvarint(key, uint64(len(r.Reasons)))
