@@ -28,7 +28,7 @@ func (m *Member) connect(members []membership.Member) {
 			request = p.request
 		}
 		ctx, stop := context.WithCancel(m.ctx)
-		p = &peer{ctx: ctx, stop: stop, request: request, wantedNodeSlots: refresh.AllSlots(), unsentPodSlots: refresh.AllSlots(), unlistedSlots: refresh.AllSlots()}
+		p = &peer{connectionCtx: ctx, stop: stop, request: request, wantedNodeSlots: refresh.AllSlots(), unsentPodSlots: refresh.AllSlots(), unlistedSlots: refresh.AllSlots()}
 		if member.Name == m.Self() {
 			p.link = wire.NewLoop(member, m.hooks.Handler, m.connected)
 		} else {
@@ -58,7 +58,7 @@ func (m *Member) connected(ctx context.Context, link *wire.Link) {
 		return
 	}
 	p.sentListed, p.answeredID, p.sentPending, p.sentNodes, p.greetedConnection = 0, 0, false, false, 0
-	p.connection, p.listedOn = link.Connection(), 0
+	p.connection, p.connectionCtx, p.listedOn = link.Connection(), ctx, 0
 	p.unlistedSlots, p.unsentPodSlots, p.wantedNodeSlots = refresh.AllSlots(), refresh.AllSlots(), refresh.AllSlots()
 	m.mu.Unlock()
 	m.hooks.Greet(link)
@@ -93,15 +93,15 @@ func (p *peer) unreachable() bool {
 // peer is a replica to which this replica sends messages: another one or itself.
 type peer struct {
 	link *wire.Link
-	ctx  context.Context
 	stop context.CancelFunc
 	// greetedConnection is the number of the last connection on which Hooks.Greet has sent the
 	// leader's state. sentNodes is true after this replica has announced its nodes to the peer.
 	greetedConnection int64
 	sentNodes         bool
-	// connection is the number of the connection to which this state belongs. listedOn is the same number after this
-	// replica has sent a complete list of its pods, and 0 before.
+	// connection is the number of the connection to which this state belongs, and connectionCtx ends with it. listedOn is
+	// the same number after this replica has sent a complete list of its pods, and 0 before.
 	connection, listedOn int64
+	connectionCtx        context.Context
 	// confirmed is the last announcement that the peer has confirmed (see [wire.Batch.Confirmed]).
 	confirmed int64
 	// sentListed is the stamp of the assignment for which this replica has last sent Listed (see

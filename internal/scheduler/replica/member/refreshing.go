@@ -73,7 +73,7 @@ func (m *Member) sendDue() {
 			s := m.newPodSender(name, p, leads)
 			p.answeredID, p.sentPending = p.request.ID, p.sentPending || leads
 			p.wantedNodeSlots, p.unsentPodSlots = refresh.NewSlotSet(nil), refresh.NewSlotSet(nil)
-			go s.run(p.ctx)
+			go s.run(p.connectionCtx)
 		}
 	}
 }
@@ -87,7 +87,8 @@ func (m *Member) sendNodesListed(p *peer) {
 	p.link.Send(func(b *wire.Batch) { b.Listed = append(b.Listed, listed) })
 }
 
-// podSender sends one list of pods to one peer.
+// podSender sends one list of pods to one peer, on one connection. If the connection ends, the rest of the list is not
+// sent: on the next connection, the peer requests the pods again.
 type podSender struct {
 	m    *Member
 	to   string
@@ -114,8 +115,9 @@ func (m *Member) newPodSender(name string, p *peer, pending bool) *podSender {
 	return s
 }
 
+// run sends the list until the context of its connection ends.
 func (s *podSender) run(ctx context.Context) {
-	s.link.Send(func(b *wire.Batch) { b.Refreshing = append(b.Refreshing, s.refresh) })
+	s.add(func(b *wire.Batch) { b.Refreshing = append(b.Refreshing, s.refresh) })
 	// The version is read first, so that the list contains at least all changes up to it.
 	s.refresh.Version = s.m.pods.version()
 	for _, uid := range s.m.pods.uids() {
@@ -127,12 +129,15 @@ func (s *podSender) run(ctx context.Context) {
 	s.end()
 }
 
+// add adds to the next message on the connection of the list.
+func (s *podSender) add(change func(*wire.Batch)) { s.link.SendOn(s.connection, change) }
+
 // end ends the list, and confirms the announced nodes. If the connection has ended, a part of the list may be lost.
 func (s *podSender) end() {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
 	announcement := s.m.announced[s.to]
-	s.link.SendOn(s.connection, func(b *wire.Batch) { b.Refreshed, b.Confirmed = append(b.Refreshed, s.refresh), announcement })
+	s.add(func(b *wire.Batch) { b.Refreshed, b.Confirmed = append(b.Refreshed, s.refresh), announcement })
 	if p := s.m.peers[s.to]; p != nil && p.link == s.link && p.connection == s.connection {
 		p.listedOn = s.connection
 	}
@@ -144,7 +149,7 @@ func (s *podSender) send(pod *v1.Pod) {
 	if pod.Spec.NodeName == "" {
 		if s.leads && (slotUnsent || s.pending) {
 			item := wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}
-			s.link.Send(func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
+			s.add(func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
 		}
 		return
 	}
@@ -154,7 +159,7 @@ func (s *podSender) send(pod *v1.Pod) {
 	s.m.mu.Unlock()
 	if toOwner && (slotUnsent || s.nodeSlots.Has(int(at.slot))) {
 		item := wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}
-		s.link.Send(func(b *wire.Batch) { b.Pods = append(b.Pods, item) })
+		s.add(func(b *wire.Batch) { b.Pods = append(b.Pods, item) })
 	}
 }
 

@@ -1,0 +1,92 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+)
+
+// listReceiver is a replica that records the pending pods and the starts of lists that it receives. It ends each
+// connection on which it receives an acknowledgement.
+type listReceiver struct {
+	mu      sync.Mutex
+	pending []types.UID
+	lists   []int64
+}
+
+func (*listReceiver) Answer(context.Context, *wire.Request) *wire.Answer { return nil }
+
+func (*listReceiver) Connected(string) {}
+
+func (r *listReceiver) Receive(_ string, b *wire.Batch) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range b.Pending {
+		r.pending = append(r.pending, b.Pending[i].UID)
+	}
+	for i := range b.Refreshing {
+		r.lists = append(r.lists, b.Refreshing[i].ID)
+	}
+	if len(b.Acks) > 0 {
+		return errors.New("the connection ends")
+	}
+	return nil
+}
+
+// TestListOfPodsEndsWithItsConnection ends the connection on which a list of pods is being sent. The rest of the list must
+// not follow on the next connection, on which the peer gets another list.
+func TestListOfPodsEndsWithItsConnection(t *testing.T) {
+	receiver, self := &listReceiver{}, membership.Member{Name: "self"}
+	link := wire.NewLoop(self, receiver, func(context.Context, *wire.Link) {})
+	go link.Run(t.Context())
+	await := func(condition string, holds func() bool) {
+		t.Helper()
+		for started := time.Now(); !holds(); time.Sleep(time.Millisecond) {
+			if time.Since(started) > schedtest.Patience {
+				t.Fatalf("timed out waiting until %s", condition)
+			}
+		}
+	}
+	connected := func(connection int64) func() bool {
+		return func() bool {
+			_, current := link.SentReservations()
+			return current == connection
+		}
+	}
+	await("the first connection is open", connected(1))
+	link.Send(func(b *wire.Batch) { b.Acks = append(b.Acks, wire.Ack{UID: "any"}) })
+	await("the second connection is open", connected(2))
+	m := &Member{peers: map[string]*peer{}, announced: map[string]int64{}}
+	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, nil, nil)
+	sender := func(connection int64) *podSender {
+		return &podSender{m: m, to: "self", link: link, connection: connection, refresh: wire.Refresh{ID: connection}, podSlots: refresh.AllSlots(), leads: true}
+	}
+	for _, connection := range []int64{1, 2} {
+		s := sender(connection)
+		s.run(t.Context())
+		s.send(schedtest.PlainPod([]string{"", "first", "second"}[connection], "1"))
+	}
+	want := schedtest.PlainPod("second", "1").UID
+	received := func() bool {
+		receiver.mu.Lock()
+		defer receiver.mu.Unlock()
+		return slices.Contains(receiver.pending, want) && slices.Contains(receiver.lists, 2)
+	}
+	await("the list of the second connection is received", received)
+	receiver.mu.Lock()
+	defer receiver.mu.Unlock()
+	if len(receiver.pending) != 1 || len(receiver.lists) != 1 {
+		t.Errorf("the peer received the pods %q and the starts of lists %d on the second connection, want only those of its own list", receiver.pending, receiver.lists)
+	}
+}
