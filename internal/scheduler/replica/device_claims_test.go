@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -183,6 +184,43 @@ func TestEventRetriesPodThatLeaderRejected(t *testing.T) {
 	g.AwaitUnschedulable("pod")
 	g.Must(claims.Delete(g.Ctx, "other", metav1.DeleteOptions{}))
 	g.AwaitBound("pod")
+}
+
+// TestManyClaimsBeingBoundDoNotHideFreeNode has more nodes than queries for one pod whose devices belong to claims that
+// only the leader knows, as while these are being bound. The pod is placed on the only other node, which has the worst score.
+func TestManyClaimsBeingBoundDoNotHideFreeNode(t *testing.T) {
+	g := newGroup(t, 2)
+	var nodes []string
+	for i := 0; len(nodes) < 20; i++ {
+		name := fmt.Sprintf("node-%d", i)
+		if g.replicas[0].member.Trusts("replica-0", schedtest.PlainNode(name, "1").UID) {
+			continue
+		}
+		cpu := "64"
+		if len(nodes) == 0 {
+			cpu = "2"
+		}
+		g.API.Put(schedtest.PlainNode(name, cpu))
+		nodes = append(nodes, name)
+	}
+	g.createDevices(deviceClaim(), nodes...)
+	claims := g.replicas[0].sched.Profiles[v1.DefaultSchedulerName].ClientSet().ResourceV1().ResourceClaims("default")
+	for _, node := range nodes[1:] {
+		other := allocated(deviceClaim(), node)
+		other.Name, other.UID = "claim-of-"+node, types.UID("claim-of-"+node)
+		_, err := claims.Create(g.Ctx, other, metav1.CreateOptions{})
+		g.Must(err)
+	}
+	g.Eventually("the leader has the other claims", func() error {
+		if known := len(g.replicas[0].informers.Resource().V1().ResourceClaims().Informer().GetStore().ListKeys()); known < len(nodes) {
+			return fmt.Errorf("it has %d claims", known)
+		}
+		return nil
+	})
+	g.API.Put(claimingPod("pod"))
+	if node := g.AwaitBound("pod"); node != nodes[0] {
+		t.Errorf("the pod is bound to node %s, want %s, whose device is free", node, nodes[0])
+	}
 }
 
 // TestEventBeforeOwnerRetriesPod has the event of a ResourceSlice reach the leader before the owner of the node. The

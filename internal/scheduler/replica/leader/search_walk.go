@@ -28,6 +28,11 @@ func (l *Search) walk(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 	return l.walkNodes(ctx, profile, state, pod, wire.Query{})
 }
 
+// maxExcluded is the number of nodes that the leader's plugins may reject for a pod before the leader gives up. Nodes are
+// rejected while claims of other pods are being bound: owners do not know yet that these claims use volumes or devices of
+// their nodes.
+const maxExcluded = 256
+
 // walkNodes finds the node for a pod among all nodes, or checks the one node that scope names. Plugins that later
 // reserve volumes or claims need state for the chosen node, so their filters run for this node again in the
 // leader. If they reject the node, the owners are queried again without it.
@@ -35,7 +40,8 @@ func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk
 	none := kubescheduler.ScheduleResult{}
 	var inUse []string
 	again := recheck{search: l, profile: profile, pod: pod, reserved: scope.Reserved, termKeys: scope.TermKeys}
-	for range maxQueries {
+	// Each excluded node allows another query: the search makes progress.
+	for queries := 0; queries < maxQueries+min(len(again.excluded), maxExcluded); queries++ {
 		r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Reasons: true, Offers: 1, Node: scope.Node, Reserved: scope.Reserved, TermKeys: again.termKeys, Exclude: again.excluded, InUse: inUse})
 		if err != nil {
 			return none, l.explainRejection(pod, err)
