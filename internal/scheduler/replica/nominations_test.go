@@ -26,11 +26,13 @@ func newGroupWithRemoteNode(t *testing.T, replicas int) (*group, string) {
 			continue
 		}
 		g.API.Put(node)
-		g.Eventually("the leader knows the owner of the node", func() error {
+		g.Eventually("the leader knows the owner of the node, and the owner has it", func() error {
 			if g.replicas[0].member.NodeOwner(name) == "" {
 				return fmt.Errorf("no replica has announced it")
 			}
-			return nil
+			// The owner holds a new node back until all replicas have confirmed that they have sent their pods on it.
+			_, err := g.ownerOf(name).holder.NodeInfo(name)
+			return err
 		})
 		return g, name
 	}
