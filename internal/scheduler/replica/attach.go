@@ -41,6 +41,9 @@ func Attach(
 		return nil, err
 	}
 	r := newReplica(ctx, sched, parts, watching, client, feeds, options)
+	if err := r.leader.OrderQueue(parts.Ranker.Nominations.SchedulingQueue); err != nil {
+		return nil, err
+	}
 	search := r.leader.Search()
 	for _, fw := range sched.Profiles {
 		if err := search.WatchNamespaces(fw.SharedInformerFactory().Core().V1().Namespaces().Informer()); err != nil {

@@ -2,11 +2,16 @@ package replica
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
@@ -28,6 +33,19 @@ func newGroupWithLostLeader(t *testing.T, pod *v1.Pod) *group {
 	}
 	g.replicas[0].stop()
 	return g
+}
+
+// keepPending makes the API server answer that a pod is pending, although no watch shows it. Otherwise its reservation
+// expires 5 s after the owner knows the next leader, which is little more than the time that this leader waits for the lost
+// one.
+func (g *group) keepPending(pod *v1.Pod) {
+	g.T.Helper()
+	g.eachClient(func(client kubernetes.Interface) error {
+		client.(*fake.Clientset).PrependReactor("get", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			return action.(clienttesting.GetAction).GetName() == pod.Name, pod.DeepCopy(), nil
+		})
+		return nil
+	})
 }
 
 // awaitBoundSoon waits until a pod is bound, for less than the time after which a reservation expires.
@@ -87,6 +105,38 @@ func TestPreemptionDoesNotDeletePendingPod(t *testing.T) {
 	g.awaitConsistent()
 }
 
+// TestPodOfEarlierLeaderComesFirst has an earlier leader reserve the only node for a pod, and many pods of a higher priority
+// wait for that node. The next leader must place the pod before it has tried all of them: each retry of these pods would
+// delay the pod again, and they wait for its bind.
+func TestPodOfEarlierLeaderComesFirst(t *testing.T) {
+	const urgent = 500
+	low := schedtest.PlainPod("low", "4")
+	g := newGroupWithLostLeader(t, low)
+	g.API.Put(low)
+	never := v1.PreemptNever
+	for i := range urgent {
+		// Pods with different requests do not share the answer to a query.
+		pod := urgentPod(fmt.Sprintf("urgent-%d", i), fmt.Sprintf("%dm", 3000+i))
+		pod.Spec.PreemptionPolicy = &never
+		g.API.Put(pod)
+	}
+	r := g.replicas[1]
+	var before, placed atomic.Int64
+	r.onAttempt(func(pod *v1.Pod, err error) {
+		switch {
+		case pod.Name == "low" && err == nil:
+			placed.Add(1)
+		case placed.Load() == 0:
+			before.Add(1)
+		}
+	})
+	g.lead(1)
+	g.AwaitBound("low")
+	if n := before.Load(); n > urgent/2 {
+		t.Errorf("%d attempts to schedule urgent pods preceded the pod of the earlier leader, want it among the first", n)
+	}
+}
+
 // TestUnknownPodOfEarlierLeaderIsSettled has a leader learn that a pod of an earlier leader was bound or deleted, before
 // it learns that the pod was pending. Until it forgets the reservation, the pod blocks preemption on its node.
 func TestUnknownPodOfEarlierLeaderIsSettled(t *testing.T) {
@@ -94,6 +144,7 @@ func TestUnknownPodOfEarlierLeaderIsSettled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := schedtest.PlainPod("pod", "4")
 			g := newGroupWithLostLeader(t, pod)
+			g.keepPending(pod)
 			g.lead(1)
 			r := g.replicas[1]
 			node := r.leader.Earlier(pod.UID)

@@ -20,6 +20,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 	pluginnames "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	testingclock "k8s.io/utils/clock/testing"
@@ -196,6 +197,16 @@ func (g *group) lead(number int) {
 	case <-r.Leads():
 	case <-time.After(schedtest.Patience):
 		g.T.Fatalf("timed out after %v waiting until replica-%d leads", schedtest.Patience, number)
+	}
+}
+
+// onAttempt calls a function after each attempt of a replica to schedule a pod. It must be called before the replica leads.
+func (r *testReplica) onAttempt(call func(pod *v1.Pod, err error)) {
+	schedule := r.sched.SchedulePod
+	r.sched.SchedulePod = func(ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
+		result, err := schedule(ctx, fw, state, pod)
+		call(pod.Pod, err)
+		return result, err
 	}
 }
 

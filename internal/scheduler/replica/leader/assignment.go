@@ -175,7 +175,10 @@ func (l *Leader) HandleStatus(from string, s *wire.Status) {
 		l.mu.Lock()
 		// The assignment may have changed while the lock was released.
 		if s.Term == l.term && s.Number == l.number {
-			l.addEarlier(s.Earlier)
+			if added := l.addEarlier(s.Earlier); len(added) > 0 {
+				// The queue is locked before the leader.
+				go l.moveToFront(added)
+			}
 			l.ready.Insert(from)
 		}
 	}

@@ -60,6 +60,7 @@ func (l *Leader) startAfter(term int64) {
 func (l *Leader) begin(term int64) {
 	l.term, l.number, l.termStart = term, 0, time.Now()
 	l.earlier, l.statuses = map[types.UID]string{}, map[string]statusAt{}
+	l.first.clear()
 	l.settled = sets.New[types.UID]()
 	l.ready.Clear()
 	clear(l.nominated)

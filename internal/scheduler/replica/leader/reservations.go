@@ -74,20 +74,28 @@ func (l *Leader) Earlier(uid types.UID) string {
 	return l.earlier[uid]
 }
 
-// IsUnsettled returns whether a leader of an earlier term has reserved capacity for a pod that this leader has not
-// placed yet.
-func (l *Leader) IsUnsettled(uid types.UID) bool {
-	return l.Earlier(uid) != "" && l.assumptions.nodeOf(uid) == ""
-}
+// IsUnsettled returns whether a leader of an earlier term has reserved capacity for a pod that is not known to be bound or
+// deleted. This leader may have placed the pod already: it takes such pods first, so another pod may want to evict it while
+// it is being bound.
+func (l *Leader) IsUnsettled(uid types.UID) bool { return l.Earlier(uid) != "" }
 
-// addEarlier records the reservations of earlier terms that an owner has reported. It omits those of settled pods: no
-// later message would settle these pods again. The caller holds the lock.
-func (l *Leader) addEarlier(reported []wire.EarlierReservation) {
+// addEarlier records the reservations of earlier terms that an owner has reported, and returns their pods. It omits those
+// of settled pods: no later message would settle these pods again. The caller holds the lock.
+func (l *Leader) addEarlier(reported []wire.EarlierReservation) (added []types.UID) {
 	for _, r := range reported {
 		if !l.settled.Has(r.UID) {
 			l.earlier[r.UID] = r.Node
+			l.first.insert(r.UID)
+			added = append(added, r.UID)
 		}
 	}
+	return added
+}
+
+// removeEarlier forgets the reservation of an earlier term for a pod. The caller holds the lock.
+func (l *Leader) removeEarlier(uid types.UID) {
+	delete(l.earlier, uid)
+	l.first.remove(uid)
 }
 
 // ReleaseEarlier releases the reservation that a leader of an earlier term requested for a pod. Otherwise the pod
@@ -106,7 +114,7 @@ func (l *Leader) ReleaseEarlier(uid types.UID) {
 func (l *Leader) releaseEarlier(uid types.UID) bool {
 	l.mu.Lock()
 	node, found := l.earlier[uid]
-	delete(l.earlier, uid)
+	l.removeEarlier(uid)
 	l.mu.Unlock()
 	if found {
 		l.member.SendToOwner(node, func(b *wire.Batch) { b.Reservations = append(b.Reservations, wire.Reservation{UID: uid, Node: node}) })
@@ -119,7 +127,7 @@ func (l *Leader) settleBound(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.settle(uid)
-	delete(l.earlier, uid)
+	l.removeEarlier(uid)
 }
 
 // settleDeleted releases the reservation that a leader of an earlier term requested for a deleted pod.
@@ -143,7 +151,7 @@ func (l *Leader) settle(uid types.UID) {
 func (l *Leader) forgetEarlier(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.earlier, uid)
+	l.removeEarlier(uid)
 }
 
 // expireEarlier forgets all reservations of earlier terms when their binds cannot arrive any more: a pod whose bind
