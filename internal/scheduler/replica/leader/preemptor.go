@@ -92,6 +92,9 @@ func (p *Preemptor) PostFilter(ctx context.Context, state fwk.CycleState, pod *v
 }
 
 func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (*fwk.PostFilterResult, *fwk.Status) {
+	if reason := p.neverPreempts(ctx, pod); reason != "" {
+		return nil, fwk.NewStatus(fwk.Unschedulable, reason)
+	}
 	best, answer, err := p.BestCandidate(ctx, pod)
 	switch {
 	case errors.Is(err, errFitsNow):
@@ -117,6 +120,15 @@ func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return p.evictVictims(ctx, state, pod, best)
 }
 
+// neverPreempts returns the reason for which a pod must not evict others because of its policy; "" if it may.
+func (p *Preemptor) neverPreempts(ctx context.Context, pod *v1.Pod) (reason string) {
+	if policy := pod.Spec.PreemptionPolicy; policy == nil || *policy != v1.PreemptNever {
+		return ""
+	}
+	_, reason = p.Evaluator.PodEligibleToPreemptOthers(ctx, pod, nil)
+	return reason
+}
+
 // unsettled returns the victims that are pending, because an earlier leader has reserved capacity for them. They are
 // scheduled before the preempting pod is retried. An eviction would delete a pod that was never bound.
 func (p *Preemptor) unsettled(best preemption.Candidate) map[string]*v1.Pod {
@@ -137,8 +149,24 @@ var errFitsNow = errors.New("a node has changed, and the pod fits on it by now")
 // errFitsNow if the pod fits on a node without evictions, and errIncomplete if an owner has not answered.
 func (p *Preemptor) BestCandidate(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *wire.Answer, error) {
 	info, _ := framework.NewPodInfo(pod)
-	queued := &framework.QueuedPodInfo{PodInfo: info}
-	query := wire.Query{Offers: 1, NodeByNode: p.search.Unrankable(p.profile, pod) != ""}
+	rankable := p.search.Unrankable(p.profile, pod) == ""
+	var known *unfit
+	if rankable {
+		known = p.search.recallUnfit(p.profile, info)
+	}
+	if known != nil && known.preemption != nil {
+		return nil, known.preemption, nil
+	}
+	best, answer, err := p.propose(ctx, pod, &framework.QueuedPodInfo{PodInfo: info}, rankable)
+	if known != nil && best == nil && err == nil && answer.Ineligible == "" {
+		known.preemption = answer
+	}
+	return best, answer, err
+}
+
+// propose returns the best proposal of the owners like BestCandidate.
+func (p *Preemptor) propose(ctx context.Context, pod *v1.Pod, queued *framework.QueuedPodInfo, rankable bool) (preemption.Candidate, *wire.Answer, error) {
+	query := wire.Query{Offers: 1, NodeByNode: !rankable}
 	if p.search.rejected.pod == pod.UID {
 		query.Exclude = p.search.rejected.names
 	}

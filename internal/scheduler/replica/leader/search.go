@@ -31,6 +31,8 @@ type Search struct {
 	exclusively func(func())
 	classes     map[string]*searchClass
 	batch       *podBatch
+	// unfit are the pods that fit on no node, while the current answer would remain valid for them.
+	unfit map[unfitKey]*unfit
 	// invalidated is true if the cluster has changed since the current answer.
 	invalidated atomic.Bool
 	// victims are the pods that preempting pods are evicting; nil in tests without an API server.
@@ -59,8 +61,8 @@ type Owners interface {
 	// none has. ReleaseEarlier releases this reservation.
 	Earlier(types.UID) string
 	ReleaseEarlier(types.UID)
-	// IsUnsettled returns whether a leader of an earlier term has reserved capacity for a pod that this leader
-	// has not placed yet.
+	// IsUnsettled returns whether a leader of an earlier term has reserved capacity for a pod that is not known
+	// to be bound or deleted.
 	IsUnsettled(types.UID) bool
 	// RetryWhenAllAnswer schedules the retry of a pod that got no node because an owner did not
 	// answer.
@@ -73,8 +75,11 @@ type rejectedNodes struct {
 	names []string
 }
 
-// EndBatch discards the current answer, so that the next pod sends a query.
-func (l *Search) EndBatch() { l.batch = nil }
+// EndBatch discards the current answer, and what is known about unfit pods, so that the next pod sends a query.
+func (l *Search) EndBatch() {
+	l.batch = nil
+	clear(l.unfit)
+}
 
 // podBatch is a batch of consecutive pods of one class that are placed with one answer.
 type podBatch struct {
@@ -106,7 +111,7 @@ var errTooManyQueries = fmt.Errorf("no node was chosen in %d queries: nodes, or 
 
 // NewSearch returns a search among the nodes of the owners.
 func NewSearch(r *rank.Ranker, exclusively func(func()), o Owners) *Search {
-	return &Search{Ranker: r, exclusively: exclusively, owners: o, classes: map[string]*searchClass{}, knownLabels: map[string]int64{}}
+	return &Search{Ranker: r, exclusively: exclusively, owners: o, classes: map[string]*searchClass{}, unfit: map[unfitKey]*unfit{}, knownLabels: map[string]int64{}}
 }
 
 // SchedulePod finds the node for a pod.
@@ -190,9 +195,16 @@ func (l *Search) rankNode(
 	return result, false, nil
 }
 
-// rank chooses a node from the current answer, or from the answers to new queries.
+// rank chooses a node from the current answer, or from the answers to new queries. It sends none if the pod is known to fit
+// on no node.
 func (l *Search) rank(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
 	r := l.currentBatch(profile, pod)
+	if r == nil {
+		if known := l.recallUnfit(profile, pod.PodInfo); known != nil {
+			known.class.WriteState(state)
+			return kubescheduler.ScheduleResult{}, known.reasons.fitError(pod.Pod)
+		}
+	}
 	for range maxQueries {
 		fresh := r == nil
 		if fresh {
@@ -218,16 +230,16 @@ func (l *Search) rank(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 // batch and returns nil.
 func (l *Search) currentBatch(profile *rank.Profile, pod *framework.QueuedPodInfo) *podBatch {
 	r, reason := l.batch, ""
-	switch invalidated := l.invalidated.Swap(false); {
+	switch changed := l.forgetIfChanged(); {
 	case r == nil:
 		return nil
-	case invalidated:
+	case changed:
 		reason = "cluster_changed"
 	case r.picked != "":
 		reason = "pod_failed"
 	case time.Now().After(r.validUntil):
 		reason = "expired"
-	case l.Outdated.Load() || l.index != l.Cluster.Index:
+	case l.outdated():
 		reason = "outdated"
 	case !l.leavesSameRoom(r, pod.Pod):
 		reason = "nominations"

@@ -32,6 +32,7 @@ type searchClass struct {
 func (l *Search) classOf(profile *rank.Profile, pod *framework.PodInfo, walk bool) (string, *searchClass, error) {
 	if replaced := l.index != l.Cluster.Index; l.Outdated.Swap(false) || replaced {
 		clear(l.classes)
+		clear(l.unfit)
 		if replaced {
 			// The labels were forgotten with the index.
 			clear(l.knownLabels)

@@ -51,12 +51,13 @@ func setImages(images map[string]*fwk.ImageStateSummary, names []string, reporte
 	}
 }
 
-// result makes r the current batch and converts a choice to the result of the scheduling cycle.
+// result makes r the current batch, forgets which pods do not fit, because the placed pod counts for them, and converts a choice to the result of the scheduling cycle.
 func (l *Search) result(r *podBatch, pick index.Pick, state fwk.CycleState, pod *framework.QueuedPodInfo) kubescheduler.ScheduleResult {
 	r.class.WriteState(state)
 	r.class.used = r.merged.Used()
 	r.picked = pod.Pod.UID
 	l.batch = r
+	clear(l.unfit)
 	rank.Walked.Observe(float64(pick.Groups))
 	return kubescheduler.ScheduleResult{
 		SuggestedHost: r.answer.Names[pick.Node], EvaluatedNodes: r.merged.Nodes(), FeasibleNodes: pick.Fitting,
@@ -80,6 +81,7 @@ func (l *Search) explainUnfit(ctx context.Context, profile *rank.Profile, state 
 		return none, errIncomplete
 	}
 	r.class.WriteState(state)
+	l.rememberUnfit(r, pod.Pod)
 	return none, r.fitError(pod.Pod)
 }
 
