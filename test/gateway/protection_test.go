@@ -392,8 +392,8 @@ func (c *cluster) testThrottleErrors(t *testing.T) {
 		code          int
 	}{
 		{"delete --user-agent none " + socket, "there is no rule", 1},
-		{"add --qps 1 --user-agent a*b " + socket, "only at its end", 1},
-		{"add --qps 0 --user-agent a " + socket, "qps must be above 0", 1},
+		{"add --qps 1 --user-agent a*b " + socket, "only at its end", 2},
+		{"add --qps 0 --user-agent a " + socket, "qps must be above 0", 2},
 		{"add --qps x --user-agent a " + socket, "invalid value", 2},
 		{"add --qps 1 --user-agent a --for 5 " + socket, "is not a duration", 2},
 		{"add --qps 1 --user-agent a", "--config", 2},
