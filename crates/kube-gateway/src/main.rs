@@ -36,6 +36,8 @@ mod front;
 mod http1;
 mod identity;
 mod metrics;
+#[allow(dead_code, reason = "its parts arrive one by one")]
+mod node_path;
 mod options;
 mod pages;
 mod protect;

@@ -1,0 +1,5 @@
+//! Requests of nodes that are served without an API server.
+
+mod permission;
+
+pub use permission::Permission;
