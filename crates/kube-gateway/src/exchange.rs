@@ -83,6 +83,11 @@ impl Exchange {
         &self.info
     }
 
+    /// The API server to which the request was sent.
+    pub fn server(&self) -> Option<&Arc<Server>> {
+        self.place.as_ref().map(|(server, _)| server)
+    }
+
     /// Notes the status of an answer of the gateway itself. It says nothing about an API server.
     pub fn answered_by_gateway(&mut self, code: StatusCode) {
         self.code = code;

@@ -8,6 +8,7 @@
 //!
 //! upstream: pool ◀─ probe (/readyz, CPU)        balance: moves connections
 //! protect:  throttle and lists before a request is sent, buffers behind it
+//! node_path: serves renewals of node Leases from the store
 //! ```
 //!
 //! # Invariants
@@ -36,7 +37,6 @@ mod front;
 mod http1;
 mod identity;
 mod metrics;
-#[allow(dead_code, reason = "its parts arrive one by one")]
 mod node_path;
 mod options;
 mod pages;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::{Size, check_address};
+use crate::config::{LeaseMode, Size, check_address};
 use crate::control::ThrottleCommand;
 
 const EXAMPLES: &str = "Examples:
@@ -35,6 +35,9 @@ A configuration file:
   - {userAgent: noisy*, qps: 10}
   control:
     socket: gateway.sock             # for kube-gateway throttle
+  nodePath:                          # renewals of node Leases without an API server
+    store: {endpoints: ['https://10.0.0.1:2379'], caFile: etcd-ca.crt, certFile: etcd.crt, keyFile: etcd.key}
+    leases: {mode: shadow, unobserved: true}
 
 Files that change are read again within 2 s, and after SIGHUP at once. upstream.servers, balance, lists,
 throttle, buffers, accessLog and drainTimeout then apply; other fields need a restart.";
@@ -94,6 +97,10 @@ pub struct Options {
     /// Unix socket for kube-gateway throttle, instead of control.socket.
     #[arg(long, value_name = "PATH")]
     pub control_socket: Option<PathBuf>,
+
+    /// What happens to renewals of node Leases, instead of nodePath.leases.mode.
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub node_path_leases: Option<LeaseMode>,
 
     /// Check the configuration and the files that it names, and exit.
     #[arg(long)]

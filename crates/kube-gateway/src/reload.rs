@@ -40,6 +40,9 @@ pub fn configuration(options: &Options) -> Result<Configuration> {
     if let Some(socket) = &options.control_socket {
         configuration.control.socket = Some(socket.clone());
     }
+    if let Some(mode) = options.node_path_leases {
+        configuration.node_path.leases.mode = mode;
+    }
     config::check(&configuration)?;
     Ok(configuration)
 }
@@ -143,6 +146,7 @@ fn merge(current: &Configuration, new: &Configuration) -> (Configuration, Vec<&'
         upstream: current.upstream.clone(),
         request_header: current.request_header.clone(),
         control: current.control.clone(),
+        node_path: current.node_path.clone(),
         ..new.clone()
     };
     if !current.upstream.discover {
@@ -156,7 +160,7 @@ fn merge(current: &Configuration, new: &Configuration) -> (Configuration, Vec<&'
 /// The fields that need a restart, as text. The patterns name all fields, so that a new one is not
 /// forgotten.
 fn fixed_fields(configuration: &Configuration) -> Vec<(&'static str, String)> {
-    let Configuration { listen, upstream, request_header, control, .. } = configuration;
+    let Configuration { listen, upstream, request_header, control, node_path, .. } = configuration;
     let Listen {
         address,
         metrics_address,
@@ -185,6 +189,7 @@ fn fixed_fields(configuration: &Configuration) -> Vec<(&'static str, String)> {
         ("upstream.probePeriod", format!("{probe_period:?}")),
         ("requestHeader", format!("{request_header:?}")),
         ("control.socket", format!("{socket:?}")),
+        ("nodePath", format!("{node_path:?}")),
     ]
 }
 
@@ -236,11 +241,17 @@ mod tests {
         new.listen.address = "0.0.0.0:1".into();
         new.upstream.probe_period = Span::from_secs(9);
         new.control.socket = Some("a".into());
+        new.node_path.leases.comparisons = 7;
         new.request_header.uid_header = "X-Uid".into();
         new.balance.imbalance = 0.5;
         let (merged, restart) = merge(&current, &new);
-        let expected =
-            ["listen.address", "upstream.probePeriod", "requestHeader", "control.socket"];
+        let expected = [
+            "listen.address",
+            "upstream.probePeriod",
+            "requestHeader",
+            "control.socket",
+            "nodePath",
+        ];
         assert_eq!(restart, expected);
         let balance = new.balance;
         assert_eq!(merged, Configuration { balance, ..current });

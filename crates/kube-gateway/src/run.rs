@@ -13,13 +13,15 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::balance::{Freshness, balance_forever};
-use crate::config::Configuration;
+use crate::config::{Configuration, LeaseMode};
 use crate::control;
 use crate::forward::Shared;
 use crate::front::{Front, FrontFiles, FrontTls, Pace, Workers, listen};
 use crate::http1;
 use crate::identity::FieldNames;
 use crate::metrics::Metrics;
+use crate::node_path::Permission;
+use crate::node_path::leases::{Leases, Reviewer};
 use crate::options::{LogFormat, Options};
 use crate::pages::{self, PageState};
 use crate::protect::Protection;
@@ -152,6 +154,8 @@ impl Gateway {
     }
 
     fn front(&self, metrics: Arc<Metrics>) -> Result<Front> {
+        let workers = Workers::start()?;
+        let leases = self.start_leases(&workers, metrics.clone());
         let shared = Shared {
             pool: self.pool.clone(),
             connector: self.connector.clone(),
@@ -159,6 +163,7 @@ impl Gateway {
             freshness: Arc::new(Freshness::new(self.pool.clone())),
             metrics,
             protection: self.protection.clone(),
+            leases,
             config: self.config.clone(),
         };
         let listen = &self.configuration.listen;
@@ -168,8 +173,31 @@ impl Gateway {
             shared: Arc::new(shared),
             permits: sockets::connection_permits(FILES_PER_CONNECTION),
             pace: Pace::new(listen.handshakes_per_second),
-            workers: Workers::start()?,
+            workers,
         })
+    }
+
+    /// Starts what serves renewals of Leases, unless that is off.
+    fn start_leases(&self, workers: &Workers, metrics: Arc<Metrics>) -> Option<Arc<Leases>> {
+        let config = &self.configuration.node_path;
+        if config.leases.mode == LeaseMode::Off {
+            return None;
+        }
+        let permission = Permission::default();
+        // The configuration is only valid if the operator declares it.
+        if config.leases.unobserved {
+            permission.allow();
+        }
+        let reviewer = Reviewer {
+            pool: self.pool.clone(),
+            connector: self.connector.clone(),
+            names: self.names.clone(),
+        };
+        let leases = Leases::new(config, permission, reviewer, workers.count(), metrics);
+        let leases = Arc::new(leases);
+        workers.on_each(|worker| leases.clone().connect_forever(worker));
+        tokio::spawn(leases.clone().follow_versions_forever());
+        Some(leases)
     }
 
     fn reloader(&self, options: &Options, prober: Arc<Prober>, metrics: Arc<Metrics>) -> Reloader {

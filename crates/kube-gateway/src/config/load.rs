@@ -51,6 +51,7 @@ fn resolve_paths(configuration: &mut Configuration, folder: &Path) {
     if let Some(socket) = &mut configuration.control.socket {
         *socket = folder.join(&*socket);
     }
+    configuration.node_path.resolve_paths(folder);
 }
 
 /// Checks what the types do not.
@@ -81,6 +82,7 @@ pub fn check(configuration: &Configuration) -> Result<()> {
     ensure!(balance.too_many_requests > 0, "balance.tooManyRequests must be at least 1");
     ensure!((0.0..=1.0).contains(&access_log.sample), "accessLog.sample must be from 0 to 1");
     check_limits(configuration)?;
+    configuration.node_path.check()?;
     for name in [
         &request_header.username_header,
         &request_header.uid_header,

@@ -3,6 +3,7 @@
 mod duration;
 mod limits;
 mod load;
+mod node_path;
 mod size;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ pub use limits::{Buffers, Control, Lists, ThrottleRule};
 #[cfg(test)]
 pub use load::example;
 pub use load::{check, check_address, load};
+pub use node_path::{LeaseMode, NodePath};
 pub use size::Size;
 
 /// The only version so far.
@@ -53,6 +55,9 @@ pub struct Configuration {
     /// The commands to the running process.
     #[serde(default)]
     pub control: Control,
+    /// Serving requests of nodes without an API server.
+    #[serde(default)]
+    pub node_path: NodePath,
     /// How long running requests may take after SIGTERM.
     #[serde(default = "default_drain")]
     pub drain_timeout: Span,

@@ -31,6 +31,8 @@ pub struct Client {
     pub peer: Peer,
     /// Its address without the port, as the value of a header field.
     pub address: HeaderValue,
+    /// The number of the thread that serves it.
+    pub worker: usize,
     /// What all connections share.
     pub shared: Arc<Shared>,
 }

@@ -9,6 +9,7 @@ use crate::config::Configuration;
 use crate::exchange::Sampled;
 use crate::identity::FieldNames;
 use crate::metrics::Metrics;
+use crate::node_path::leases::Leases;
 use crate::protect::Protection;
 use crate::upstream::{Connector, Pool};
 
@@ -26,6 +27,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// The limits.
     pub protection: Arc<Protection>,
+    /// Serves renewals of node Leases, unless that is off.
+    pub leases: Option<Arc<Leases>>,
     /// The configuration in force.
     pub config: Arc<ArcSwap<Configuration>>,
 }

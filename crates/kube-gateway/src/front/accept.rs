@@ -105,9 +105,9 @@ impl Front {
             match accepted {
                 Ok((io, address, permit)) => {
                     let (front, stop, token) = (self.clone(), stop.clone(), connections.token());
-                    self.workers.spawn(io, async move |io| {
+                    self.workers.spawn(io, async move |worker, io| {
                         let _held_until_end = (permit, token);
-                        front.serve_client(io, address, stop).await;
+                        front.serve_client(worker, io, address, stop).await;
                     });
                 }
                 Err(error) => {
@@ -137,7 +137,13 @@ impl Front {
         Ok((io.into_std()?, address, permit))
     }
 
-    async fn serve_client(&self, io: TcpStream, address: SocketAddr, stop: CancellationToken) {
+    async fn serve_client(
+        &self,
+        worker: usize,
+        io: TcpStream,
+        address: SocketAddr,
+        stop: CancellationToken,
+    ) {
         let metrics = &self.shared.metrics;
         metrics.handshake_waited(self.pace.wait().await.as_secs_f64());
         let handshake =
@@ -151,7 +157,9 @@ impl Front {
         };
         let _counted = metrics.client_connected();
         let shared = self.shared.clone();
-        if let Err(error) = serve(io, address, &self.tls, self.max_streams, shared, stop).await {
+        if let Err(error) =
+            serve(io, address, &self.tls, self.max_streams, worker, shared, stop).await
+        {
             tracing::debug!(%address, error = format!("{error:#}"), "connection ended");
         }
     }

@@ -32,6 +32,7 @@ pub async fn serve(
     address: SocketAddr,
     tls: &FrontTls,
     max_streams: u32,
+    worker: usize,
     shared: Arc<Shared>,
     stop: CancellationToken,
 ) -> Result<()> {
@@ -41,7 +42,7 @@ pub async fn serve(
     let chain = chain.map(|certificate| certificate.clone().into_owned()).collect();
     let peer = Peer::new(chain, shared.names.clone(), tls.client_ca.clone());
     let address = HeaderValue::try_from(address.ip().to_canonical().to_string())?;
-    let client = Client { peer, address, shared };
+    let client = Client { peer, address, worker, shared };
     match is_http2 {
         true => http2::serve(socket, client, max_streams, stop).await,
         false => serve_http1(socket, client, stop).await,

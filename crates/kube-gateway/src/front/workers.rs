@@ -35,21 +35,34 @@ impl Workers {
         Ok(Workers { workers })
     }
 
-    /// Runs `serve` with a client's connection on the thread that has the fewest connections.
+    /// The number of threads.
+    pub fn count(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Runs a future on each thread, made with the thread's number.
+    pub fn on_each<F: Future<Output = ()> + Send + 'static>(&self, run: impl Fn(usize) -> F) {
+        for (number, worker) in self.workers.iter().enumerate() {
+            worker.runtime.spawn(run(number));
+        }
+    }
+
+    /// Runs `serve` with the number of a thread and a client's connection on the thread that has the fewest connections.
     pub fn spawn<F>(
         &self,
         io: TcpStream,
-        serve: impl FnOnce(tokio::net::TcpStream) -> F + Send + 'static,
+        serve: impl FnOnce(usize, tokio::net::TcpStream) -> F + Send + 'static,
     ) where
         F: Future<Output = ()> + Send,
     {
-        let idlest = self.workers.iter().min_by_key(|worker| worker.connections.load(Relaxed));
-        let Some(worker) = idlest else { return };
+        let numbered = self.workers.iter().enumerate();
+        let idlest = numbered.min_by_key(|(_, worker)| worker.connections.load(Relaxed));
+        let Some((number, worker)) = idlest else { return };
         let counted = Counted::new(&worker.connections);
         worker.runtime.spawn(async move {
             let _counted = counted;
             match tokio::net::TcpStream::from_std(io) {
-                Ok(io) => serve(io).await,
+                Ok(io) => serve(number, io).await,
                 Err(error) => tracing::warn!(%error, "failed to serve a connection"),
             }
         });

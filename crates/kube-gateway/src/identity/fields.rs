@@ -11,6 +11,9 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// The group that may do everything.
 const MASTERS: &str = "system:masters";
+/// The group of kubelets, and what their names begin with.
+const NODES: &str = "system:nodes";
+const NODE_PREFIX: &str = "system:node:";
 
 /// Characters of an extra key that are legal in the name of a header field. All others are
 /// percent-encoded; kube-apiserver decodes them.
@@ -79,8 +82,9 @@ impl FieldNames {
             fields.push((self.group.clone(), value(group)?));
         }
         fields.push((extra, value(&user.credential_id)?));
-        let masters = user.groups.iter().any(|group| group == MASTERS);
-        Ok(IdentityFields { fields, masters })
+        let is_in = |name: &str| user.groups.iter().any(|group| group == name);
+        let node = is_in(NODES) && user.name.starts_with(NODE_PREFIX);
+        Ok(IdentityFields { fields, masters: is_in(MASTERS), node })
     }
 }
 
@@ -90,6 +94,7 @@ pub struct IdentityFields {
     /// The first one is the user's name.
     fields: Vec<(HeaderName, HeaderValue)>,
     masters: bool,
+    node: bool,
 }
 
 impl IdentityFields {
@@ -101,6 +106,30 @@ impl IdentityFields {
     /// Whether the user is in the group `system:masters`, which kube-apiserver does not limit.
     pub fn is_master(&self) -> bool {
         self.masters
+    }
+
+    /// The name of the node, if the user is a kubelet (`NodeIdentity` in
+    /// k8s.io/kubernetes/pkg/auth/nodeidentifier). Everything that a kubelet may do depends on it.
+    pub fn node(&self) -> Option<&[u8]> {
+        self.node.then(|| &self.user()[NODE_PREFIX.len()..])
+    }
+
+    /// All fields.
+    pub fn fields(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.fields
+    }
+
+    /// Identifies the user with its groups, whatever the certificate.
+    pub fn key(&self) -> Box<[u8]> {
+        let mut key = Vec::new();
+        // The last field is the credential.
+        for (name, value) in &self.fields[..self.fields.len().saturating_sub(1)] {
+            for part in [name.as_str().as_bytes(), value.as_bytes()] {
+                key.extend_from_slice(&(part.len() as u32).to_le_bytes());
+                key.extend_from_slice(part);
+            }
+        }
+        key.into()
     }
 
     /// Adds the fields to a request from which the client's claims were removed.
@@ -140,6 +169,15 @@ mod tests {
         assert_eq!(fields["x-remote-uid"], "u");
         assert_eq!(fields.get_all("x-remote-group").iter().count(), 2);
         assert!(!FieldNames::default().encode(&user).unwrap().is_master());
+        let node = FieldNames::default().encode(&user).unwrap();
+        assert_eq!(node.node(), Some(&b"a"[..]));
+        let renewed = User { credential_id: "X509SHA256=01".into(), ..user.clone() };
+        assert_eq!(FieldNames::default().encode(&renewed).unwrap().key(), node.key());
+        for (name, group) in [("system:node:a", "b"), ("a", "system:nodes"), ("system:node", "")] {
+            let user = User { name: name.into(), groups: vec![group.into()], ..user.clone() };
+            let other = FieldNames::default().encode(&user).unwrap();
+            assert!(other.node().is_none() && other.key() != node.key());
+        }
         let admin = User { groups: vec!["a".into(), "system:masters".into()], ..user };
         let admin = FieldNames::default().encode(&admin).unwrap();
         assert!(admin.is_master() && admin.user() == b"system:node:a");

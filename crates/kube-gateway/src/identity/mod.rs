@@ -10,6 +10,8 @@ mod peer;
 mod strict;
 mod verify;
 
-pub use fields::FieldNames;
+#[cfg(test)]
+pub use certificate::User;
+pub use fields::{FieldNames, IdentityFields};
 pub use peer::{Credential, Peer};
 pub use verify::ClientCa;

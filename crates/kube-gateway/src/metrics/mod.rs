@@ -1,6 +1,7 @@
 //! Metrics in the format of Prometheus.
 
 mod create;
+mod leases;
 mod protection;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,6 +14,7 @@ use prometheus::{
 };
 
 use self::create::Create;
+use self::leases::LeaseMetrics;
 use self::protection::ProtectionMetrics;
 use crate::protect::Protection;
 use crate::request_info::RequestInfo;
@@ -34,6 +36,8 @@ pub struct Metrics {
     server_requests: IntGaugeVec,
     server_watches: IntGaugeVec,
     protection: ProtectionMetrics,
+    /// Renewals of node Leases.
+    pub leases: LeaseMetrics,
     reloads: IntCounterVec,
     reload_failed: IntGauge,
     restart_needed: IntGauge,
@@ -92,6 +96,7 @@ impl Metrics {
                 "Running watches and tunnels of an API server.",
             ),
             protection: ProtectionMetrics::new(&create),
+            leases: LeaseMetrics::new(&create),
             reloads: create.counters(
                 "kube_gateway_config_reloads_total",
                 "Changes of the configuration file, by result: applied or rejected.",

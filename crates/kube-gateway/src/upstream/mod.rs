@@ -10,6 +10,6 @@ mod server;
 
 pub use connect::{Connector, ConnectorFiles, Protocol, Speaker};
 pub use pool::{Pool, loads};
-pub use probe::{Prober, probe_forever};
+pub use probe::{GROUP, Prober, USER, probe_forever};
 pub use refusals::{Change, Standing};
 pub use server::{Member, Place, Server};

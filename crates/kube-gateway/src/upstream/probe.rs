@@ -20,8 +20,9 @@ use crate::identity::FieldNames;
 
 /// The gateway's own user. It needs no more than the group `system:monitoring` may: /readyz and
 /// /metrics; and for `upstream.discover` a Role to list EndpointSlices in the namespace `default`.
-const USER: &str = "system:kube-gateway";
-const GROUP: &str = "system:monitoring";
+pub const USER: &str = "system:kube-gateway";
+/// The group of that user.
+pub const GROUP: &str = "system:monitoring";
 /// An API server that does not answer within this time counts as failed.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeouts in a row after which an API server counts as unready. A busy one is slow, and the others
@@ -154,12 +155,27 @@ impl<'a> Probe<'a> {
                 self.server.is_ready() && self.timeouts < MAX_TIMEOUTS
             }
         };
+        if ready && self.server.version().is_none() {
+            self.read_version().await;
+        }
         if self.server.set_ready(ready) {
             tracing::info!(server = self.server.address, ready, "an API server's state changed");
         }
         if ready && self.cpu.is_none_or(|(read, _)| read.elapsed() >= METRICS_PERIOD) {
             self.read_cpu().await;
         }
+    }
+
+    /// Asks for the version. Another process at the same address may have another one, so it is
+    /// forgotten with the connection.
+    async fn read_version(&mut self) {
+        let Ok(Ok((StatusCode::OK, body))) =
+            tokio::time::timeout(TIMEOUT, self.get("/version")).await
+        else {
+            return;
+        };
+        let version = serde_json::from_slice::<Value>(&body).unwrap_or_default();
+        self.server.set_version(version["gitVersion"].as_str());
     }
 
     async fn read_cpu(&mut self) {
@@ -211,6 +227,7 @@ impl<'a> Probe<'a> {
     }
 
     async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>> {
+        self.server.set_version(None);
         let connector = &self.prober.connector;
         let address = &self.server.address;
         let io = connector.connect(address, Speaker::FrontProxy, Protocol::Http2).await?;

@@ -27,6 +27,8 @@ pub struct Server {
     pub watches: AtomicUsize,
     /// LISTs in progress, and those that wait.
     pub lists: Arc<ListQueue>,
+    /// The version of Kubernetes that the server said it has.
+    version: Mutex<Option<Arc<str>>>,
     /// CPU cores that the server uses, as the bits of an `f64`.
     cores: AtomicU64,
     /// Answers 429.
@@ -49,6 +51,7 @@ impl Server {
             requests: AtomicUsize::new(0),
             watches: AtomicUsize::new(0),
             lists: Arc::default(),
+            version: Mutex::default(),
             cores: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             answered: AtomicU64::new(0),
@@ -75,6 +78,16 @@ impl Server {
     /// How long the server has been ready.
     pub fn ready_for(&self) -> Duration {
         self.ready_since.lock().elapsed()
+    }
+
+    /// The version of Kubernetes that the server has, such as `v1.37.1`, if it is known.
+    pub fn version(&self) -> Option<Arc<str>> {
+        self.version.lock().clone()
+    }
+
+    /// Notes the version.
+    pub fn set_version(&self, version: Option<&str>) {
+        *self.version.lock() = version.map(Arc::from);
     }
 
     /// CPU cores that the server used in the last interval between two reads of its metrics.

@@ -42,6 +42,9 @@ pub async fn forward(
         Err(refusal) => *refusal,
         Ok(credential) => {
             let list = list_of(client, &request, exchange.info(), &credential);
+            if let Some(leases) = &client.shared.leases {
+                leases.note_http1(exchange.info());
+            }
             let (upstream, upgrade) = prepare_upstream(client, request, &credential);
             match link.send(upstream, speaker(&credential), list, &mut exchange).await {
                 Ok(sent) => return finish(&connection, sent, upgrade, watch, exchange),

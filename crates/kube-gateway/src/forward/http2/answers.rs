@@ -4,7 +4,7 @@ use http::StatusCode;
 use http2::{Data, Event, Fields, Headers, ResponseHead};
 
 use super::session::Session;
-use super::stream::{Phase, Stream};
+use super::stream::{Phase, RenewalPhase, Stream};
 use crate::forward::followed::{Content, Followed};
 
 /// The head of an answer.
@@ -54,6 +54,9 @@ impl Session {
             is_like => is_like.is_some(),
         };
         stream.exchange.answered(status);
+        if let Some(RenewalPhase::Forwarded(forwarded)) = &mut stream.renewal {
+            forwarded.begin_answer(status, &fields);
+        }
         let Some(place) = stream.place() else { return };
         let sent = stream.begin_answer(place);
         if let (Some(mut pending), Phase::Answering(_, answering)) = (sent, &mut stream.phase) {
@@ -81,7 +84,7 @@ impl Session {
     }
 
     fn pass_data(&mut self, id: u32, bytes: bytes::Bytes) {
-        let Some(Stream { phase: Phase::Answering(_, answering), exchange, .. }) =
+        let Some(Stream { phase: Phase::Answering(_, answering), exchange, renewal, .. }) =
             self.streams.get_mut(&id)
         else {
             return;
@@ -90,6 +93,9 @@ impl Session {
             answering.again = None;
         }
         answering.followed.follow(&bytes);
+        if let Some(RenewalPhase::Forwarded(forwarded)) = renewal {
+            forwarded.continue_answer(&bytes);
+        }
         exchange.count(bytes.len());
         answering.unreleased += bytes.len();
         self.unreleased.push(id);
@@ -100,6 +106,9 @@ impl Session {
         let Some(mut stream) = self.streams.remove(&id) else { return };
         if let Phase::Answering(_, answering) = &mut stream.phase {
             answering.followed.complete();
+        }
+        if let Some(RenewalPhase::Forwarded(forwarded)) = stream.renewal.take() {
+            self.end_renewal(*forwarded, &stream.exchange);
         }
         self.front.http.finish(id, trailers.map(Headers::Fields));
     }

@@ -18,13 +18,14 @@
 //!   The window of the connection bounds them over all streams.
 //!
 //! # Reading order
-//! `head`, `channel`, `young`, `stream`, `upstreams`, then `session`, `requests`, `answers` and
-//! `failures`.
+//! `head`, `channel`, `young`, `stream`, `upstreams`, then `session`, `requests`, `renewals`,
+//! `answers` and `failures`.
 
 mod answers;
 mod channel;
 mod failures;
 mod head;
+mod renewals;
 mod requests;
 mod session;
 mod stream;

@@ -10,7 +10,7 @@ use http2::{Data, ErrorCode, Event, Headers, ResponseHead};
 
 use super::head::{answer_fields, request_fields};
 use super::session::Session;
-use super::stream::{Body, Pending, Phase, Place, Stream, Turn};
+use super::stream::{Body, Pending, Phase, Place, RenewalPhase, Stream, Turn};
 use super::upstreams::SPEAKERS;
 use crate::exchange::Exchange;
 use crate::forward::answer;
@@ -60,13 +60,18 @@ impl Session {
         };
         let list = list_of(&self.client, &request, exchange.info(), &credential);
         let (mut parts, ()) = request.into_parts();
+        let leases = self.client.shared.leases.as_ref();
+        let renewal = leases.and_then(|leases| leases.begin(&parts, &credential));
         prepare(&self.client, &mut parts, &credential);
         let body = Body::new(end_stream);
         let speaker = speaker(&credential);
         let (reservation, attempts, given) = (None, 0, None);
         let pending = Pending { parts, speaker, list, reservation, watch, body, attempts, given };
         self.streams.insert(id, Stream::new(exchange, pending));
-        self.submit(id);
+        match renewal {
+            Some(renewal) => self.begin_renewal(id, renewal, end_stream),
+            None => self.submit(id),
+        }
     }
 
     fn forward_body(&mut self, id: u32, bytes: Bytes) {
@@ -76,6 +81,9 @@ impl Session {
         };
         if bytes.is_empty() {
             return;
+        }
+        if matches!(stream.renewal, Some(RenewalPhase::Arriving(..))) {
+            return self.continue_renewal(id, bytes);
         }
         stream.unreleased += bytes.len();
         self.unreleased.push(id);
@@ -97,6 +105,9 @@ impl Session {
         if let Phase::Pending(pending) | Phase::Sent(_, pending) = &mut stream.phase {
             pending.body.is_complete = true;
         }
+        if matches!(stream.renewal, Some(RenewalPhase::Arriving(..))) {
+            return self.examine_renewal(id);
+        }
         if let Some(place) = stream.place()
             && let Some(upstream) = self.upstreams.get(place.connection)
         {
@@ -108,6 +119,9 @@ impl Session {
     fn abandon(&mut self, id: u32) {
         let Some(mut stream) = self.streams.remove(&id) else { return };
         self.turns.retain(|turn| turn.stream != id);
+        self.arriving.retain(|other| *other != id);
+        // A write that was sent may happen, as in an API server.
+        self.servings.retain(|(other, _)| *other != id);
         self.cancel(&stream);
         if matches!(stream.phase, Phase::Answering(..)) || stream.given().is_some() {
             stream.exchange.failed();

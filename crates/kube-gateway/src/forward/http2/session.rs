@@ -18,6 +18,7 @@ use super::stream::{Stream, Turn};
 use super::upstreams::{SPEAKERS, Upstreams};
 use crate::forward::request::Client;
 use crate::forward::watch;
+use crate::node_path::leases::Serving;
 use crate::protect::Held;
 
 /// A connection whose PING is not answered within this time is closed.
@@ -44,6 +45,10 @@ pub(super) struct Session {
     pub(super) streams: StreamMap<Stream>,
     /// LISTs that wait for their turn.
     pub(super) turns: Vec<Turn>,
+    /// Renewals of Leases whose bodies have not arrived.
+    pub(super) arriving: Vec<u32>,
+    /// Renewals of Leases that are being written.
+    pub(super) servings: Vec<(u32, Serving)>,
     /// What waits for the client.
     held: Arc<Held>,
     /// Streams with bytes that were not released when they were last looked at.
@@ -96,6 +101,8 @@ impl Session {
             upstreams: Upstreams::default(),
             streams: StreamMap::default(),
             turns: Vec::new(),
+            arriving: Vec::new(),
+            servings: Vec::new(),
             unreleased: Vec::new(),
             signal: Box::pin(moved.clone().cancelled_owned()),
             is_registered: false,
@@ -114,6 +121,7 @@ impl Session {
         self.poll_alarm()?;
         for _ in 0..MAX_ROUNDS {
             let mut progress = self.poll_dials(cx) | self.poll_turns(cx);
+            progress |= self.poll_renewals(cx);
             match self.receive_requests(cx) {
                 Ok(received) => progress |= received,
                 Err(end) => {
@@ -284,6 +292,9 @@ impl Session {
         self.held.set(held);
         if self.is_moving && !self.streams.is_empty() {
             next = next.min(self.next_look);
+        }
+        if let Some(late) = self.late_renewal() {
+            next = next.min(late);
         }
         if let Some(active) = self.active {
             next = next.min(active + IDLE);

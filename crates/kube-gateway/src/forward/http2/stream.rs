@@ -12,6 +12,7 @@ use super::young::Given;
 use crate::exchange::Exchange;
 use crate::forward::followed::{Followed, InitialEvents};
 use crate::forward::watch::WatchEnd;
+use crate::node_path::leases::{Forwarded, Renewal};
 use crate::protect::{List, Refused, Reservation};
 use crate::upstream::Speaker;
 
@@ -27,6 +28,18 @@ pub struct Stream {
     pub phase: Phase,
     /// Bytes of the request that the client may not send again yet.
     pub unreleased: usize,
+    /// What is special about it if it renews the Lease of a node.
+    pub renewal: Option<RenewalPhase>,
+}
+
+/// What happens to a renewal of the Lease of a node.
+pub enum RenewalPhase {
+    /// Its body has not arrived. From then on it goes to an API server.
+    Arriving(Box<Renewal>, Instant),
+    /// It is being written into the store.
+    Serving,
+    /// An API server executes it.
+    Forwarded(Box<Forwarded>),
 }
 
 /// What a stream waits for.
@@ -105,7 +118,7 @@ pub struct Body {
 impl Stream {
     /// A request that was not sent yet.
     pub fn new(exchange: Exchange, pending: Pending) -> Stream {
-        Stream { exchange, phase: Phase::Pending(Box::new(pending)), unreleased: 0 }
+        Stream { exchange, phase: Phase::Pending(Box::new(pending)), unreleased: 0, renewal: None }
     }
 
     /// Begins the answer from `place`. Returns what was needed to send the request; `None` if the
@@ -196,6 +209,19 @@ impl Body {
     /// A body of which nothing has arrived.
     pub fn new(is_complete: bool) -> Body {
         Body { is_complete, ..Body::default() }
+    }
+
+    /// The bytes that are kept, in one piece.
+    pub fn whole(&self) -> Bytes {
+        match &self.kept[..] {
+            [bytes] => bytes.clone(),
+            parts => parts.concat().into(),
+        }
+    }
+
+    /// The number of bytes so far.
+    pub fn len(&self) -> usize {
+        self.bytes
     }
 
     /// Keeps bytes that will be sent.

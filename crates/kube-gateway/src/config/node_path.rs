@@ -1,0 +1,166 @@
+//! The fields of requests that are served without an API server.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+use serde::Deserialize;
+
+/// Serving requests of nodes without an API server.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct NodePath {
+    /// The store of the API servers.
+    pub store: Store,
+    /// Renewals of the Leases of nodes.
+    pub leases: Leases,
+}
+
+/// The store of the API servers.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Store {
+    /// URLs, as in kube-apiserver's `--etcd-servers`.
+    pub endpoints: Vec<String>,
+    /// The CA of the store's serving certificates, PEM; needed for https.
+    pub ca_file: Option<PathBuf>,
+    /// A client certificate, PEM.
+    pub cert_file: Option<PathBuf>,
+    /// Private key of the client certificate, PEM.
+    pub key_file: Option<PathBuf>,
+    /// As kube-apiserver's `--etcd-prefix`.
+    pub prefix: String,
+}
+
+/// Renewals of the Leases of nodes.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Leases {
+    /// What happens to a renewal.
+    pub mode: LeaseMode,
+    /// Comparisons without a difference for each version of the API servers, before renewals are
+    /// served.
+    pub comparisons: u64,
+    /// Share of the forwarded renewals that are compared, from 0 to 1.
+    pub sample: f64,
+    /// The operator declares that nothing but the API server itself sees a renewal: no webhook, no
+    /// admission policy, no audit log, no encryption.
+    pub unobserved: bool,
+}
+
+/// What happens to renewals of Leases.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LeaseMode {
+    /// They are forwarded.
+    #[default]
+    Off,
+    /// They are forwarded, and what an API server does is compared with what would have been done.
+    Shadow,
+    /// They are served from the store, after enough comparisons.
+    On,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        let (endpoints, ca_file, cert_file, key_file) = (Vec::new(), None, None, None);
+        Store { endpoints, ca_file, cert_file, key_file, prefix: "/registry".into() }
+    }
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Leases { mode: LeaseMode::Off, comparisons: 1000, sample: 1.0, unobserved: false }
+    }
+}
+
+impl NodePath {
+    /// Paths are relative to the folder of the configuration file.
+    pub fn resolve_paths(&mut self, folder: &Path) {
+        let Store { ca_file, cert_file, key_file, .. } = &mut self.store;
+        for path in [ca_file, cert_file, key_file].into_iter().flatten() {
+            *path = folder.join(&*path);
+        }
+    }
+
+    /// Checks what the types do not.
+    ///
+    /// # Errors
+    /// Returns a one-line message for the first invalid field.
+    pub fn check(&self) -> Result<()> {
+        let NodePath { store, leases } = self;
+        ensure!(leases.comparisons > 0, "nodePath.leases.comparisons must be at least 1");
+        ensure!((0.0..=1.0).contains(&leases.sample), "nodePath.leases.sample must be from 0 to 1");
+        store.check()?;
+        if leases.mode == LeaseMode::Off {
+            return Ok(());
+        }
+        ensure!(
+            !store.endpoints.is_empty(),
+            "nodePath.store.endpoints is empty; name the store of the API servers, or set nodePath.leases.mode to off"
+        );
+        ensure!(leases.sample > 0.0, "nodePath.leases.sample is 0; no renewal would be compared");
+        ensure!(
+            leases.unobserved,
+            "nodePath.leases.mode needs nodePath.leases.unobserved: true; kube-gateway does not look for webhooks, admission policies, audit and encryption itself"
+        );
+        Ok(())
+    }
+}
+
+impl Store {
+    fn check(&self) -> Result<()> {
+        for endpoint in &self.endpoints {
+            let https = endpoint.starts_with("https://");
+            ensure!(
+                https || endpoint.starts_with("http://"),
+                "nodePath.store.endpoints: {endpoint:?} is not a URL such as https://10.0.0.1:2379"
+            );
+            ensure!(!https || self.ca_file.is_some(), "nodePath.store.caFile is needed for https");
+        }
+        ensure!(
+            self.cert_file.is_some() == self.key_file.is_some(),
+            "nodePath.store.certFile and keyFile are only valid together"
+        );
+        ensure!(
+            self.prefix.starts_with('/') && !self.prefix.ends_with('/'),
+            "nodePath.store.prefix {:?} must begin with a slash and not end with one",
+            self.prefix
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(text: &str) -> Result<()> {
+        serde_saphyr::from_str::<NodePath>(text)?.check()
+    }
+
+    #[test]
+    fn what_is_on_is_complete() {
+        checked("{}").unwrap();
+        let store = "store: {endpoints: ['http://127.0.0.1:2379']}";
+        for mode in ["shadow", "on"] {
+            checked(&format!("leases: {{mode: {mode}, unobserved: true}}\n{store}")).unwrap();
+        }
+        for (text, expected) in [
+            ("leases: {mode: on, unobserved: true}".into(), "endpoints is empty"),
+            (format!("leases: {{mode: shadow}}\n{store}"), "unobserved"),
+            (format!("leases: {{mode: on, unobserved: true, sample: 0}}\n{store}"), "sample is 0"),
+            ("leases: {sample: 2}".into(), "sample must be"),
+            ("leases: {comparisons: 0}".into(), "comparisons must be"),
+            ("leases: {mode: always}".into(), "always"),
+            ("store: {endpoints: ['a:1']}".into(), "is not a URL"),
+            ("store: {endpoints: ['https://a:1']}".into(), "caFile is needed"),
+            ("store: {certFile: a}".into(), "only valid together"),
+            ("store: {prefix: registry}".into(), "must begin with a slash"),
+            ("store: {prefix: /registry/}".into(), "must begin with a slash"),
+        ] {
+            let error = format!("{:#}", checked(&text).unwrap_err());
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Renewals of the Leases of nodes, served from the store.
+//!
+//! A renewal replaces two times in the stored value, and kube-apiserver answers with these bytes (see
+//! the crate `node_lease`). So it needs no decoding, only the certainty that kube-apiserver would do
+//! the same: that the request has nothing unusual (`recognize`), that its sender may send it
+//! (`authorize`), that its base is the value in the store and nothing but `renewTime` changes
+//! (`known`), and that nothing else would see the request ([`Permission`]). Everything else is
+//! forwarded byte for byte.
+//!
+//! ```text
+//! head ─▶ recognize, authorize ─▶ body ─▶ known? ─▶ Txn on the revision ─▶ 200
+//!                  └────────────────────────┴──────────────┴─▶ API server ─▶ learn, compare
+//! ```
+//!
+//! # Invariants
+//! - A value is only written if the store still has the version that it was derived from.
+//! - A write of which nobody knows whether it happened is forwarded. That is safe: the request names
+//!   the version on which it is based. If the write happened, or happens later, kube-apiserver or the
+//!   store finds another version and the loser gets a conflict, after which a kubelet reads the Lease
+//!   again. It never happens twice.
+//! - A renewal is never refused for a reason of the gateway, and never gets 429.
+//! - Nothing is served before enough comparisons with each version of the API servers in use, and
+//!   nothing after one that found a difference.
+//!
+//! # Reading order
+//! `recognize`, `authorize`, `known`, `serve`, `shadow`; `trials` and `compare` decide about serving,
+//! `link` is the connection to the store.
+
+mod answer;
+mod authorize;
+mod compare;
+mod known;
+mod link;
+mod reason;
+mod recognize;
+mod review;
+#[cfg(test)]
+mod sample;
+mod serve;
+mod shadow;
+mod tracked;
+mod trials;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use etcd_client::TlsFiles;
+use http::request::Parts;
+use parking_lot::Mutex;
+
+use self::answer::AnswerFields;
+use self::authorize::Authorizer;
+use self::known::KnownLeases;
+use self::link::{Endpoints, Link};
+use self::recognize::recognize;
+use self::trials::{State, Trials};
+use super::Permission;
+use crate::config::{LeaseMode, NodePath};
+use crate::identity::Credential;
+use crate::metrics::Metrics;
+use crate::request_info::RequestInfo;
+use crate::upstream::Pool;
+
+pub use self::reason::Reason;
+pub use self::recognize::MAX_BODY;
+pub use self::review::Reviewer;
+pub use self::serve::{Examined, Served, Serving};
+pub use self::tracked::{Forwarded, Renewal};
+
+/// Time between two looks at the versions of the API servers.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Different fields of answers that are kept. There is one for each flow schema.
+const MAX_FIELDS: usize = 16;
+
+/// Serves renewals, or compares what would be served.
+pub struct Leases {
+    permission: Permission,
+    authorizer: Arc<Authorizer>,
+    known: KnownLeases,
+    /// Share of the forwarded renewals that are compared.
+    sample: f64,
+    trials: Mutex<Trials>,
+    /// Whether the comparisons allow to serve.
+    is_on: AtomicBool,
+    /// Whether a comparison found a difference.
+    is_off: AtomicBool,
+    /// A connection for each thread.
+    links: Vec<Arc<Link>>,
+    endpoints: Arc<Endpoints>,
+    /// What the key of each Lease begins with.
+    key_prefix: String,
+    fields: Mutex<Vec<Arc<AnswerFields>>>,
+    pool: Arc<Pool>,
+    metrics: Arc<Metrics>,
+}
+
+impl Leases {
+    /// Creates the path for a configuration in which it is not off.
+    pub fn new(
+        config: &NodePath,
+        permission: Permission,
+        reviewer: Reviewer,
+        workers: usize,
+        metrics: Arc<Metrics>,
+    ) -> Leases {
+        let NodePath { store, leases } = config;
+        let files = TlsFiles {
+            ca: store.ca_file.clone(),
+            cert: store.cert_file.clone(),
+            key: store.key_file.clone(),
+        };
+        Leases {
+            permission,
+            pool: reviewer.pool.clone(),
+            authorizer: Arc::new(Authorizer::new(reviewer)),
+            known: KnownLeases::default(),
+            sample: leases.sample,
+            trials: Mutex::new(Trials::new(leases.mode == LeaseMode::On, leases.comparisons)),
+            is_on: AtomicBool::new(false),
+            is_off: AtomicBool::new(false),
+            links: (0..workers).map(|_| Arc::default()).collect(),
+            endpoints: Arc::new(Endpoints { urls: store.endpoints.clone(), files }),
+            key_prefix: format!("{}/leases/kube-node-lease/", store.prefix),
+            fields: Mutex::default(),
+            metrics,
+        }
+    }
+
+    /// Keeps the connection of a thread. Must run on this thread.
+    pub async fn connect_forever(self: Arc<Self>, worker: usize) {
+        if let Some(link) = self.links.get(worker) {
+            link.clone().run_forever(self.endpoints.clone()).await;
+        }
+    }
+
+    /// Follows which versions the API servers have, until the process ends.
+    pub async fn follow_versions_forever(self: Arc<Self>) {
+        let mut last = None;
+        loop {
+            let state = self.judge();
+            if last != Some(state) {
+                last = Some(state);
+                self.metrics.leases.set_state(state as i64);
+                let refused = self.permission.reason();
+                tracing::info!(?state, refused, "node path for Leases");
+            }
+            self.metrics.leases.set_known(self.known.len());
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+
+    /// Decides again whether renewals are served.
+    fn judge(&self) -> State {
+        let servers = self.pool.servers();
+        let ready = servers.iter().filter(|server| server.is_ready());
+        let versions: Vec<_> = ready.map(|server| server.version()).collect();
+        let state = self.trials.lock().state(versions.iter().map(Option::as_deref));
+        self.is_on.store(state == State::On, Relaxed);
+        self.is_off.store(state == State::Off, Relaxed);
+        state
+    }
+
+    /// Reads the head of a client's request before anything is changed in it. Returns what is needed
+    /// if it is a renewal that may be served. Must be called in a runtime.
+    pub fn begin(&self, parts: &Parts, credential: &Credential) -> Option<Renewal> {
+        let result = recognize(parts)?.and_then(|candidate| {
+            let Credential::Certificate(identity) = credential else {
+                return Err(Reason::Identity);
+            };
+            let right = self.authorizer.right(identity, &candidate.name);
+            let sender = right.ok_or(Reason::Identity)?;
+            Ok(Renewal { candidate, sender })
+        });
+        result.map_err(|reason| self.count_forwarded(reason)).ok()
+    }
+
+    /// Counts a request of HTTP/1.1, which always goes to an API server.
+    pub fn note_http1(&self, info: &RequestInfo) {
+        let is_lease = info.resource == "leases" && info.namespace == "kube-node-lease";
+        if is_lease && info.verb == "update" {
+            self.count_forwarded(Reason::Http1);
+        }
+    }
+
+    /// Counts a renewal that goes to an API server.
+    pub fn count_forwarded(&self, reason: Reason) {
+        self.metrics.leases.forwarded(reason);
+    }
+
+    fn key(&self, name: &[u8]) -> Bytes {
+        [self.key_prefix.as_bytes(), name].concat().into()
+    }
+
+    /// Returns fields that are shared by all Leases that have the same ones.
+    fn shared(&self, fields: AnswerFields) -> Arc<AnswerFields> {
+        let mut known = self.fields.lock();
+        if let Some(same) = known.iter().find(|other| ***other == fields) {
+            return same.clone();
+        }
+        let fields = Arc::new(fields);
+        if known.len() < MAX_FIELDS {
+            known.push(fields.clone());
+        }
+        fields
+    }
+}
