@@ -10,6 +10,7 @@ FAULTS    ?= 100
 CLUSTERS  ?= 200
 WORLDS    ?= 20
 REQUESTS  ?= 5000
+RENEWALS  ?= 100000
 FUZZTIME  ?= 60s
 BENCH_FLAGS ?=
 
@@ -26,7 +27,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway gateway-faults gateway-upstream hostile oracle upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway gateway-faults gateway-upstream hostile node-path oracle upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -57,6 +58,9 @@ gateway: $(GATEWAY_TEST) ## Test kube-gateway with real API servers, hostile cli
 
 gateway-faults: $(GATEWAY_TEST) ## Inject faults into API servers, their network and kube-gateway under load: FAULTS=100
 	@GATEWAY_FAULTS=$(FAULTS) go test -v -count=1 -run 'TestGateway$$/faults' -timeout 6h ./test/gateway
+
+node-path: $(GATEWAY_TEST) ## Compare renewals of Leases that kube-gateway serves with those of kube-apiserver: RENEWALS=100000
+	@NODE_PATH_RENEWALS=$(RENEWALS) NODE_PATH_SEED=random go test -v -count=1 -timeout 3h ./test/node-path/...
 
 gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour)
 	@test/gateway-upstream/run.sh

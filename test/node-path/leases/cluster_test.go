@@ -74,13 +74,7 @@ func newCluster(t *testing.T) *cluster {
 	c.store, err = clientv3.New(clientv3.Config{Endpoints: []string{c.storeURL}, DialTimeout: startTimeout})
 	must(t, err)
 	t.Cleanup(func() { _ = c.store.Close() })
-	var kubeconfig string
-	must(t, filepath.WalkDir(filepath.Join(c.home, "clusters", clusterName), func(path string, _ os.DirEntry, err error) error {
-		if filepath.Base(path) == "kubeconfig" || filepath.Base(path) == "admin.kubeconfig" {
-			kubeconfig = path
-		}
-		return err
-	}))
+	kubeconfig := strings.TrimSpace(string(c.k1m(t, "kubeconfig", "--name", clusterName, "--path")))
 	config, err := clientcmd.BuildConfigFromFlags("https://"+c.servers[0], kubeconfig)
 	must(t, err)
 	config.QPS = -1
