@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -71,7 +72,11 @@ func newCluster(t *testing.T) *cluster {
 	c.k1m(t, "up", "--name", clusterName, "--nodes", "1", "--apiservers", "2")
 	t.Cleanup(func() { c.k1m(t, "down", "--name", clusterName) })
 	c.find(t)
-	c.store, err = clientv3.New(clientv3.Config{Endpoints: []string{c.storeURL}, DialTimeout: startTimeout})
+	tls, err := transport.TLSInfo{
+		TrustedCAFile: c.pki("etcd/ca.crt"), CertFile: c.pki("apiserver-etcd-client.crt"), KeyFile: c.pki("apiserver-etcd-client.key"),
+	}.ClientConfig()
+	must(t, err)
+	c.store, err = clientv3.New(clientv3.Config{Endpoints: []string{c.storeURL}, DialTimeout: startTimeout, TLS: tls})
 	must(t, err)
 	t.Cleanup(func() { _ = c.store.Close() })
 	kubeconfig := strings.TrimSpace(string(c.k1m(t, "kubeconfig", "--name", clusterName, "--path")))
@@ -146,13 +151,13 @@ func (c *cluster) pki(name string) string {
 }
 
 // startGateway starts a gateway and waits until it is ready with both API servers. It ends with the test.
-func (c *cluster) startGateway(t *testing.T, mode, prefix string) *gateway {
+func (c *cluster) startGateway(t *testing.T, mode, storeURL, prefix string) *gateway {
 	t.Helper()
 	g := &gateway{address: freeAddress(t), metrics: freeAddress(t)}
 	directory := t.TempDir()
 	g.log = filepath.Join(directory, "gateway.log")
 	config := filepath.Join(directory, "gateway.yaml")
-	must(t, os.WriteFile(config, []byte(c.configuration(g, mode, prefix)), 0o600))
+	must(t, os.WriteFile(config, []byte(c.configuration(g, mode, storeURL, prefix)), 0o600))
 	log, err := os.Create(g.log)
 	must(t, err)
 	process := exec.Command(filepath.Join(c.bin, "kube-gateway"), "--config", config)
@@ -175,18 +180,18 @@ func (c *cluster) startGateway(t *testing.T, mode, prefix string) *gateway {
 	return g
 }
 
-func (c *cluster) configuration(g *gateway, mode, prefix string) string {
+func (c *cluster) configuration(g *gateway, mode, storeURL, prefix string) string {
 	return fmt.Sprintf(`apiVersion: gateway.k8s-1m.dev/v1alpha1
 kind: GatewayConfiguration
 listen: {address: %q, metricsAddress: %q, certFile: %q, keyFile: %q, clientCaFile: %q}
 upstream: {servers: [%q, %q], caFile: %q}
 requestHeader: {certFile: %q, keyFile: %q}
 nodePath:
-  store: {endpoints: [%q], prefix: %q}
+  store: {endpoints: [%q], prefix: %q, caFile: %q, certFile: %q, keyFile: %q}
   leases: {mode: %s, comparisons: %d, unobserved: true}
 `, g.address, g.metrics, c.pki("apiserver.crt"), c.pki("apiserver.key"), c.pki("ca.crt"),
 		c.servers[0], c.servers[1], c.pki("ca.crt"), c.pki("front-proxy-client.crt"), c.pki("front-proxy-client.key"),
-		c.storeURL, prefix, mode, comparisons)
+		storeURL, prefix, c.pki("etcd/ca.crt"), c.pki("apiserver-etcd-client.crt"), c.pki("apiserver-etcd-client.key"), mode, comparisons)
 }
 
 // page returns a page of the gateway, or an empty text.

@@ -35,7 +35,7 @@ const (
 // TestLeases runs all tests in one cluster.
 func TestLeases(t *testing.T) {
 	c := newCluster(t)
-	g := c.startGateway(t, "on", "/registry")
+	g := c.startGateway(t, "on", c.storeURL, "/registry")
 	t.Run("it serves after enough comparisons", func(t *testing.T) { testTurnsOn(t, c, g) })
 	t.Run("random renewals", func(t *testing.T) { testRandom(t, c, g) })
 	t.Run("the header of an answer", func(t *testing.T) { testHeader(t, c, g) })
@@ -46,6 +46,7 @@ func TestLeases(t *testing.T) {
 	t.Run("unusual requests", func(t *testing.T) { testUnusual(t, c, g) })
 	t.Run("two gateways", func(t *testing.T) { testTwoGateways(t, c, g) })
 	t.Run("users of RBAC", func(t *testing.T) { testReviewed(t, c, g) })
+	t.Run("a store that does not answer", func(t *testing.T) { testSilentStore(t, c) })
 	t.Run("the store is killed", func(t *testing.T) { testKilledStore(t, c, g) })
 	t.Run("another prefix turns it off", func(t *testing.T) { testWrongPrefix(t, c) })
 	t.Run("shadow mode serves nothing", func(t *testing.T) { testShadow(t, c) })
@@ -394,7 +395,7 @@ func testUnusual(t *testing.T, c *cluster, g *gateway) {
 
 // testTwoGateways renews one Lease through two gateways in turn. Each sees versions that it does not know.
 func testTwoGateways(t *testing.T, c *cluster, g *gateway) {
-	second := c.startGateway(t, "on", "/registry")
+	second := c.startGateway(t, "on", c.storeURL, "/registry")
 	k := c.newKubelet(t, "both")
 	lease := turnOn(t, second, k, k.create(t, g.address))
 	for i := range 20 {
@@ -514,7 +515,7 @@ func testKilledStore(t *testing.T, c *cluster, g *gateway) {
 
 // testWrongPrefix checks that a difference turns the path off: under another prefix there are no Leases.
 func testWrongPrefix(t *testing.T, c *cluster) {
-	g := c.startGateway(t, "on", "/elsewhere")
+	g := c.startGateway(t, "on", c.storeURL, "/elsewhere")
 	k := c.newKubelet(t, "prefix")
 	lease := k.create(t, g.address)
 	eventually(t, startTimeout, "a difference turns the path off", func() bool {
@@ -533,7 +534,7 @@ func testWrongPrefix(t *testing.T, c *cluster) {
 }
 
 func testShadow(t *testing.T, c *cluster) {
-	g := c.startGateway(t, "shadow", "/registry")
+	g := c.startGateway(t, "shadow", c.storeURL, "/registry")
 	k := c.newKubelet(t, "shadow")
 	lease := k.create(t, g.address)
 	eventually(t, startTimeout, "enough comparisons", func() bool {

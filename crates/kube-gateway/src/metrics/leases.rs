@@ -3,13 +3,11 @@
 use prometheus::{IntCounter, IntCounterVec, IntGauge};
 
 use super::create::Create;
-use crate::node_path::leases::Reason;
 
 /// Metrics of renewals of node Leases.
 pub struct LeaseMetrics {
     served: IntCounter,
-    /// By the number of the reason.
-    forwarded: Vec<IntCounter>,
+    renewals: IntCounterVec,
     comparisons: IntCounterVec,
     state: IntGauge,
     known: IntGauge,
@@ -23,11 +21,9 @@ impl LeaseMetrics {
             "Renewals of node Leases that were served from the store, or forwarded to an API server for a reason.",
             &["result", "reason"],
         );
-        let forwarded =
-            Reason::ALL.map(|reason| renewals.with_label_values(&["forwarded", reason.label()]));
         LeaseMetrics {
             served: renewals.with_label_values(&["served", ""]),
-            forwarded: forwarded.into(),
+            renewals,
             comparisons: create.counters(
                 "kube_gateway_node_path_lease_comparisons_total",
                 "Forwarded renewals that were compared with their prediction, by result: equal, different or unknown.",
@@ -49,9 +45,9 @@ impl LeaseMetrics {
         self.served.inc();
     }
 
-    /// Counts a renewal that was forwarded.
-    pub fn forwarded(&self, reason: Reason) {
-        self.forwarded[reason as usize].inc();
+    /// Counts a renewal that was forwarded for a reason.
+    pub fn forwarded(&self, reason: &str) {
+        self.renewals.with_label_values(&["forwarded", reason]).inc();
     }
 
     /// Counts a comparison.

@@ -186,7 +186,7 @@ impl Leases {
 
     /// Counts a renewal that goes to an API server.
     pub fn count_forwarded(&self, reason: Reason) {
-        self.metrics.leases.forwarded(reason);
+        self.metrics.leases.forwarded(reason.label());
     }
 
     fn key(&self, name: &[u8]) -> Bytes {

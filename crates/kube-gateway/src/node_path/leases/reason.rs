@@ -38,26 +38,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// All reasons, in the order of their numbers.
-    pub const ALL: [Reason; 16] = [
-        Reason::Form,
-        Reason::Http1,
-        Reason::Body,
-        Reason::Identity,
-        Reason::Object,
-        Reason::Unknown,
-        Reason::Version,
-        Reason::Content,
-        Reason::Manager,
-        Reason::NotPermitted,
-        Reason::Shadow,
-        Reason::StoreDown,
-        Reason::Busy,
-        Reason::Conflict,
-        Reason::Refused,
-        Reason::NoAnswer,
-    ];
-
     /// The value of the metrics' label `reason`.
     pub fn label(self) -> &'static str {
         match self {
@@ -77,20 +57,6 @@ impl Reason {
             Reason::Conflict => "conflict",
             Reason::Refused => "store_refused",
             Reason::NoAnswer => "store_no_answer",
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_reason_has_its_number_and_a_label_of_its_own() {
-        for (number, reason) in Reason::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, number);
-            let same = Reason::ALL.iter().filter(|other| other.label() == reason.label());
-            assert_eq!(same.count(), 1, "{reason:?}");
         }
     }
 }

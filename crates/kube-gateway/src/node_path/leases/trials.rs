@@ -55,11 +55,10 @@ impl Trials {
         let is_proven = |version: Option<&str>| {
             version.and_then(|it| self.equal.get(it)).is_some_and(|count| *count >= self.required)
         };
-        match self.serves && versions.into_iter().all(is_proven) {
-            // Without an API server, nothing could be forwarded either.
-            true if !self.equal.is_empty() => State::On,
-            _ => State::Shadow,
-        }
+        // Without an API server in use, nobody knows with which version the next one comes.
+        let mut versions = versions.into_iter().peekable();
+        let are_proven = versions.peek().is_some() && versions.all(is_proven);
+        if self.serves && are_proven { State::On } else { State::Shadow }
     }
 }
 
@@ -80,6 +79,7 @@ mod tests {
         }
         trials.equal("v1.37.1");
         assert_eq!(trials.state([OLD, OLD]), State::On);
+        assert_eq!(trials.state([]), State::Shadow);
         assert_eq!(trials.state([OLD, NEW]), State::Shadow);
         assert_eq!(trials.state([OLD, None]), State::Shadow);
         (0..3).for_each(|_| trials.equal("v1.38.0"));

@@ -1,0 +1,108 @@
+package leases
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// answerTimeout bounds the time of a renewal that the store does not answer. A kubelet waits 10 s.
+const answerTimeout = 5 * time.Second
+
+// wire is a TCP proxy in front of the store that can keep the store's answers back.
+type wire struct {
+	url   string
+	muted atomic.Bool
+}
+
+// newWire starts a proxy, which ends with the test.
+func newWire(t *testing.T, storeURL string) *wire {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	w := &wire{url: "https://" + listener.Addr().String()}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go w.serve(client, strings.TrimPrefix(storeURL, "https://"))
+		}
+	}()
+	return w
+}
+
+func (w *wire) serve(client net.Conn, address string) {
+	defer client.Close()
+	store, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	defer store.Close()
+	var both sync.WaitGroup
+	both.Go(func() {
+		_, _ = io.Copy(store, client)
+		_ = store.Close()
+	})
+	both.Go(func() {
+		_, _ = io.Copy(client, muter{store, w})
+		_ = client.Close()
+	})
+	both.Wait()
+}
+
+// muter reads from the store, and reads nothing of what arrives while the wire is muted.
+type muter struct {
+	store net.Conn
+	wire  *wire
+}
+
+func (m muter) Read(buffer []byte) (int, error) {
+	for {
+		n, err := m.store.Read(buffer)
+		if err != nil || !m.wire.muted.Load() {
+			return n, err
+		}
+	}
+}
+
+// testSilentStore loses the answer to a write that the store has executed. The renewal is forwarded, and gets a conflict
+// with its own write.
+func testSilentStore(t *testing.T, c *cluster) {
+	w := newWire(t, c.storeURL)
+	g := c.startGateway(t, "on", w.url, "/registry")
+	k := c.newKubelet(t, "silent")
+	lease := turnOn(t, g, k, k.create(t, g.address))
+	lease = k.renew(t, g.address, lease)
+	w.muted.Store(true)
+	before, started, renewed := g.forwarded("store_no_answer"), time.Now(), later(lease)
+	result := k.put(t, g.address, k.name, renewed)
+	if result.status != http.StatusConflict {
+		t.Errorf("status %d, want 409: %q", result.status, result.body)
+	}
+	if elapsed := time.Since(started); elapsed > answerTimeout {
+		t.Errorf("the answer took %v, want at most %v", elapsed, answerTimeout)
+	}
+	if g.forwarded("store_no_answer") != before+1 {
+		t.Error("the renewal was not forwarded because the store did not answer")
+	}
+	last := get(t, c, k.name)
+	if !last.Spec.RenewTime.Equal(renewed.Spec.RenewTime) {
+		t.Errorf("renewTime is %v, want %v: the store has executed the write", last.Spec.RenewTime, renewed.Spec.RenewTime)
+	}
+	// As a kubelet does after a conflict.
+	lease = k.renew(t, g.address, last)
+	w.muted.Store(false)
+	served := g.served()
+	eventually(t, startTimeout, "renewals are served again", func() bool {
+		lease = k.renew(t, g.address, lease)
+		return g.served() >= served+2
+	})
+}
