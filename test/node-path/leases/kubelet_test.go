@@ -145,10 +145,10 @@ func (k *kubelet) renew(t *testing.T, address string, lease *coordinationv1.Leas
 	return k.put(t, address, lease.Name, later(lease)).lease(t, http.StatusOK)
 }
 
-// later returns a copy with a later renewTime.
+// later returns a copy with a later renewTime, as precise as a Lease in protobuf has it.
 func later(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	renewed := lease.DeepCopy()
-	now := metav1.NowMicro()
+	now := metav1.NewMicroTime(time.Now().Truncate(time.Microsecond))
 	renewed.Spec.RenewTime = &now
 	return renewed
 }

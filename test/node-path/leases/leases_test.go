@@ -20,6 +20,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -335,8 +336,10 @@ func testOtherFields(t *testing.T, c *cluster, g *gateway) {
 		changed, before, served := later(lease), g.forwarded("content"), g.served()
 		change(changed)
 		lease = k.put(t, g.address, k.name, changed).lease(t, http.StatusOK)
-		if got, want := fmt.Sprint(lease.OwnerReferences, lease.Labels, lease.Spec), fmt.Sprint(changed.OwnerReferences, changed.Labels, changed.Spec); got != want {
-			t.Errorf("%s: the Lease is %s, want %s", name, got, want)
+		same := equality.Semantic.DeepEqual(lease.Spec, changed.Spec) && equality.Semantic.DeepEqual(lease.Labels, changed.Labels) &&
+			equality.Semantic.DeepEqual(lease.OwnerReferences, changed.OwnerReferences)
+		if !same {
+			t.Errorf("%s: the Lease is %v, want %v", name, lease, changed)
 		}
 		if g.forwarded("content") != before+1 {
 			t.Errorf("%s: a change was not forwarded because of its content", name)
@@ -486,7 +489,8 @@ func testReviewed(t *testing.T, c *cluster, g *gateway) {
 func testKilledStore(t *testing.T, c *cluster, g *gateway) {
 	k := c.newKubelet(t, "killed")
 	lease := k.renew(t, g.address, k.renew(t, g.address, k.create(t, g.address)))
-	must(t, syscall.Kill(c.storePID(t), syscall.SIGKILL))
+	killed := c.storePID(t)
+	must(t, syscall.Kill(killed, syscall.SIGKILL))
 	failed := 0
 	served := g.served()
 	for deadline := time.Now().Add(restartTimeout); g.served() < served+5; time.Sleep(pollInterval / 4) {
@@ -508,6 +512,9 @@ func testKilledStore(t *testing.T, c *cluster, g *gateway) {
 		}
 	}
 	t.Logf("%d renewals failed while the store was down", failed)
+	if c.storePID(t) == killed {
+		t.Error("the store was not restarted")
+	}
 	if last := get(t, c, k.name); !last.Spec.RenewTime.Equal(lease.Spec.RenewTime) {
 		t.Errorf("the Lease was renewed at %v, want %v", last.Spec.RenewTime, lease.Spec.RenewTime)
 	}
