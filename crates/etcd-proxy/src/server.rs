@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
+use sockets::Client;
 use sockets::Detected;
 use sockets::Io;
 use tokio::signal::unix::{SignalKind, signal};
@@ -74,12 +75,12 @@ async fn serve_until_signal(serve: Serve) -> Result<()> {
     let mut serving = JoinSet::new();
     for listener in client_listeners {
         let proxy = proxy.clone();
-        let forward = move |io, stop| forward(io, proxy.clone(), stop);
+        let forward = move |client: Client, stop| forward(client.io, proxy.clone(), stop);
         serving.spawn(listener.serve(forward, permits.clone(), stop.clone()));
     }
     for listener in page_listeners {
         let pages = pages.clone();
-        let serve = move |io, stop| pages::serve(io, pages.clone(), stop);
+        let serve = move |client: Client, stop| pages::serve(client.io, pages.clone(), stop);
         serving.spawn(listener.serve(serve, permits.clone(), stop.clone()));
     }
     tracing::info!("ready");

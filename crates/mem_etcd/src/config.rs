@@ -11,6 +11,7 @@ use clap::{CommandFactory, Parser, ValueEnum};
 use sockets::{SocketUrl, TlsFiles};
 use url::Url;
 
+use crate::permissions::Permission;
 use crate::wal_mode::{self, PrefixMode, WalMode};
 use crate::{etcd_flags, host};
 
@@ -112,6 +113,13 @@ pub struct Config {
     #[command(flatten)]
     pub tls: TlsFiles,
 
+    /// Limit of a client to the keys with a prefix: NAME=read:PREFIX, NAME=write:PREFIX or
+    /// NAME=readwrite:PREFIX, comma-separated or repeated. NAME is the common name of its
+    /// certificate; * stands for all clients that are not named, which otherwise may do
+    /// everything.
+    #[arg(long, env = "ETCD_CLIENT_CERT_PERMISSION", value_name = "NAME=ACCESS:PREFIX", value_delimiter = ',', action = clap::ArgAction::Append)]
+    pub client_cert_permission: Vec<Permission>,
+
     /// Size of the keys, values and history in bytes, plus 144 bytes per record, at which
     /// the NOSPACE alarm is raised. Until the alarm is disarmed, writes that need space
     /// are refused. 0 or less means no limit (in etcd 0 means 2 GiB).
@@ -212,6 +220,7 @@ impl Config {
 
     fn validate(&self) -> Result<(), String> {
         self.tls.validate(&self.listen_client_urls)?;
+        self.validate_permissions()?;
         if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.uses_tls()) {
             return Err(format!(
                 "--listen-metrics-urls: {listen} uses TLS, but metrics are served by http only"
@@ -234,6 +243,24 @@ impl Config {
             return Err("--wal-flush-interval must be at least 1ms".into());
         }
         Ok(())
+    }
+
+    fn validate_permissions(&self) -> Result<(), String> {
+        let permissions = &self.client_cert_permission;
+        if permissions.is_empty() || permissions.iter().any(Permission::is_for_others) {
+            return Ok(());
+        }
+        if self.tls.trusted_ca_file.is_none() {
+            return Err("--client-cert-permission needs --trusted-ca-file".into());
+        }
+        let is_open = |listen: &&SocketUrl| matches!(listen, SocketUrl::Tcp { tls: false, .. });
+        match self.listen_client_urls.iter().find(is_open) {
+            Some(listen) => Err(format!(
+                "--client-cert-permission: clients of {listen} have no certificate and may do \
+                 everything; use https, or limit them by *=ACCESS:PREFIX"
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Returns the quota of the store in bytes; 0 means no limit.
@@ -404,6 +431,8 @@ mod tests {
         let modes = modes.unwrap().pipeline_options().wal_mode_prefixes;
         assert_eq!(modes.len(), 3);
         assert_eq!(modes[2], (b"/c=d".to_vec(), pipeline::WalMode::Buffered));
+        let permissions = "--client-cert-permission=a=read:/x,*=readwrite:/y";
+        assert_eq!(read(&[permissions]).unwrap().client_cert_permission.len(), 2);
         let last = read(&["--name", "a", "--name=b"]).unwrap();
         assert_eq!(last.name, "b", "the last value applies, as in Go");
         let tcp = SocketUrl::Tcp { address: "127.0.0.1:1".into(), tls: false };
@@ -429,6 +458,12 @@ mod tests {
             (&["--cert-file", "c"], "--cert-file and --key-file must be set together"),
             (&["--client-cert-auth"], "needs --trusted-ca-file"),
             (&["--client-crl-file", "c"], "needs --trusted-ca-file"),
+            (&["--client-cert-permission", "a=read:/x"], "needs --trusted-ca-file"),
+            (
+                &["--client-cert-permission=a=read:/x", "--trusted-ca-file=c"],
+                "clients of http://localhost:2379 have no certificate",
+            ),
+            (&["--client-cert-permission", "a=read"], "is not NAME=ACCESS:PREFIX"),
             (
                 &["--tls-min-version", "TLS1.3", "--tls-max-version", "TLS1.2"],
                 "--tls-max-version is below",

@@ -3,21 +3,20 @@
 use std::sync::Arc;
 
 use axum::Router;
-use grpc::Routes;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use sockets::{Detected, Io, Listener};
+use sockets::{Client, Detected, Listener};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Api;
+use crate::client_routes::{Chosen, ClientRoutes};
 
 /// What a listener serves.
 #[derive(Clone)]
 pub struct Served {
     /// gRPC methods; `None` on a listener that serves only pages.
-    pub routes: Option<Arc<Routes<Api>>>,
+    pub routes: Option<Arc<ClientRoutes>>,
     /// HTTP pages.
     pub pages: Router,
     /// Configuration of the gRPC server.
@@ -33,18 +32,32 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     listener
-        .serve(move |io, stop| serve_connection(io, served.clone(), stop), connection_permits, stop)
+        .serve(
+            move |client, stop| serve_connection(client, served.clone(), stop),
+            connection_permits,
+            stop,
+        )
         .await;
 }
 
 async fn serve_connection(
-    io: Box<dyn Io>,
+    client: Client,
     served: Served,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let io = match (sockets::detect_http_version(io, &stop).await?, served.routes) {
+    let Client { io, certificate } = client;
+    let routes = served.routes.map(|routes| routes.choose(certificate.as_deref())).transpose();
+    let routes = routes.inspect_err(|error| {
+        tracing::warn!(error = format!("{error:#}"), "refused a client");
+    })?;
+    // Not needed for the rest of the connection.
+    drop(certificate);
+    let io = match (sockets::detect_http_version(io, &stop).await?, routes) {
         (Detected::Closed, _) => return Ok(()),
-        (Detected::Http2(io), Some(routes)) => {
+        (Detected::Http2(io), Some(Chosen::Full(routes))) => {
+            return Ok(grpc::serve(io, http2::PREFACE, routes, &served.options, stop).await?);
+        }
+        (Detected::Http2(io), Some(Chosen::Limited(routes))) => {
             return Ok(grpc::serve(io, http2::PREFACE, routes, &served.options, stop).await?);
         }
         // The HTTP/1.1 server responds with an error to the preface of HTTP/2.

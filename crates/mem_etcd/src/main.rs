@@ -6,6 +6,7 @@
 //! The store itself is in the crate `pipeline`.
 
 mod api;
+mod client_routes;
 mod command;
 mod config;
 mod etcd_flags;
@@ -14,6 +15,7 @@ mod http;
 mod listen;
 mod memory;
 mod metrics;
+mod permissions;
 mod server;
 mod shutdown;
 mod wal_mode;

@@ -8,7 +8,8 @@ use pipeline::Pipeline;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, Api};
+use crate::api::Api;
+use crate::client_routes::ClientRoutes;
 use crate::config::Config;
 use crate::listen::Served;
 use crate::metrics::Metrics;
@@ -42,7 +43,7 @@ async fn serve(config: Config) -> Result<()> {
     let metrics = Arc::new(Metrics::new(pipeline.clone()));
     let pages = http::routes(pipeline.clone(), metrics.clone());
     let api = Arc::new(Api::new(pipeline.clone(), metrics, &config, pages.clone()));
-    let calls = Arc::new(api::routes(api));
+    let calls = Arc::new(ClientRoutes::new(api, &config.client_cert_permission));
 
     let stop = CancellationToken::new();
     let permits = sockets::connection_permits(1);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use rustix::net::sockopt::set_tcp_congestion;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use rustls_pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -45,6 +46,14 @@ pub fn connection_permits(files_per_connection: u64) -> Arc<Semaphore> {
         .max(1)
         .min(Semaphore::MAX_PERMITS as u64);
     Arc::new(Semaphore::new(permits as usize))
+}
+
+/// An accepted connection, after its TLS handshake.
+pub struct Client {
+    /// The connection.
+    pub io: Box<dyn Io>,
+    /// The verified certificate of the client, if it presented one.
+    pub certificate: Option<CertificateDer<'static>>,
 }
 
 /// A bound, listening socket.
@@ -107,7 +116,7 @@ fn bind_unix(path: &std::path::Path) -> io::Result<Socket> {
 
 impl Listener {
     /// Accepts connections until `stop` is cancelled, and calls `serve_connection` for
-    /// each. That function gets the same token. After its cancellation, this function
+    /// each. That function gets the client's certificate, if there is one, and the same token. After its cancellation, this function
     /// waits at most 2 s for the connections to finish.
     pub async fn serve<F, S>(
         self,
@@ -115,7 +124,7 @@ impl Listener {
         permits: Arc<Semaphore>,
         stop: CancellationToken,
     ) where
-        F: Fn(Box<dyn Io>, CancellationToken) -> S + Clone + Send + 'static,
+        F: Fn(Client, CancellationToken) -> S + Clone + Send + 'static,
         S: Future<Output = anyhow::Result<()>> + Send,
     {
         tracing::info!(listen = self.name, "serving");
@@ -137,11 +146,11 @@ impl Listener {
                 (serve_connection.clone(), self.tls.clone(), stop.clone());
             connections.spawn(async move {
                 let _held_until_end = permit;
-                let io = match tls_handshake(tls, io).await {
-                    Ok(io) => io,
+                let client = match tls_handshake(tls, io).await {
+                    Ok(client) => client,
                     Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
                 };
-                if let Err(error) = serve_connection(io, stop).await {
+                if let Err(error) = serve_connection(client, stop).await {
                     tracing::debug!(%error, "connection failed");
                 }
             });
@@ -177,12 +186,14 @@ pub fn disable_pacing(stream: &TcpStream) {
     let _ = set_tcp_congestion(stream, UNPACED_CONGESTION_CONTROL);
 }
 
-async fn tls_handshake(tls: Option<Acceptor>, io: Box<dyn Io>) -> io::Result<Box<dyn Io>> {
+async fn tls_handshake(tls: Option<Acceptor>, io: Box<dyn Io>) -> io::Result<Client> {
     match tls {
-        None => Ok(io),
+        None => Ok(Client { io, certificate: None }),
         Some(acceptor) => {
             let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(io)).await??;
-            Ok(Box::new(stream))
+            let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            let certificate = chain.first().cloned().map(CertificateDer::into_owned);
+            Ok(Client { io: Box::new(stream), certificate })
         }
     }
 }

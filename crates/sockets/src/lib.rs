@@ -22,7 +22,7 @@ mod io;
 mod socket_url;
 mod tls;
 
-pub use accept::{Listener, bind, connection_permits, disable_pacing};
+pub use accept::{Client, Listener, bind, connection_permits, disable_pacing};
 pub use http_version::{Detected, Replayed, detect_http_version};
 pub use io::Io;
 pub use socket_url::SocketUrl;

@@ -12,6 +12,7 @@ mod hash;
 mod health;
 mod kv;
 mod lease;
+mod limited;
 mod maintenance;
 mod nested_txn;
 mod pieces;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 
 use grpc::Routes;
 
+pub use self::limited::{Limited, routes as limited_routes};
 pub use self::service::Api;
 
 /// Registers every method of etcd's services.

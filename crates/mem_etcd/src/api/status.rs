@@ -94,6 +94,11 @@ pub fn auth_not_enabled() -> Status {
     Status::failed_precondition("etcdserver: authentication is not enabled")
 }
 
+/// The client may not call the method, or not for these keys.
+pub fn permission_denied() -> Status {
+    Status::new(Code::PermissionDenied, "etcdserver: permission denied")
+}
+
 /// The target of MoveLeader is not this member.
 pub fn bad_leader_transferee() -> Status {
     Status::failed_precondition("etcdserver: bad leader transferee")

@@ -18,15 +18,29 @@ use watch::{Delivery, Filter};
 
 use super::service::Api;
 use super::watch_events::{self, Fragments};
+use crate::permissions::Grants;
 
 /// Why a watch is rejected if there is no memory for it.
 const TOO_MANY_WATCHES: &str = "etcdserver: too many requests";
+/// Why a watch is rejected that the client may not have. etcd has the same text.
+const PERMISSION_DENIED: &str =
+    "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
 
 impl Api {
     pub(super) fn watch(
         self: Arc<Self>,
         requests: grpc::Requests<WatchRequest>,
         admission: Admission,
+    ) -> impl Stream<Item = Result<Encoded, Status>> {
+        self.watch_within(requests, admission, None)
+    }
+
+    /// Serves a Watch call whose watches must be permitted by `grants`, if there are any.
+    pub(super) fn watch_within(
+        self: Arc<Self>,
+        requests: grpc::Requests<WatchRequest>,
+        admission: Admission,
+        grants: Option<Arc<Grants>>,
     ) -> impl Stream<Item = Result<Encoded, Status>> {
         let waker = Arc::new(AtomicWaker::new());
         let stream = {
@@ -38,6 +52,7 @@ impl Api {
         progress_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         WatchCall {
             api: self,
+            grants,
             requests: Some(requests),
             failure: None,
             stream,
@@ -53,6 +68,8 @@ impl Api {
 /// running.
 struct WatchCall {
     api: Arc<Api>,
+    /// What the client may watch; `None` means everything.
+    grants: Option<Arc<Grants>>,
     /// Requests of the client; `None` after the client has closed its side. Events are
     /// still delivered after that.
     requests: Option<grpc::Requests<WatchRequest>>,
@@ -124,7 +141,7 @@ impl WatchCall {
             Some(RequestUnion::CreateRequest(create)) if create.start_revision < 0 => {
                 self.stream.reject("etcdserver: mvcc: required revision has been compacted");
             }
-            Some(RequestUnion::CreateRequest(create)) => self.create(watch_from_request(&create)),
+            Some(RequestUnion::CreateRequest(create)) => self.create(&create),
             Some(RequestUnion::CancelRequest(cancel)) => {
                 self.stream.cancel(cancel.watch_id);
                 self.release_memory();
@@ -135,8 +152,14 @@ impl WatchCall {
         }
     }
 
-    /// Creates a watch, unless there is no memory for it.
-    fn create(&mut self, watch: watch::Watch) {
+    /// Creates a watch, unless it is not permitted or there is no memory for it.
+    fn create(&mut self, request: &WatchCreateRequest) {
+        let permitted =
+            |grants: &Arc<Grants>| grants.may_read(watched_key(request), &request.range_end);
+        if !self.grants.as_ref().is_none_or(permitted) {
+            return self.stream.reject(PERMISSION_DENIED);
+        }
+        let watch = watch_from_request(request);
         let bytes = self.stream.watch_bytes() + watch.memory_bytes();
         match self.watch_memory.resize(bytes) {
             true => self.stream.create(watch),
@@ -191,13 +214,16 @@ impl WatchCall {
     }
 }
 
+/// Returns the first key of a watch. As in etcd, an empty key means the smallest key.
+fn watched_key(request: &WatchCreateRequest) -> &[u8] {
+    if request.key.is_empty() { &[0] } else { &request.key }
+}
+
 fn watch_from_request(request: &WatchCreateRequest) -> watch::Watch {
-    // As in etcd, an empty key means the smallest key.
-    let key = if request.key.is_empty() { &[0][..] } else { &request.key };
     let filtered = |filter: FilterType| request.filters.contains(&(filter as i32));
     watch::Watch {
         id: request.watch_id,
-        span: Span::new(key, &request.range_end),
+        span: Span::new(watched_key(request), &request.range_end),
         start_revision: request.start_revision,
         filter: Filter {
             no_put: filtered(FilterType::Noput),
