@@ -37,7 +37,7 @@ A configuration file:
     socket: gateway.sock             # for kube-gateway throttle
   nodePath:                          # renewals of node Leases without an API server
     store: {endpoints: ['https://10.0.0.1:2379'], caFile: etcd-ca.crt, certFile: etcd.crt, keyFile: etcd.key}
-    leases: {mode: shadow, unobserved: true}
+    leases: {mode: shadow}
 
 Files that change are read again within 2 s, and after SIGHUP at once. upstream.servers, balance, lists,
 throttle, buffers, accessLog and drainTimeout then apply; other fields need a restart.";

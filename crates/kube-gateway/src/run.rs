@@ -20,8 +20,8 @@ use crate::front::{Front, FrontFiles, FrontTls, Pace, Workers, listen};
 use crate::http1;
 use crate::identity::FieldNames;
 use crate::metrics::Metrics;
-use crate::node_path::Permission;
 use crate::node_path::leases::{Leases, Reviewer};
+use crate::node_path::{Detection, Permission};
 use crate::options::{LogFormat, Options};
 use crate::pages::{self, PageState};
 use crate::protect::Protection;
@@ -110,7 +110,8 @@ impl Gateway {
         let (pool, config) = (self.pool.clone(), self.config.clone());
         tokio::spawn(balance_forever(pool, config, metrics.clone()));
         tokio::spawn(self.reloader(options, prober, metrics.clone()).run_forever());
-        let front = Arc::new(self.front(metrics)?);
+        let permission = self.start_detection(metrics.clone())?;
+        let front = Arc::new(self.front(metrics, permission)?);
         let mut serving = JoinSet::new();
         for listener in listeners {
             serving.spawn(front.clone().run(listener, stop.clone()));
@@ -153,9 +154,21 @@ impl Gateway {
         }
     }
 
-    fn front(&self, metrics: Arc<Metrics>) -> Result<Front> {
+    /// Starts the detection of what would see renewals of Leases, unless they are only forwarded.
+    fn start_detection(&self, metrics: Arc<Metrics>) -> Result<Permission> {
+        let permission = Permission::default();
+        let config = self.configuration.node_path.clone();
+        if config.leases.mode != LeaseMode::Off {
+            let (pool, connector) = (self.pool.clone(), self.connector.clone());
+            let (names, permission) = (self.names.clone(), permission.clone());
+            Detection { config, pool, connector, names, metrics, permission }.start()?;
+        }
+        Ok(permission)
+    }
+
+    fn front(&self, metrics: Arc<Metrics>, permission: Permission) -> Result<Front> {
         let workers = Workers::start()?;
-        let leases = self.start_leases(&workers, metrics.clone());
+        let leases = self.start_leases(&workers, metrics.clone(), permission);
         let shared = Shared {
             pool: self.pool.clone(),
             connector: self.connector.clone(),
@@ -178,15 +191,15 @@ impl Gateway {
     }
 
     /// Starts what serves renewals of Leases, unless that is off.
-    fn start_leases(&self, workers: &Workers, metrics: Arc<Metrics>) -> Option<Arc<Leases>> {
+    fn start_leases(
+        &self,
+        workers: &Workers,
+        metrics: Arc<Metrics>,
+        permission: Permission,
+    ) -> Option<Arc<Leases>> {
         let config = &self.configuration.node_path;
         if config.leases.mode == LeaseMode::Off {
             return None;
-        }
-        let permission = Permission::default();
-        // The configuration is only valid if the operator declares it.
-        if config.leases.unobserved {
-            permission.allow();
         }
         let reviewer = Reviewer {
             pool: self.pool.clone(),

@@ -60,6 +60,7 @@ func gatewayConfig(config clusterdir.Config, dir clusterdir.Dir, name string) ([
 			"certFile": b.pki("front-proxy-client.crt"), "keyFile": b.pki("front-proxy-client.key"),
 		},
 		"drainTimeout": gatewayDrainTimeout,
+		"nodePath":     map[string]any{"store": b.gatewayStore()},
 	}
 	// A cluster in a deep directory works too, only without the commands that use the socket.
 	if socket := dir.Socket(name); clusterdir.SocketFits(socket) {
@@ -73,6 +74,22 @@ func gatewayConfig(config clusterdir.Config, dir clusterdir.Dir, name string) ([
 		override(fields, user)
 	}
 	return yaml.Marshal(fields)
+}
+
+// gatewayStore returns how a gateway reaches the store for nodePath.leases, which is off unless
+// --gateway-config sets a mode.
+func (b *builder) gatewayStore() map[string]any {
+	client := NewStoreClient(b.config, b.dir)
+	if b.config.Settings.StoreAddress == "" {
+		client.CertFile, client.KeyFile = b.pki(pki.GatewayStoreFile+".crt"), b.pki(pki.GatewayStoreFile+".key")
+	}
+	store := map[string]any{"endpoints": []string{client.Endpoint}}
+	for field, file := range map[string]string{"caFile": client.CAFile, "certFile": client.CertFile, "keyFile": client.KeyFile} {
+		if file != "" {
+			store[field] = file
+		}
+	}
+	return store
 }
 
 // readFields reads the fields of a YAML file.

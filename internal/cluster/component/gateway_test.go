@@ -121,6 +121,12 @@ func TestGatewayConfigFile(t *testing.T) {
 			Balance       struct{ Imbalance float64 }
 			DrainTimeout  string
 			Control       struct{ Socket string }
+			NodePath      struct {
+				Store struct {
+					Endpoints []string
+					CertFile  string
+				}
+			}
 		}
 		content, err := os.ReadFile(dir.ConfigFile(name + ".yaml"))
 		if err == nil {
@@ -133,12 +139,26 @@ func TestGatewayConfigFile(t *testing.T) {
 			filepath.Base(got.Listen.CertFile) != "kube-gateway.crt" || filepath.Base(got.RequestHeader.CertFile) != "front-proxy-client.crt" {
 			t.Errorf("configuration of %s:\n%s\nwant its ports, three API servers and its certificates", name, content)
 		}
+		if store := got.NodePath.Store; len(store.Endpoints) != 1 || store.Endpoints[0] != config.Ports.URL("store") || filepath.Base(store.CertFile) != "kube-gateway-client.crt" {
+			t.Errorf("configuration of %s:\n%s\nwant the store and the gateways' certificate for it", name, content)
+		}
 		if got.Listen.MaxStreams != 7 || got.Balance.Imbalance != 0.5 || got.DrainTimeout != "1s" {
 			t.Errorf("configuration of %s:\n%s\nwant the fields of the user's file", name, content)
 		}
 		if got.Control.Socket != dir.Socket(name) || filepath.Dir(got.Control.Socket) != dir.Root() {
 			t.Errorf("configuration of %s:\n%s\nwant a control.socket of its own in %s", name, content, dir.Root())
 		}
+	}
+}
+
+// TestStoreLimitsGateways checks that only a cluster with gateways limits their certificate.
+func TestStoreLimitsGateways(t *testing.T) {
+	limited := func(change func(*clusterdir.Settings)) bool {
+		return slices.Contains(find(t, buildWith(t, change), Store).Args, "--client-cert-permission=kube-gateway=readwrite:/registry/leases/kube-node-lease/")
+	}
+	etcd := func(s *clusterdir.Settings) { twoGateways(s); s.Store = clusterdir.StoreEtcd }
+	if !limited(twoGateways) || limited(func(*clusterdir.Settings) {}) || limited(etcd) {
+		t.Error("want --client-cert-permission for mem_etcd with gateways only")
 	}
 }
 

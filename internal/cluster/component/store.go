@@ -2,6 +2,7 @@ package component
 
 import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
 const (
@@ -10,6 +11,8 @@ const (
 	// watchProgressInterval is short, because consistent reads from the API server's watch cache wait
 	// for progress notifications. etcd's default interval is 10 minutes.
 	watchProgressInterval = "5s"
+	// nodeLeasePrefix is the prefix of the keys of node Leases. Gateways need no others.
+	nodeLeasePrefix = "/registry/leases/kube-node-lease/"
 )
 
 // store returns mem_etcd or etcd.
@@ -35,6 +38,9 @@ func (b *builder) store() Component {
 		b.addEtcdOnly(&a)
 	} else {
 		a.add("wal-mode", settings.WALMode)
+		if len(settings.GatewayNames()) > 0 {
+			a.add("client-cert-permission", pki.GatewayStoreName+"=readwrite:"+nodeLeasePrefix)
+		}
 	}
 	a.addUserArgs(settings.StoreArgs)
 

@@ -49,6 +49,14 @@ const (
 // GatewayFile is the base name of the serving certificate of kube-gateway and its key, without extension.
 const GatewayFile = "kube-gateway"
 
+// With this certificate the gateways authenticate to the store. mem_etcd limits it to the Leases of nodes.
+const (
+	// GatewayStoreFile is the base name of the certificate and its key, without extension.
+	GatewayStoreFile = "etcd/kube-gateway-client"
+	// GatewayStoreName is the common name in the certificate.
+	GatewayStoreName = "kube-gateway"
+)
+
 // Authority is a certificate authority with its private key.
 type Authority struct {
 	Cert *x509.Certificate
@@ -79,8 +87,14 @@ func Ensure(dir, clusterName, serviceCIDR string, loopback net.IP) (*Authority, 
 				return nil, err
 			}
 		}
-		if spec.BaseName == constants.CACertAndKeyBaseName {
+		switch spec.BaseName {
+		case constants.CACertAndKeyBaseName:
 			clusterCA = authority
+		case constants.EtcdCACertAndKeyBaseName:
+			config := leafConfig(GatewayStoreName, nil, x509.ExtKeyUsageClientAuth)
+			if err := ensureLeaf(dir, GatewayStoreFile, authority, config); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if err := ensureServing(dir, clusterCA, loopback); err != nil {

@@ -26,7 +26,7 @@ func TestCertificatesHaveNamesOfKubeadmAndAreKept(t *testing.T) {
 	first := ensure(t, dir)
 	names := []string{
 		"ca.crt", "apiserver.crt", "apiserver-kubelet-client.crt", "apiserver-etcd-client.crt", "front-proxy-ca.crt",
-		"front-proxy-client.crt", "etcd/ca.crt", "etcd/server.crt", "etcd/peer.crt", "etcd/healthcheck-client.crt", "sa.pub", "sa.key",
+		"front-proxy-client.crt", "etcd/ca.crt", "etcd/server.crt", "etcd/peer.crt", "etcd/healthcheck-client.crt", "etcd/kube-gateway-client.crt", "sa.pub", "sa.key",
 	}
 	before := map[string]string{}
 	for _, name := range names {

@@ -80,6 +80,11 @@ func newCluster(t *testing.T) *cluster {
 	must(t, err)
 	t.Cleanup(func() { _ = c.store.Close() })
 	kubeconfig := strings.TrimSpace(string(c.k1m(t, "kubeconfig", "--name", clusterName, "--path")))
+	// What the gateway's own user needs.
+	apply := exec.Command(filepath.Join(bin, "kubectl"), "--kubeconfig", kubeconfig, "apply", "-f", "../../../deploy/kube-gateway/node-path.yaml")
+	if out, err := apply.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl apply: %v: %s", err, out)
+	}
 	config, err := clientcmd.BuildConfigFromFlags("https://"+c.servers[0], kubeconfig)
 	must(t, err)
 	config.QPS = -1
@@ -177,6 +182,9 @@ func (c *cluster) startGateway(t *testing.T, mode, storeURL, prefix string) *gat
 			!strings.Contains(text, `kube_gateway_server_ready{server="`+c.servers[0]+`"} 0`) &&
 			!strings.Contains(text, `kube_gateway_server_ready{server="`+c.servers[1]+`"} 0`)
 	})
+	if prefix == "/registry" {
+		eventually(t, startTimeout, "the detection permits", func() bool { return g.metric("kube_gateway_node_path_permitted") == 1 })
+	}
 	return g
 }
 
@@ -188,7 +196,7 @@ upstream: {servers: [%q, %q], caFile: %q}
 requestHeader: {certFile: %q, keyFile: %q}
 nodePath:
   store: {endpoints: [%q], prefix: %q, caFile: %q, certFile: %q, keyFile: %q}
-  leases: {mode: %s, comparisons: %d, unobserved: true}
+  leases: {mode: %s, comparisons: %d}
 `, g.address, g.metrics, c.pki("apiserver.crt"), c.pki("apiserver.key"), c.pki("ca.crt"),
 		c.servers[0], c.servers[1], c.pki("ca.crt"), c.pki("front-proxy-client.crt"), c.pki("front-proxy-client.key"),
 		storeURL, prefix, c.pki("etcd/ca.crt"), c.pki("apiserver-etcd-client.crt"), c.pki("apiserver-etcd-client.key"), mode, comparisons)

@@ -43,9 +43,9 @@ pub struct Leases {
     pub comparisons: u64,
     /// Share of the forwarded renewals that are compared, from 0 to 1.
     pub sample: f64,
-    /// The operator declares that nothing but the API server itself sees a renewal: no webhook, no
-    /// admission policy, no audit log, no encryption.
-    pub unobserved: bool,
+    /// The operator declares that the audit policy has the level None for renewals. Otherwise an audit
+    /// policy forbids to serve them.
+    pub audit_level_none: bool,
 }
 
 /// What happens to renewals of Leases.
@@ -70,7 +70,7 @@ impl Default for Store {
 
 impl Default for Leases {
     fn default() -> Self {
-        Leases { mode: LeaseMode::Off, comparisons: 1000, sample: 1.0, unobserved: false }
+        Leases { mode: LeaseMode::Off, comparisons: 1000, sample: 1.0, audit_level_none: false }
     }
 }
 
@@ -100,10 +100,6 @@ impl NodePath {
             "nodePath.store.endpoints is empty; name the store of the API servers, or set nodePath.leases.mode to off"
         );
         ensure!(leases.sample > 0.0, "nodePath.leases.sample is 0; no renewal would be compared");
-        ensure!(
-            leases.unobserved,
-            "nodePath.leases.mode needs nodePath.leases.unobserved: true; kube-gateway does not look for webhooks, admission policies, audit and encryption itself"
-        );
         Ok(())
     }
 }
@@ -144,12 +140,11 @@ mod tests {
         checked("{}").unwrap();
         let store = "store: {endpoints: ['http://127.0.0.1:2379']}";
         for mode in ["shadow", "on"] {
-            checked(&format!("leases: {{mode: {mode}, unobserved: true}}\n{store}")).unwrap();
+            checked(&format!("leases: {{mode: {mode}, auditLevelNone: true}}\n{store}")).unwrap();
         }
         for (text, expected) in [
-            ("leases: {mode: on, unobserved: true}".into(), "endpoints is empty"),
-            (format!("leases: {{mode: shadow}}\n{store}"), "unobserved"),
-            (format!("leases: {{mode: on, unobserved: true, sample: 0}}\n{store}"), "sample is 0"),
+            ("leases: {mode: on}".into(), "endpoints is empty"),
+            (format!("leases: {{mode: on, sample: 0}}\n{store}"), "sample is 0"),
             ("leases: {sample: 2}".into(), "sample must be"),
             ("leases: {comparisons: 0}".into(), "comparisons must be"),
             ("leases: {mode: always}".into(), "always"),

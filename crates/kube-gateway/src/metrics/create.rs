@@ -41,8 +41,12 @@ impl Create<'_> {
 
     /// Creates gauges with the label `server`.
     pub fn gauges(&self, name: &str, help: &str) -> IntGaugeVec {
-        let metric =
-            IntGaugeVec::new(Opts::new(name, help), &["server"]).expect("the name is valid");
+        self.gauges_by(name, help, &["server"])
+    }
+
+    /// Creates gauges with labels.
+    pub fn gauges_by(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+        let metric = IntGaugeVec::new(Opts::new(name, help), labels).expect("the name is valid");
         self.register(metric.clone());
         metric
     }

@@ -2,6 +2,7 @@
 
 mod create;
 mod leases;
+mod node_path;
 mod protection;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,6 +16,7 @@ use prometheus::{
 
 use self::create::Create;
 use self::leases::LeaseMetrics;
+use self::node_path::NodePathMetrics;
 use self::protection::ProtectionMetrics;
 use crate::protect::Protection;
 use crate::request_info::RequestInfo;
@@ -38,6 +40,7 @@ pub struct Metrics {
     protection: ProtectionMetrics,
     /// Renewals of node Leases.
     pub leases: LeaseMetrics,
+    node_path: NodePathMetrics,
     reloads: IntCounterVec,
     reload_failed: IntGauge,
     restart_needed: IntGauge,
@@ -97,6 +100,7 @@ impl Metrics {
             ),
             protection: ProtectionMetrics::new(&create),
             leases: LeaseMetrics::new(&create),
+            node_path: NodePathMetrics::new(&create),
             reloads: create.counters(
                 "kube_gateway_config_reloads_total",
                 "Changes of the configuration file, by result: applied or rejected.",
@@ -167,6 +171,11 @@ impl Metrics {
     /// Counts a request that the throttle refused.
     pub fn throttled(&self) {
         self.protection.throttled.inc();
+    }
+
+    /// Notes for each rule whether it forbids to serve requests of nodes without an API server.
+    pub fn node_path_judged(&self, rules: impl Iterator<Item = (&'static str, bool)>) {
+        self.node_path.judged(rules);
     }
 
     /// Notes that a changed configuration file was applied, without `restart` fields that need a

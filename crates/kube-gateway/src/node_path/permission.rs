@@ -53,7 +53,6 @@ impl Permission {
     }
 
     /// Refuses all further requests. Returns whether they were allowed before.
-    #[allow(dead_code, reason = "detection calls it")]
     pub fn refuse(&self, why: &str) -> bool {
         let mut reason = self.0.reason.lock().unwrap_or_else(PoisonError::into_inner);
         why.clone_into(&mut reason);

@@ -61,7 +61,7 @@ impl Reviewer {
         let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes();
         if status == StatusCode::FORBIDDEN {
             bail!(
-                "the user {USER} may not create SubjectAccessReviews; bind the ClusterRole system:auth-delegator to it"
+                "the user {USER} may not create SubjectAccessReviews; apply deploy/kube-gateway/node-path.yaml"
             );
         }
         ensure!(status == StatusCode::CREATED, "status {status}");

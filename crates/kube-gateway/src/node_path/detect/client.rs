@@ -1,0 +1,159 @@
+//! Requests of the gateway itself to one API server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio_util::sync::CancellationToken;
+
+use crate::identity::FieldNames;
+use crate::upstream::{Connector, Protocol, Speaker};
+
+/// The gateway's own user, and a group that may read `/flagz`. The ClusterRole in
+/// `deploy/kube-gateway/node-path.yaml` allows this user the rest.
+const USER: &str = "system:kube-gateway";
+const GROUP: &str = "system:monitoring";
+/// An API server that does not answer within this time cannot be relied on.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes of an answer. A configuration of webhooks has some kilobytes for each.
+const MAX_ANSWER: usize = 32 << 20;
+/// Bytes of answers that a connection holds until they are read.
+const WINDOW: u32 = 1 << 20;
+/// Time after which an idle connection is tested, and for which it may not answer.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Connects to API servers as the gateway itself.
+#[derive(Clone)]
+pub struct Dialer {
+    /// Opens connections.
+    pub connector: Arc<Connector>,
+    /// Names of the identity's fields.
+    pub names: Arc<FieldNames>,
+}
+
+/// A connection to an API server. Clones share it.
+#[derive(Clone)]
+pub struct Client {
+    sender: SendRequest<Full<Bytes>>,
+    names: Arc<FieldNames>,
+    ended: CancellationToken,
+}
+
+/// A request without its identity.
+pub struct Ask<'a> {
+    /// The method.
+    pub method: Method,
+    /// Path and query.
+    pub path: &'a str,
+    /// The media type of the answer.
+    pub accept: &'static str,
+    /// The media type of the body.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl<'a> Ask<'a> {
+    /// A GET of JSON.
+    pub fn get(path: &'a str) -> Ask<'a> {
+        let (accept, content_type) = ("application/json", "");
+        Ask { method: Method::GET, path, accept, content_type, body: Vec::new() }
+    }
+}
+
+impl Dialer {
+    /// Connects to the API server at `address`.
+    pub async fn connect(&self, address: &str) -> Result<Client> {
+        let connect = self.connector.connect(address, Speaker::FrontProxy, Protocol::Http2);
+        let io = within_timeout(connect).await?;
+        let handshake = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .handshake(TokioIo::new(io));
+        let (sender, connection) = tokio::time::timeout(TIMEOUT, handshake).await??;
+        let ended = CancellationToken::new();
+        let guard = ended.clone().drop_guard();
+        tokio::spawn(async move {
+            let _cancelled_at_the_end = guard;
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection of the detection");
+            }
+        });
+        Ok(Client { sender, names: self.names.clone(), ended })
+    }
+}
+
+impl Client {
+    /// Waits until the connection has ended, for example because the API server has.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Sends a request, and returns the status and the whole body of its answer.
+    pub async fn send(&self, ask: Ask<'_>) -> Result<(StatusCode, Bytes)> {
+        within_timeout(async {
+            let answer = self.open(ask).await?;
+            let code = answer.status();
+            let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+            let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
+            Ok((code, body.to_bytes()))
+        })
+        .await
+    }
+
+    /// Returns the body of the answer to a GET, which must succeed.
+    pub async fn get(&self, path: &str) -> Result<Bytes> {
+        let (code, body) = self.send(Ask::get(path)).await?;
+        ensure!(code == StatusCode::OK, "{}", status_text(path, code));
+        Ok(body)
+    }
+
+    /// Starts a watch.
+    pub async fn watch(&self, path: &str) -> Result<Incoming> {
+        let answer = within_timeout(self.open(Ask::get(path))).await?;
+        let code = answer.status();
+        ensure!(code == StatusCode::OK, "{}", status_text(path, code));
+        Ok(answer.into_body())
+    }
+
+    async fn open(&self, ask: Ask<'_>) -> Result<Response<Incoming>> {
+        let Ask { method, path, accept, content_type, body } = ask;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("https://kubernetes{path}"))
+            .header(&self.names.user, HeaderValue::from_static(USER))
+            .header(&self.names.group, HeaderValue::from_static(GROUP))
+            .header("accept", accept)
+            .header("user-agent", concat!("kube-gateway/", env!("CARGO_PKG_VERSION")));
+        if !content_type.is_empty() {
+            request = request.header("content-type", content_type);
+        }
+        let request = request.body(Full::new(body.into()))?;
+        Ok(self.sender.clone().send_request(request).await?)
+    }
+}
+
+/// Describes an answer that is not a success, and for a lack of permission the remedy.
+pub fn status_text(path: &str, code: StatusCode) -> String {
+    let path = path.split('?').next().unwrap_or(path);
+    let remedy = match code {
+        StatusCode::FORBIDDEN => "; apply deploy/kube-gateway/node-path.yaml",
+        _ => "",
+    };
+    format!("{path}: status {}{remedy}", code.as_u16())
+}
+
+async fn within_timeout<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(TIMEOUT, work).await.context("no answer within 2 s").flatten()
+}

@@ -1,0 +1,81 @@
+//! Examines one API server: its version, its flags, and how it stores Leases.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::client::{Ask, Client, status_text};
+use super::flags::{self, Flags};
+use super::knowledge::Examined;
+use super::reason::{Reason, Rule};
+use super::shared::Shared;
+use super::stored;
+
+/// Time between two examinations over a connection. A new process has no old connections, and the
+/// flags of a process do not change: this finds only what the store or an operator changed.
+const PERIOD: Duration = Duration::from_secs(10);
+/// Time between two attempts.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// The page with the flags as JSON. Its text has a random format, so that nobody parses it.
+const FLAGZ_JSON: &str = "application/json;v=v1beta1;g=config.k8s.io;as=Flagz";
+/// The minor versions of Kubernetes 1 whose admission was examined. Another one may have
+/// further kinds of objects that see a renewal.
+const MINOR_VERSIONS: [&str; 1] = ["37"];
+
+/// Examines an API server until it leaves the pool.
+pub async fn examine_forever(shared: &Shared, server: &str) {
+    while shared.is_in_pool(server) {
+        if let Err(error) = examine_over_connection(shared, server).await {
+            let failed = Examined::Failed(format!("{error:#}"));
+            shared.change(|knowledge| knowledge.examined(server, failed));
+        }
+        tokio::time::sleep(RETRY_DELAY).await;
+    }
+    shared.change(|knowledge| knowledge.forget(server));
+}
+
+/// Examines an API server over one connection, until it fails, ends or the server leaves the pool.
+async fn examine_over_connection(shared: &Shared, server: &str) -> Result<()> {
+    let client = shared.dialer.connect(server).await.context("connect")?;
+    while shared.is_in_pool(server) {
+        let examined = examine(shared, server, &client).await?;
+        shared.change(|knowledge| knowledge.examined(server, examined));
+        tokio::select! {
+            () = tokio::time::sleep(PERIOD) => {}
+            () = client.ended() => anyhow::bail!("the connection ended; not examined again yet"),
+        }
+    }
+    Ok(())
+}
+
+async fn examine(shared: &Shared, server: &str, client: &Client) -> Result<Examined> {
+    let version: Value = serde_json::from_slice(&client.get("/version").await?)?;
+    let text = |field: &str| version[field].as_str().unwrap_or_default().to_owned();
+    let (major, minor, version) = (text("major"), text("minor"), text("gitVersion"));
+    let mut reasons = flags::reasons(server, &flags(client).await?, &shared.expected);
+    if major != "1" || !MINOR_VERSIONS.contains(&minor.trim_end_matches('+')) {
+        let object = format!("{server}: version {version}, expected Kubernetes 1.37");
+        reasons.push(Reason::new(Rule::Version, object));
+    }
+    // What an API server with encryption or another format wrote, the others could not read.
+    if reasons.is_empty()
+        && let Err(error) = stored::check(client, &shared.store).await
+    {
+        reasons.push(Reason::new(Rule::Storage, format!("{server}: {error:#}")));
+    }
+    Ok(Examined::Known(reasons))
+}
+
+async fn flags(client: &Client) -> Result<Flags> {
+    #[derive(Deserialize)]
+    struct Flagz {
+        flags: Flags,
+    }
+    let path = "/flagz";
+    let (code, body) = client.send(Ask { accept: FLAGZ_JSON, ..Ask::get(path) }).await?;
+    anyhow::ensure!(code == http::StatusCode::OK, "{}", status_text(path, code));
+    let flagz: Flagz = serde_json::from_slice(&body).context("parse /flagz")?;
+    Ok(flagz.flags)
+}

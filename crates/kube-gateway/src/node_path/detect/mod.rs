@@ -1,0 +1,163 @@
+//! Decides whether requests may be served without an API server: nothing else may see them there.
+//!
+//! ```text
+//! follow:  lists and watches of webhooks, policies, the namespace ─┐
+//! examine: version, flags and storage of each API server ──────────┤
+//!                                                        knowledge ┴─▶ reasons ─▶ Permission
+//! ```
+//!
+//! # Invariants
+//! - What is not known is a reason to refuse. Nothing is allowed before everything was examined once.
+//! - A reason refuses as soon as it is known: a watch reports it, or the end of a connection, because
+//!   a process with other flags is a new process.
+//! - What is known is never older than 5 s: consistent lists confirm it.
+//!
+//! # Reading order
+//! `reason`, `admission`, `flags`, `track` and `knowledge` are pure. `client`, `follow`, `stored` and
+//! `examine` ask the API servers.
+
+mod admission;
+mod client;
+mod examine;
+mod flags;
+mod follow;
+mod knowledge;
+mod reason;
+mod selector;
+mod shared;
+mod stored;
+mod track;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use self::admission::Kind;
+use self::client::Dialer;
+use self::flags::Expected;
+use self::knowledge::Knowledge;
+use self::reason::{Reason, Rule};
+use self::shared::Shared;
+use super::Permission;
+use crate::config::NodePath;
+use crate::identity::FieldNames;
+use crate::metrics::Metrics;
+use crate::upstream::{Connector, Pool};
+
+/// Time between two judgements if nothing changes. Age is a reason too, and API servers come and go.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Reasons that are shown at most.
+const MAX_SHOWN: usize = 5;
+
+/// What the detection needs.
+pub struct Detection {
+    /// The configuration.
+    pub config: NodePath,
+    /// The API servers.
+    pub pool: Arc<Pool>,
+    /// Opens connections to them.
+    pub connector: Arc<Connector>,
+    /// Names of the identity's fields.
+    pub names: Arc<FieldNames>,
+    /// Shows the result.
+    pub metrics: Arc<Metrics>,
+    /// The result.
+    pub permission: Permission,
+}
+
+impl Detection {
+    /// Starts the detection on a thread of its own, so that handshakes of clients do not delay it.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn start(self) -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = std::thread::Builder::new().name("node-path".into());
+        thread.spawn(move || runtime.block_on(self.run())).context("start the detection")?;
+        Ok(())
+    }
+
+    async fn run(self) {
+        let NodePath { store, leases } = self.config;
+        let expected = Expected {
+            audit_level_none: leases.audit_level_none,
+            etcd_prefix: store.prefix.clone(),
+        };
+        let shared = Arc::new(Shared {
+            pool: self.pool,
+            dialer: Dialer { connector: self.connector, names: self.names },
+            store,
+            expected,
+            knowledge: Mutex::new(Knowledge::default()),
+            changed: Notify::new(),
+        });
+        for kind in Kind::ALL {
+            let shared = shared.clone();
+            tokio::spawn(async move { follow::follow_forever(&shared, kind).await });
+        }
+        let mut judge =
+            Judge { permission: self.permission, metrics: self.metrics, rules: BTreeSet::new() };
+        let mut examiners = HashMap::new();
+        loop {
+            start_examiners(&shared, &mut examiners);
+            let in_use = shared.servers_in_use();
+            let reasons = shared.knowledge.lock().reasons(Instant::now(), &in_use);
+            judge.judge(&reasons);
+            tokio::select! {
+                () = shared.changed.notified() => {}
+                () = tokio::time::sleep(PERIOD) => {}
+            }
+        }
+    }
+}
+
+/// Starts an examiner for each API server that has none.
+fn start_examiners(shared: &Arc<Shared>, examiners: &mut HashMap<String, JoinHandle<()>>) {
+    examiners.retain(|_, examiner| !examiner.is_finished());
+    for server in shared.pool.servers().iter() {
+        examiners.entry(server.address.clone()).or_insert_with(|| {
+            let (shared, address) = (shared.clone(), server.address.clone());
+            tokio::spawn(async move { examine::examine_forever(&shared, &address).await })
+        });
+    }
+}
+
+/// Applies the reasons.
+struct Judge {
+    permission: Permission,
+    metrics: Arc<Metrics>,
+    /// The rules that were true at the last judgement.
+    rules: BTreeSet<Rule>,
+}
+
+impl Judge {
+    fn judge(&mut self, reasons: &[Reason]) {
+        let rules: BTreeSet<Rule> = reasons.iter().map(|reason| reason.rule).collect();
+        let turned = match reasons {
+            [] => self.permission.allow(),
+            _ => self.permission.refuse(&shown(reasons)),
+        };
+        if turned || rules != self.rules {
+            match reasons {
+                [] => tracing::info!("the node path may be used"),
+                _ => tracing::warn!(reasons = shown(reasons), "the node path must not be used"),
+            }
+            let judged = Rule::ALL.map(|rule| (rule.name(), rules.contains(&rule)));
+            self.metrics.node_path_judged(judged.into_iter());
+            self.rules = rules;
+        }
+    }
+}
+
+/// Describes the first reasons.
+fn shown(reasons: &[Reason]) -> String {
+    let first: Vec<String> = reasons.iter().take(MAX_SHOWN).map(Reason::to_string).collect();
+    let more = reasons.len().saturating_sub(MAX_SHOWN);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    first.join("; ") + &more
+}

@@ -1,0 +1,90 @@
+//! Why requests may not be served without an API server.
+
+use std::fmt;
+
+/// A rule of the detection. Its name is a value of the metric's label `rule`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// A webhook could see a renewal.
+    Webhook,
+    /// An admission policy could see a renewal.
+    AdmissionPolicy,
+    /// The namespace of the Leases is absent or is being deleted.
+    Namespace,
+    /// Admission is configured by a file.
+    AdmissionConfig,
+    /// An admission plugin is enabled that could see a renewal.
+    AdmissionPlugin,
+    /// The Node authorizer is not the first to decide.
+    Authorization,
+    /// Requests are audited.
+    Audit,
+    /// Objects are encrypted in the store.
+    Encryption,
+    /// Objects are stored in another format, under other keys or in another store.
+    Storage,
+    /// The API server has a version that was not examined.
+    Version,
+    /// An API server in use did not tell how it is configured.
+    Server,
+    /// What is known of webhooks, policies and the namespace is too old.
+    Stale,
+}
+
+impl Rule {
+    /// All rules.
+    pub const ALL: [Rule; 12] = [
+        Rule::Webhook,
+        Rule::AdmissionPolicy,
+        Rule::Namespace,
+        Rule::AdmissionConfig,
+        Rule::AdmissionPlugin,
+        Rule::Authorization,
+        Rule::Audit,
+        Rule::Encryption,
+        Rule::Storage,
+        Rule::Version,
+        Rule::Server,
+        Rule::Stale,
+    ];
+
+    /// Returns the name of the rule.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rule::Webhook => "webhook",
+            Rule::AdmissionPolicy => "admission-policy",
+            Rule::Namespace => "namespace",
+            Rule::AdmissionConfig => "admission-config",
+            Rule::AdmissionPlugin => "admission-plugin",
+            Rule::Authorization => "authorization",
+            Rule::Audit => "audit",
+            Rule::Encryption => "encryption",
+            Rule::Storage => "storage",
+            Rule::Version => "version",
+            Rule::Server => "server",
+            Rule::Stale => "stale",
+        }
+    }
+}
+
+/// A rule that is true, with the object that makes it true.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reason {
+    /// The rule.
+    pub rule: Rule,
+    /// The object, for example a webhook or an API server, and what is wrong with it.
+    pub object: String,
+}
+
+impl Reason {
+    /// Creates a reason.
+    pub fn new(rule: Rule, object: impl Into<String>) -> Reason {
+        Reason { rule, object: object.into() }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.rule.name(), self.object)
+    }
+}
