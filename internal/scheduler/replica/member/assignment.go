@@ -88,7 +88,9 @@ func (m *Member) Adopt(a *wire.Assignment) {
 		p.unsentPodSlots.Add(gained)
 	}
 	m.appliedStamp = m.currentStamp()
+	stamp := m.appliedStamp
 	m.mu.Unlock()
+	go m.checkWatches(ctx, stamp)
 	// A replica that owns no slots any more need not confirm nodes.
 	m.releaseNodes()
 	m.sendDue()

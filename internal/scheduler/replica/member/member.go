@@ -28,11 +28,13 @@ type Member struct {
 	options Options
 	logger  klog.Logger
 	client  kubernetes.Interface
-	dial    *wire.Dialer
-	holder  *holder.Holder
-	hooks   Hooks
-	pods    *slotWatcher[*v1.Pod]
-	nodes   *slotWatcher[*v1.Node]
+	// watching is the client of the watches.
+	watching kubernetes.Interface
+	dial     *wire.Dialer
+	holder   *holder.Holder
+	hooks    Hooks
+	pods     *slotWatcher[*v1.Pod]
+	nodes    *slotWatcher[*v1.Node]
 
 	mu         sync.Mutex
 	ctx        context.Context
@@ -40,6 +42,9 @@ type Member struct {
 	table      membership.Table
 	// appliedStamp is the stamp of the last assignment that [Member.Adopt] has completely applied.
 	appliedStamp int64
+	// checkedStamp is the stamp of the last assignment after which the API server has answered on the connection of the
+	// watches (see [Member.checkWatches]).
+	checkedStamp int64
 	peers        map[string]*peer
 	// earlyRequests are the requests for pods from replicas that are not peers yet, by name.
 	earlyRequests map[string]*wire.Refresh
@@ -89,7 +94,7 @@ func New(
 	ctx context.Context, options Options, dial *wire.Dialer, watching, client kubernetes.Interface, h *holder.Holder, hooks Hooks,
 ) *Member {
 	m := &Member{
-		options: options, logger: klog.FromContext(ctx), ctx: ctx, client: client, dial: dial, holder: h, hooks: hooks,
+		options: options, logger: klog.FromContext(ctx), ctx: ctx, client: client, watching: watching, dial: dial, holder: h, hooks: hooks,
 		// Start from the time, so that a restarted replica does not reuse IDs.
 		lastID: time.Now().UnixNano(),
 		peers:  map[string]*peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int{}, recheck: sets.New[string](), announced: map[string]int64{}, earlyRequests: map[string]*wire.Refresh{},

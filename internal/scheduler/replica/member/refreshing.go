@@ -55,7 +55,8 @@ func (m *Member) complete() bool {
 }
 
 // sendDue sends to each peer the messages that the current assignment requires, as far as their
-// preconditions hold: Listed after this replica's nodes, and the requested pods after they were listed.
+// preconditions hold: Listed after this replica's nodes, and the requested pods after they were listed and the watches
+// were checked.
 func (m *Member) sendDue() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +70,7 @@ func (m *Member) sendDue() {
 		}
 		wanted := p.request != nil && stamp(p.request.Term, p.request.Number) == current
 		leads := name == m.assignment.Leader.Name && !p.sentPending
-		if m.pods.synced.Load() && wanted && (p.answeredID != p.request.ID || leads) {
+		if m.pods.synced.Load() && m.checkedStamp == current && wanted && (p.answeredID != p.request.ID || leads) {
 			s := m.newPodSender(name, p, leads)
 			p.answeredID, p.sentPending = p.request.ID, p.sentPending || leads
 			p.wantedNodeSlots, p.unsentPodSlots = refresh.NewSlotSet(nil), refresh.NewSlotSet(nil)
