@@ -21,7 +21,7 @@ use crate::http1;
 use crate::identity::FieldNames;
 use crate::metrics::Metrics;
 use crate::node_path::leases::{Leases, Reviewer};
-use crate::node_path::{Detection, Permission};
+use crate::node_path::{Detection, Dialer, Permission};
 use crate::options::{LogFormat, Options};
 use crate::pages::{self, PageState};
 use crate::protect::Protection;
@@ -154,14 +154,17 @@ impl Gateway {
         }
     }
 
+    fn dialer(&self) -> Dialer {
+        Dialer { connector: self.connector.clone(), names: self.names.clone() }
+    }
+
     /// Starts the detection of what would see renewals of Leases, unless they are only forwarded.
     fn start_detection(&self, metrics: Arc<Metrics>) -> Result<Permission> {
         let permission = Permission::default();
         let config = self.configuration.node_path.clone();
         if config.leases.mode != LeaseMode::Off {
-            let (pool, connector) = (self.pool.clone(), self.connector.clone());
-            let (names, permission) = (self.names.clone(), permission.clone());
-            Detection { config, pool, connector, names, metrics, permission }.start()?;
+            let (pool, dialer, permission) = (self.pool.clone(), self.dialer(), permission.clone());
+            Detection { config, pool, dialer, metrics, permission }.start()?;
         }
         Ok(permission)
     }
@@ -201,11 +204,7 @@ impl Gateway {
         if config.leases.mode == LeaseMode::Off {
             return None;
         }
-        let reviewer = Reviewer {
-            pool: self.pool.clone(),
-            connector: self.connector.clone(),
-            names: self.names.clone(),
-        };
+        let reviewer = Reviewer { pool: self.pool.clone(), dialer: self.dialer() };
         let leases = Leases::new(config, permission, reviewer, workers.count(), metrics);
         let leases = Arc::new(leases);
         workers.on_each(|worker| leases.clone().connect_forever(worker));

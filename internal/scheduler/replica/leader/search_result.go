@@ -51,7 +51,8 @@ func setImages(images map[string]*fwk.ImageStateSummary, names []string, reporte
 	}
 }
 
-// result makes r the current batch, forgets which pods do not fit, because the placed pod counts for them, and converts a choice to the result of the scheduling cycle.
+// result makes r the current batch and converts a choice to the result of the scheduling cycle. It forgets which pods do
+// not fit, because the placed pod counts for them.
 func (l *Search) result(r *podBatch, pick index.Pick, state fwk.CycleState, pod *framework.QueuedPodInfo) kubescheduler.ScheduleResult {
 	r.class.WriteState(state)
 	r.class.used = r.merged.Used()

@@ -12,24 +12,6 @@ const PSEUDO_BYTES: usize = 64;
 const ANSWER_FIELDS: usize = 10;
 const ANSWER_BYTES: usize = 400;
 
-/// The header fields of a request.
-#[derive(Default)]
-struct Regular {
-    fields: HeaderMap,
-    /// Whether a field has a name or value that the crate `http` does not accept, such as a control
-    /// character, or there are more fields than it can hold.
-    malformed: bool,
-}
-
-impl Regular {
-    fn append(&mut self, name: &[u8], value: &[u8]) {
-        let name = HeaderName::from_bytes(name).ok();
-        let value = HeaderValue::from_bytes(value).ok();
-        let appended = name.zip(value).map(|(name, value)| self.fields.try_append(name, value));
-        self.malformed |= !matches!(appended, Some(Ok(_)));
-    }
-}
-
 /// Builds the head of a client's request; `None` if a part of it is malformed.
 #[derive(Default)]
 pub struct RequestHead {
@@ -37,7 +19,10 @@ pub struct RequestHead {
     scheme: Option<Scheme>,
     authority: Option<Authority>,
     path: Option<PathAndQuery>,
-    regular: Regular,
+    fields: HeaderMap,
+    /// Whether a field has a name or value that the crate `http` does not accept, such as a control
+    /// character, or there are more fields than it can hold.
+    malformed: bool,
 }
 
 impl RequestHead {
@@ -51,6 +36,12 @@ impl RequestHead {
             _ => return None,
         }
         Some(())
+    }
+
+    fn regular_field(&mut self, name: &[u8], value: &[u8]) -> Option<()> {
+        let name = HeaderName::from_bytes(name).ok()?;
+        let value = HeaderValue::from_bytes(value).ok()?;
+        self.fields.try_append(name, value).ok().map(drop)
     }
 
     fn uri(&mut self) -> Option<Uri> {
@@ -71,22 +62,22 @@ impl RequestBuilder for RequestHead {
 
     fn field(&mut self, (): &(), name: &[u8], value: &[u8]) {
         if name.starts_with(b":") {
-            self.regular.malformed |= self.pseudo_field(name, value).is_none();
+            self.malformed |= self.pseudo_field(name, value).is_none();
         } else {
-            self.regular.append(name, value);
+            self.malformed |= self.regular_field(name, value).is_none();
         }
     }
 
     fn build(mut self, (): &()) -> Option<Parts> {
         let uri = self.uri()?;
-        if self.regular.malformed {
+        if self.malformed {
             return None;
         }
         let (mut parts, ()) = Request::new(()).into_parts();
         parts.method = self.method?;
         parts.uri = uri;
         parts.version = Version::HTTP_2;
-        parts.headers = self.regular.fields;
+        parts.headers = self.fields;
         Some(parts)
     }
 }

@@ -27,9 +27,6 @@ pub enum Kind {
     Namespace,
 }
 
-/// The namespace of the Leases of nodes.
-pub const NAMESPACE: &str = "kube-node-lease";
-
 impl Kind {
     /// All kinds.
     pub const ALL: [Kind; 5] = [
@@ -194,6 +191,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::node_path::NAMESPACE;
 
     const ALL: [&str; 4] = ["*", "*", "*", "*"];
 

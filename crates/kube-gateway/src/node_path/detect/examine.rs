@@ -6,12 +6,12 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::client::{Ask, Client, status_text};
 use super::flags::{self, Flags};
 use super::knowledge::Examined;
 use super::reason::{Reason, Rule};
 use super::shared::Shared;
 use super::stored;
+use crate::node_path::client::{Ask, Client, status_text};
 
 /// Time between two examinations over a connection. A new process has no old connections, and the
 /// flags of a process do not change: this finds only what the store or an operator changed.

@@ -11,9 +11,9 @@ use serde_json::Value;
 use tokio::time::MissedTickBehavior;
 
 use super::admission::Kind;
-use super::client::{Ask, Client, status_text};
 use super::shared::Shared;
 use super::track::{Change, List};
+use crate::node_path::client::{Ask, Client, status_text};
 
 /// Time between two consistent lists. The API server asks the store for its revision and waits until
 /// its own cache has it, so that a list shows whether the watch lies behind.

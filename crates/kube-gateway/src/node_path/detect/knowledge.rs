@@ -7,6 +7,7 @@ use super::admission::{self, Kind};
 use super::reason::{Reason, Rule};
 use super::selector::Labels;
 use super::track::Track;
+use crate::node_path::NAMESPACE;
 
 /// What is known.
 #[derive(Debug, Default)]
@@ -77,7 +78,7 @@ impl Knowledge {
             let of = |(name, object)| admission::reason(kind, name, object, &labels);
             reasons.extend(track.objects().filter_map(of));
             if kind == Kind::Namespace && track.objects().next().is_none() {
-                let object = format!("there is no namespace {}", admission::NAMESPACE);
+                let object = format!("there is no namespace {}", NAMESPACE);
                 reasons.push(Reason::new(Rule::Namespace, object));
             }
         }
@@ -109,7 +110,7 @@ mod tests {
         for kind in Kind::ALL {
             let namespace = json!({"metadata": {"labels": {"a": "b"}}});
             let objects = match kind {
-                Kind::Namespace => vec![(admission::NAMESPACE.to_owned(), namespace)],
+                Kind::Namespace => vec![(NAMESPACE.to_owned(), namespace)],
                 _ => vec![(
                     "x".to_owned(),
                     json!({"spec": {"matchConstraints":
@@ -163,9 +164,9 @@ mod tests {
         let now = Instant::now();
         let mut knowledge = harmless(now);
         let namespace = json!({"metadata": {"labels": {"a": "c"}}});
-        change(Kind::Namespace, &mut knowledge, admission::NAMESPACE, Some(namespace));
+        change(Kind::Namespace, &mut knowledge, NAMESPACE, Some(namespace));
         assert_eq!(rules(&knowledge, now, &[SERVER]), [Rule::AdmissionPolicy; 2]);
-        change(Kind::Namespace, &mut knowledge, admission::NAMESPACE, None);
+        change(Kind::Namespace, &mut knowledge, NAMESPACE, None);
         assert_eq!(rules(&knowledge, now, &[SERVER]), [Rule::Namespace]);
     }
 

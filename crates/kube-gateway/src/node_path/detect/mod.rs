@@ -13,11 +13,10 @@
 //! - What is known is never older than 5 s: consistent lists confirm it.
 //!
 //! # Reading order
-//! `reason`, `admission`, `flags`, `track` and `knowledge` are pure. `client`, `follow`, `stored` and
+//! `reason`, `admission`, `flags`, `track` and `knowledge` are pure. `follow`, `stored` and
 //! `examine` ask the API servers.
 
 mod admission;
-mod client;
 mod examine;
 mod flags;
 mod follow;
@@ -38,16 +37,14 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use self::admission::Kind;
-use self::client::Dialer;
 use self::flags::Expected;
 use self::knowledge::Knowledge;
 use self::reason::{Reason, Rule};
 use self::shared::Shared;
-use super::Permission;
+use super::{Dialer, Permission};
 use crate::config::NodePath;
-use crate::identity::FieldNames;
 use crate::metrics::Metrics;
-use crate::upstream::{Connector, Pool};
+use crate::upstream::Pool;
 
 /// Time between two judgements if nothing changes. Age is a reason too, and API servers come and go.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -60,10 +57,8 @@ pub struct Detection {
     pub config: NodePath,
     /// The API servers.
     pub pool: Arc<Pool>,
-    /// Opens connections to them.
-    pub connector: Arc<Connector>,
-    /// Names of the identity's fields.
-    pub names: Arc<FieldNames>,
+    /// Connects to them.
+    pub dialer: Dialer,
     /// Shows the result.
     pub metrics: Arc<Metrics>,
     /// The result.
@@ -90,7 +85,7 @@ impl Detection {
         };
         let shared = Arc::new(Shared {
             pool: self.pool,
-            dialer: Dialer { connector: self.connector, names: self.names },
+            dialer: self.dialer,
             store,
             expected,
             knowledge: Mutex::new(Knowledge::default()),

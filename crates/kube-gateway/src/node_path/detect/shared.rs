@@ -5,10 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::client::Dialer;
 use super::flags::Expected;
 use super::knowledge::Knowledge;
 use crate::config::Store;
+use crate::node_path::client::Dialer;
 use crate::upstream::Pool;
 
 /// What the tasks of the detection share.

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use etcd_client::{Connection, TlsFiles};
+use etcd_client::Connection;
 use etcdpb::rpc::{RangeRequest, RangeResponse};
 use http::{Method, StatusCode};
 use node_lease::Lease;
 use serde_json::json;
 
-use super::client::{Ask, Client, status_text};
-use super::flags::normal_prefix;
 use crate::config::Store;
+use crate::node_path::client::{Ask, Client, status_text};
+use crate::node_path::{NAMESPACE, lease_keys, tls_files};
 
 /// The Lease that all gateways write. No Node has its name, so that the life-cycle controller, which
 /// looks for the Leases of its Nodes, does not see it.
@@ -22,6 +22,8 @@ const MANAGER: &str = "fieldManager=kube-gateway-storage-probe";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// The start of a value that is neither encrypted nor in another encoding.
 const MAGIC: &[u8] = b"k8s\0";
+/// Bytes of an answer, which is the probe or an error.
+const MAX_ANSWER: usize = 64 << 10;
 /// The store must answer within this time.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -35,7 +37,7 @@ pub async fn check(client: &Client, store: &Store) -> Result<()> {
         format!("the Lease {NAME} has fields that the gateway did not write; delete it")
     })?;
     let version = lease.resource_version.context("the answer has no resourceVersion")?;
-    let key = format!("{}/leases/kube-node-lease/{NAME}", normal_prefix(&store.prefix));
+    let key = lease_keys(store) + NAME;
     let value = read(store, &key, version.get().cast_signed()).await?;
     let value = value.with_context(|| {
         format!("the store has no key {key}; check nodePath.store.endpoints and prefix")
@@ -68,6 +70,7 @@ async fn write(client: &Client) -> Result<Bytes> {
             accept: PROTOBUF,
             content_type: "application/merge-patch+json",
             body: patch.to_string().into(),
+            max_answer: MAX_ANSWER,
         })
         .await?;
     match code {
@@ -82,7 +85,7 @@ async fn create(client: &Client, holder: &str) -> Result<Bytes> {
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
-        "metadata": {"name": NAME, "namespace": "kube-node-lease"},
+        "metadata": {"name": NAME, "namespace": NAMESPACE},
         // Only `holderIdentity` changes: the time has no meaning.
         "spec": {"holderIdentity": holder, "renewTime": "2026-01-01T00:00:00.000000Z"},
     });
@@ -93,6 +96,7 @@ async fn create(client: &Client, holder: &str) -> Result<Bytes> {
             accept: PROTOBUF,
             content_type: "application/json",
             body: lease.to_string().into(),
+            max_answer: MAX_ANSWER,
         })
         .await?;
     ensure!(code == StatusCode::CREATED, "{}", status_text(&path, code));
@@ -118,12 +122,7 @@ async fn read_from(
     key: &str,
     revision: i64,
 ) -> Result<Option<Bytes>> {
-    let files = TlsFiles {
-        ca: store.ca_file.clone(),
-        cert: store.cert_file.clone(),
-        key: store.key_file.clone(),
-    };
-    let (connection, driver) = etcd_client::connect(endpoint, &files).await?;
+    let (connection, driver) = etcd_client::connect(endpoint, &tls_files(store)).await?;
     let request = RangeRequest { key: key.to_owned().into(), revision, ..Default::default() };
     tokio::select! {
         value = range(&connection, &request) => value,

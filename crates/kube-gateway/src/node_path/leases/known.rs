@@ -11,9 +11,8 @@ use parking_lot::Mutex;
 use super::Reason;
 use super::answer::AnswerFields;
 use super::recognize::Candidate;
+use crate::node_path::NAMESPACE;
 
-/// The namespace of the Leases of nodes.
-const NAMESPACE: &[u8] = b"kube-node-lease";
 /// Leases that are known. Beyond it, any other one is forgotten, and its next renewal is forwarded.
 const MAX_LEASES: usize = 1 << 20;
 /// Parts of the map, each with a lock of its own.
@@ -58,7 +57,7 @@ impl Known {
 /// If it is not the Lease of the URL.
 pub fn parse<'a>(candidate: &Candidate, body: &'a [u8]) -> Result<Lease<'a>, Reason> {
     let lease = Lease::parse(body).ok_or(Reason::Object)?;
-    let is_named = *lease.name == *candidate.name && lease.namespace == NAMESPACE;
+    let is_named = *lease.name == *candidate.name && lease.namespace == NAMESPACE.as_bytes();
     is_named.then_some(lease).ok_or(Reason::Object)
 }
 

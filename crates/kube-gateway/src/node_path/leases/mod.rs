@@ -46,7 +46,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use etcd_client::TlsFiles;
 use http::request::Parts;
 use parking_lot::Mutex;
 
@@ -56,7 +55,7 @@ use self::known::KnownLeases;
 use self::link::{Endpoints, Link};
 use self::recognize::recognize;
 use self::trials::{State, Trials};
-use super::Permission;
+use super::{NAMESPACE, Permission, lease_keys, tls_files};
 use crate::config::{LeaseMode, NodePath};
 use crate::identity::Credential;
 use crate::metrics::Metrics;
@@ -106,11 +105,6 @@ impl Leases {
         metrics: Arc<Metrics>,
     ) -> Leases {
         let NodePath { store, leases } = config;
-        let files = TlsFiles {
-            ca: store.ca_file.clone(),
-            cert: store.cert_file.clone(),
-            key: store.key_file.clone(),
-        };
         Leases {
             permission,
             pool: reviewer.pool.clone(),
@@ -121,8 +115,11 @@ impl Leases {
             is_on: AtomicBool::new(false),
             is_off: AtomicBool::new(false),
             links: (0..workers).map(|_| Arc::default()).collect(),
-            endpoints: Arc::new(Endpoints { urls: store.endpoints.clone(), files }),
-            key_prefix: format!("{}/leases/kube-node-lease/", store.prefix),
+            endpoints: Arc::new(Endpoints {
+                urls: store.endpoints.clone(),
+                files: tls_files(store),
+            }),
+            key_prefix: lease_keys(store),
             fields: Mutex::default(),
             metrics,
         }
@@ -178,7 +175,7 @@ impl Leases {
 
     /// Counts a request of HTTP/1.1, which always goes to an API server.
     pub fn note_http1(&self, info: &RequestInfo) {
-        let is_lease = info.resource == "leases" && info.namespace == "kube-node-lease";
+        let is_lease = info.resource == "leases" && info.namespace == NAMESPACE;
         if is_lease && info.verb == "update" {
             self.count_forwarded(Reason::Http1);
         }

@@ -3,18 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use anyhow::{Context, Result, ensure};
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::identity::{FieldNames, IdentityFields};
-use crate::upstream::{Connector, GROUP, Pool, Protocol, Speaker, USER};
+use crate::node_path::NAMESPACE;
+use crate::node_path::client::{Ask, Dialer, status_text};
+use crate::upstream::Pool;
 
-const URL: &str = "https://kubernetes/apis/authorization.k8s.io/v1/subjectaccessreviews";
+const PATH: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ANSWER: usize = 64 << 10;
 
@@ -22,10 +20,8 @@ const MAX_ANSWER: usize = 64 << 10;
 pub struct Reviewer {
     /// The API servers.
     pub pool: Arc<Pool>,
-    /// Opens connections to them.
-    pub connector: Arc<Connector>,
-    /// Names of the identity's fields.
-    pub names: Arc<FieldNames>,
+    /// Connects to them.
+    pub dialer: Dialer,
 }
 
 impl Reviewer {
@@ -42,29 +38,17 @@ impl Reviewer {
     }
 
     async fn ask(&self, address: &str, identity: &IdentityFields) -> Result<bool> {
-        let io = self.connector.connect(address, Speaker::FrontProxy, Protocol::Http2).await?;
-        let builder = http2::Builder::new(TokioExecutor::new());
-        let (mut sender, connection) = builder.handshake(TokioIo::new(io)).await?;
-        // It ends when the sender is dropped.
-        tokio::spawn(connection);
-        let body = review(identity, &self.names)?.to_string();
-        let request = Request::post(URL)
-            .header(&self.names.user, HeaderValue::from_static(USER))
-            .header(&self.names.group, HeaderValue::from_static(GROUP))
-            .header("accept", "application/json")
-            .header("content-type", "application/json")
-            .header("user-agent", concat!("kube-gateway/", env!("CARGO_PKG_VERSION")))
-            .body(Full::new(Bytes::from(body)))?;
-        let answer = sender.send_request(request).await?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes();
-        if status == StatusCode::FORBIDDEN {
-            bail!(
-                "the user {USER} may not create SubjectAccessReviews; apply deploy/kube-gateway/node-path.yaml"
-            );
-        }
-        ensure!(status == StatusCode::CREATED, "status {status}");
+        let client = self.dialer.connect(address).await?;
+        let ask = Ask {
+            method: Method::POST,
+            path: PATH,
+            accept: "application/json",
+            content_type: "application/json",
+            body: review(identity, &self.dialer.names)?.to_string().into(),
+            max_answer: MAX_ANSWER,
+        };
+        let (status, body) = client.send(ask).await?;
+        ensure!(status == StatusCode::CREATED, "{}", status_text(PATH, status));
         let review: Value = serde_json::from_slice(&body).context("parse the review")?;
         Ok(review["status"]["allowed"] == true && review["status"]["denied"] != true)
     }
@@ -76,7 +60,7 @@ fn review(identity: &IdentityFields, names: &FieldNames) -> Result<Value> {
     let mut spec = json!({
         "groups": [],
         "resourceAttributes": {
-            "namespace": "kube-node-lease", "verb": "update",
+            "namespace": NAMESPACE, "verb": "update",
             "group": "coordination.k8s.io", "version": "v1", "resource": "leases",
         },
     });

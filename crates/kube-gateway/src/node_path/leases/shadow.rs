@@ -1,7 +1,6 @@
 //! Learns from what API servers answer, and compares it with what was predicted.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -109,9 +108,9 @@ impl Leases {
             return self.metrics.leases.compared("unknown");
         }
         self.metrics.leases.compared("different");
-        if self.trials.lock().different() {
-            self.is_on.store(false, Relaxed);
-            self.is_off.store(true, Relaxed);
+        let is_first = self.trials.lock().different();
+        self.judge();
+        if is_first {
             tracing::error!(
                 lease = %String::from_utf8_lossy(&comparison.name),
                 server_version = comparison.server.as_deref(),

@@ -13,23 +13,20 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio_util::sync::CancellationToken;
 
 use crate::identity::FieldNames;
-use crate::upstream::{Connector, Protocol, Speaker};
+use crate::upstream::{Connector, GROUP, Protocol, Speaker, USER};
 
-/// The gateway's own user, and a group that may read `/flagz`. The ClusterRole in
-/// `deploy/kube-gateway/node-path.yaml` allows this user the rest.
-const USER: &str = "system:kube-gateway";
-const GROUP: &str = "system:monitoring";
 /// An API server that does not answer within this time cannot be relied on.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes of an answer. A configuration of webhooks has some kilobytes for each.
-const MAX_ANSWER: usize = 32 << 20;
+/// Bytes of a list. A configuration of webhooks has some kilobytes for each.
+const MAX_LIST: usize = 32 << 20;
 /// Bytes of answers that a connection holds until they are read.
 const WINDOW: u32 = 1 << 20;
 /// Time after which an idle connection is tested, and for which it may not answer.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Connects to API servers as the gateway itself.
+/// Connects to API servers as the gateway itself. Its group may read `/flagz`; the ClusterRoles in
+/// `deploy/kube-gateway/node-path.yaml` allow its user the rest.
 #[derive(Clone)]
 pub struct Dialer {
     /// Opens connections.
@@ -58,13 +55,16 @@ pub struct Ask<'a> {
     pub content_type: &'static str,
     /// The body.
     pub body: Vec<u8>,
+    /// Bytes of the answer, at most.
+    pub max_answer: usize,
 }
 
 impl<'a> Ask<'a> {
     /// A GET of JSON.
     pub fn get(path: &'a str) -> Ask<'a> {
         let (accept, content_type) = ("application/json", "");
-        Ask { method: Method::GET, path, accept, content_type, body: Vec::new() }
+        let (method, body, max_answer) = (Method::GET, Vec::new(), MAX_LIST);
+        Ask { method, path, accept, content_type, body, max_answer }
     }
 }
 
@@ -103,9 +103,10 @@ impl Client {
     /// Sends a request, and returns the status and the whole body of its answer.
     pub async fn send(&self, ask: Ask<'_>) -> Result<(StatusCode, Bytes)> {
         within_timeout(async {
+            let max_answer = ask.max_answer;
             let answer = self.open(ask).await?;
             let code = answer.status();
-            let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+            let body = Limited::new(answer.into_body(), max_answer).collect().await;
             let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
             Ok((code, body.to_bytes()))
         })
@@ -128,7 +129,7 @@ impl Client {
     }
 
     async fn open(&self, ask: Ask<'_>) -> Result<Response<Incoming>> {
-        let Ask { method, path, accept, content_type, body } = ask;
+        let Ask { method, path, accept, content_type, body, .. } = ask;
         let mut request = Request::builder()
             .method(method)
             .uri(format!("https://kubernetes{path}"))
