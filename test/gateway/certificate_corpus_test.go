@@ -385,7 +385,7 @@ func testCertificates(t *testing.T, c *cluster) {
 	}
 	accepted := 0
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		direct, through := c.verdict(t, c.servers[0], all[name]), c.verdict(t, c.gateway, all[name])
+		direct, through := c.verdict(t, c.Servers[0], all[name]), c.verdict(t, c.gateway, all[name])
 		if direct != rejected {
 			accepted++
 		}

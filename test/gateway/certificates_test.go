@@ -25,7 +25,7 @@ type authority struct {
 func (c *cluster) clusterCA(t *testing.T) authority {
 	t.Helper()
 	read := func(name string) []byte {
-		text, err := os.ReadFile(c.pki(name))
+		text, err := os.ReadFile(c.PKI(name))
 		must(t, err)
 		block, _ := pem.Decode(text)
 		if block == nil {

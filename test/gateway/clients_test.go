@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 const (
@@ -147,13 +149,13 @@ func TestConnections(t *testing.T) {
 	for _, watcher := range watchers {
 		_ = watcher.Close()
 	}
-	eventually(t, startTimeout, "all connections are closed", func() bool { return s.connected(t) < 10 })
+	testcluster.Eventually(t, startTimeout, "all connections are closed", func() bool { return s.connected(t) < 10 })
 }
 
 // connected returns the number of the gateway's client connections.
 func (s *standalone) connected(t *testing.T) int {
 	t.Helper()
-	_, after, _ := strings.Cut(page(s.metrics, "/metrics"), "\nkube_gateway_client_connections ")
+	_, after, _ := strings.Cut(testcluster.Page(s.metrics, "/metrics"), "\nkube_gateway_client_connections ")
 	line, _, _ := strings.Cut(after, "\n")
 	count, err := strconv.Atoi(line)
 	must(t, err)
@@ -175,7 +177,7 @@ func TestSlowClients(t *testing.T) {
 		must(t, slow[i].headers(1, true, ":method", "GET", ":scheme", "https", ":path", fmt.Sprintf("/flood/%d", i), ":authority", "a"))
 	}
 	var sent map[string]int
-	eventually(t, startTimeout, "the API server waits for the slow clients", func() bool {
+	testcluster.Eventually(t, startTimeout, "the API server waits for the slow clients", func() bool {
 		last := sent
 		time.Sleep(quiet)
 		sent = events.snapshot()

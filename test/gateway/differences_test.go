@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 // defaultRequests is the number of random requests, and defaultSeed what makes them; GATEWAY_REQUESTS and
@@ -192,18 +194,18 @@ spec: {group: away.example.com, version: v1, service: {namespace: default, name:
 func (c *cluster) extend(t *testing.T) {
 	t.Helper()
 	succeeds := func(input string, args ...string) bool {
-		_, code := c.kubectl(t, c.servers[0], nil, input, args...)
+		_, code := c.kubectl(t, c.Servers[0], nil, input, args...)
 		return code == 0
 	}
 	if !succeeds(extensions, "apply", "-f", "-") {
 		t.Fatal("kubectl does not create the extensions")
 	}
 	t.Cleanup(func() {
-		c.k1m(t, "kubectl", "--name", clusterName, "--", "delete", "crd/widgets.test.example.com", "apiservice/v1.away.example.com")
+		c.K1M(t, "kubectl", "--name", c.Name, "--", "delete", "crd/widgets.test.example.com", "apiservice/v1.away.example.com")
 	})
 	widget := "apiVersion: test.example.com/v1\nkind: Widget\nmetadata: {name: w}\nspec: {size: 1}\n"
-	for _, server := range c.servers {
-		eventually(t, startTimeout, "an API server knows the extensions", func() bool {
+	for _, server := range c.Servers {
+		testcluster.Eventually(t, startTimeout, "an API server knows the extensions", func() bool {
 			_, code := c.kubectl(t, server, nil, widget, "apply", "--validate=false", "-f", "-")
 			away, _ := c.kubectl(t, server, nil, "", "get", "--raw", "/apis/away.example.com/v1")
 			return code == 0 && strings.Contains(strings.ToLower(away), "unavailable")
@@ -243,8 +245,8 @@ func testDifferences(t *testing.T, c *cluster) {
 	different := 0
 	for range count {
 		r, http2 := g.request(), g.IntN(2) == 0
-		direct, directErr := send(t, clients[http2], c.servers[0], c.servers, r)
-		through, throughErr := send(t, clients[http2], c.gateway, c.servers, r)
+		direct, directErr := send(t, clients[http2], c.Servers[0], c.Servers, r)
+		through, throughErr := send(t, clients[http2], c.gateway, c.Servers, r)
 		if (directErr != nil) != (throughErr != nil) || directErr == nil && !reflect.DeepEqual(direct, through) {
 			t.Errorf("HTTP/2 %t: %v\nan API server: %v\nthe gateway:   %v", http2, r, shorten(direct, directErr), shorten(through, throughErr))
 			if different++; different == 10 {

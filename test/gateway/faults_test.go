@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 const (
@@ -38,11 +40,11 @@ func testKilledServer(t *testing.T, c *cluster) {
 	client := c.client(t, c.gateway)
 	c.writeUntilSeen(t, client, readers, "before")
 	lists := sumLists(readers)
-	victim := c.servers[0]
+	victim := c.Servers[0]
 	before := c.connections(t)
-	must(t, syscall.Kill(c.serverPID(t, victim), syscall.SIGKILL))
+	must(t, syscall.Kill(c.PIDAt(t, "https://"+victim), syscall.SIGKILL))
 	c.writeUntilSeen(t, client, readers, "after the kill")
-	eventually(t, faultTimeout, "the killed API server is ready again", func() bool {
+	testcluster.Eventually(t, faultTimeout, "the killed API server is ready again", func() bool {
 		return strings.Contains(c.page("/metrics"), fmt.Sprintf("kube_gateway_server_ready{server=%q} 1", victim))
 	})
 	lost := sumLists(readers) - lists
@@ -60,7 +62,7 @@ func testKilledServer(t *testing.T, c *cluster) {
 		written++
 		c.writeUntilSeen(t, client, readers, fmt.Sprintf("while moving-%d", written))
 		now := c.connections(t)
-		even = min(now[c.servers[0]], now[c.servers[1]]) >= informers*4/10
+		even = min(now[c.Servers[0]], now[c.Servers[1]]) >= informers*4/10
 		time.Sleep(time.Second)
 	}
 	if more := sumLists(readers) - lists; more != 0 {
@@ -97,7 +99,7 @@ func (c *cluster) newReader(t *testing.T, number int) *reader {
 	})
 	r.store = store
 	go controller.RunWithContext(t.Context())
-	eventually(t, startTimeout, "an informer has synced", controller.HasSynced)
+	testcluster.Eventually(t, startTimeout, "an informer has synced", controller.HasSynced)
 	return r
 }
 
@@ -106,12 +108,12 @@ func (c *cluster) writeUntilSeen(t *testing.T, client kubernetes.Interface, read
 	t.Helper()
 	name := strings.ReplaceAll(text, " ", "-")
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	eventually(t, startTimeout, "a write succeeds "+text, func() bool {
+	testcluster.Eventually(t, startTimeout, "a write succeeds "+text, func() bool {
 		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), object, metav1.CreateOptions{})
 		return err == nil
 	})
 	for i, reader := range readers {
-		eventually(t, startTimeout, fmt.Sprintf("informer %d sees the write %s", i, text), func() bool {
+		testcluster.Eventually(t, startTimeout, fmt.Sprintf("informer %d sees the write %s", i, text), func() bool {
 			_, exists, _ := reader.store.GetByKey("default/" + name)
 			return exists
 		})
@@ -123,7 +125,7 @@ func (c *cluster) connections(t *testing.T) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
 	for _, line := range strings.Split(c.page("/metrics"), "\n") {
-		for _, server := range c.servers {
+		for _, server := range c.Servers {
 			var count int
 			if _, err := fmt.Sscanf(line, fmt.Sprintf("kube_gateway_server_connections{server=%q} %%d", server), &count); err == nil {
 				counts[server] = count

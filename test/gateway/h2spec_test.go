@@ -19,7 +19,7 @@ const minHTTP2Cases = 140
 func testHTTP2(t *testing.T, c *cluster) {
 	var direct, through []string
 	var both sync.WaitGroup
-	both.Go(func() { direct = c.h2spec(t, c.servers[0]) })
+	both.Go(func() { direct = c.h2spec(t, c.Servers[0]) })
 	both.Go(func() { through = c.h2spec(t, c.gateway) })
 	both.Wait()
 	t.Logf("an API server fails in %q, the gateway in %q", direct, through)
@@ -39,7 +39,7 @@ func (c *cluster) h2spec(t *testing.T, address string) []string {
 	}
 	report := filepath.Join(t.TempDir(), "report.xml")
 	// The exit code is ignored: the report contains the failed cases.
-	output, _ := exec.Command(filepath.Join(c.bin, "h2spec"), "-t", "-k", "-h", host, "-p", port, "-P", "/version", "-o", "3", "-j", report).CombinedOutput()
+	output, _ := exec.Command(filepath.Join(c.Bin, "h2spec"), "-t", "-k", "-h", host, "-p", port, "-P", "/version", "-o", "3", "-j", report).CombinedOutput()
 	text, err := os.ReadFile(report)
 	if err != nil {
 		t.Errorf("%v: %s", err, output)

@@ -111,7 +111,7 @@ func testIdentity(t *testing.T, c *cluster) {
 		for with, fields := range credentials {
 			for _, http2 := range []bool{true, false} {
 				client := httpClient(t, certificates, http2)
-				direct := describe(whoami(t, client, c.servers[0], fields))
+				direct := describe(whoami(t, client, c.Servers[0], fields))
 				through := describe(whoami(t, client, c.gateway, fields))
 				if direct != through {
 					t.Errorf("certificate %s, with %s, HTTP/2 %t:\nan API server: %s\nthe gateway:   %s", what, with, http2, direct, through)
@@ -124,7 +124,7 @@ func testIdentity(t *testing.T, c *cluster) {
 // token returns a token of a service account.
 func (c *cluster) token(t *testing.T) string {
 	t.Helper()
-	accounts := c.client(t, c.servers[0]).CoreV1().ServiceAccounts("default")
+	accounts := c.client(t, c.Servers[0]).CoreV1().ServiceAccounts("default")
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "gateway-test"}}
 	_, err := accounts.Create(context.Background(), account, metav1.CreateOptions{})
 	must(t, err)
@@ -167,7 +167,7 @@ func testValidity(t *testing.T, c *cluster) {
 	// All clients must be connected before the boundary.
 	var all sync.WaitGroup
 	for _, http2 := range []bool{true, false} {
-		for address, name := range map[string]string{c.servers[0]: "an API server", c.gateway: "the gateway"} {
+		for address, name := range map[string]string{c.Servers[0]: "an API server", c.gateway: "the gateway"} {
 			ends, begins := httpClient(t, expiring, http2), httpClient(t, coming, http2)
 			codes := func() [2]int {
 				first, _ := whoami(t, ends, address, nil)

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 const kubectlTimeout = time.Minute
@@ -25,10 +27,10 @@ func (c *cluster) kubectl(t *testing.T, address string, env []string, input stri
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), kubectlTimeout)
 	defer cancel()
-	args = append([]string{"--kubeconfig", c.kubeconfig(t), "--server", "https://" + address}, args...)
-	command := exec.CommandContext(ctx, filepath.Join(c.bin, "kubectl"), args...)
+	args = append([]string{"--kubeconfig", c.kubeconfig, "--server", "https://" + address}, args...)
+	command := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), args...)
 	command.Stdin = strings.NewReader(input)
-	command.Env = append(append(os.Environ(), "HOME="+c.home), env...)
+	command.Env = append(append(os.Environ(), "HOME="+c.Home), env...)
 	output, err := command.CombinedOutput()
 	if ctx.Err() != nil {
 		return fmt.Sprintf("%s\n%v", output, ctx.Err()), -1
@@ -37,15 +39,6 @@ func (c *cluster) kubectl(t *testing.T, address string, env []string, input stri
 		t.Fatal(err)
 	}
 	return string(output), command.ProcessState.ExitCode()
-}
-
-// kubeconfig returns the path of the administrator's kubeconfig.
-func (c *cluster) kubeconfig(t *testing.T) string {
-	t.Helper()
-	c.findConfig.Do(func() {
-		c.configPath = strings.TrimSpace(string(c.k1m(t, "kubeconfig", "--name", clusterName, "--path")))
-	})
-	return c.configPath
 }
 
 // step is a command of kubectl. In its arguments, NS is the namespace.
@@ -156,7 +149,7 @@ func testKubectl(t *testing.T, c *cluster) {
 	}
 	var direct, through []result
 	var both sync.WaitGroup
-	both.Go(func() { direct = run(c.servers[0], "nsdirect") })
+	both.Go(func() { direct = run(c.Servers[0], "nsdirect") })
 	both.Go(func() { through = run(c.gateway, "nsgateway") })
 	both.Wait()
 	succeeded := 0
@@ -207,9 +200,9 @@ const logLines = "2026-01-02T03:04:05.000000000Z stdout F first line\n2026-01-02
 // writeStreams writes kwok's configuration and returns its path.
 func (c *cluster) writeStreams(t *testing.T) string {
 	t.Helper()
-	path, log := filepath.Join(c.home, "streams.yaml"), filepath.Join(c.home, "container.log")
+	path, log := filepath.Join(c.Home, "streams.yaml"), filepath.Join(c.Home, "container.log")
 	must(t, os.WriteFile(log, []byte(logLines), 0o600))
-	must(t, os.WriteFile(path, fmt.Appendf(nil, streams, log, c.home), 0o600))
+	must(t, os.WriteFile(path, fmt.Appendf(nil, streams, log, c.Home), 0o600))
 	return path
 }
 
@@ -217,12 +210,12 @@ func (c *cluster) writeStreams(t *testing.T) string {
 func (c *cluster) startStreams(t *testing.T) {
 	t.Helper()
 	var port string
-	for _, component := range c.components(t) {
+	for _, component := range c.Components(t) {
 		if component.Name == "kwok" {
 			_, port, _ = strings.Cut(strings.TrimPrefix(component.Address, "http://"), ":")
 		}
 	}
-	names, _ := c.kubectl(t, c.servers[0], nil, "", "get", "nodes", "-o", "name")
+	names, _ := c.kubectl(t, c.Servers[0], nil, "", "get", "nodes", "-o", "name")
 	node := strings.TrimPrefix(strings.Fields(names)[0], "node/")
 	patch := fmt.Sprintf(`{"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":%s}}}}`, port)
 	pod := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: streams}\nspec: {nodeName: %s, containers: [{name: c, image: busybox}]}\n", node)
@@ -231,7 +224,7 @@ func (c *cluster) startStreams(t *testing.T) {
 		{pod, "create", "-f", "-"},
 		{"", "wait", "pod/streams", "--for=condition=Ready", "--timeout=50s"},
 	} {
-		if output, code := c.kubectl(t, c.servers[0], nil, command[0], command[1:]...); code != 0 {
+		if output, code := c.kubectl(t, c.Servers[0], nil, command[0], command[1:]...); code != 0 {
 			t.Fatalf("kubectl %v: %s", command[1:], output)
 		}
 	}
@@ -241,7 +234,7 @@ func (c *cluster) startStreams(t *testing.T) {
 func testStreams(t *testing.T, c *cluster) {
 	c.startStreams(t)
 	large := strings.Repeat("0123456789abcdef", 1<<16)
-	must(t, os.WriteFile(filepath.Join(c.home, "large"), []byte(large), 0o600))
+	must(t, os.WriteFile(filepath.Join(c.Home, "large"), []byte(large), 0o600))
 	for protocol, value := range map[string]string{"WebSocket": "true", "SPDY": "false"} {
 		env := []string{"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=" + value, "KUBECTL_PORT_FORWARD_WEBSOCKETS=" + value}
 		run := func(input string, args ...string) (string, int) { return c.kubectl(t, c.gateway, env, input, args...) }
@@ -285,7 +278,7 @@ func (c *cluster) attached(t *testing.T, env []string, args ...string) {
 	command := c.command(ctx, t, env, args...)
 	command.Stdout, command.Stderr = output, output
 	must(t, command.Start())
-	file, err := os.OpenFile(filepath.Join(c.home, "container.log"), os.O_APPEND|os.O_WRONLY, 0)
+	file, err := os.OpenFile(filepath.Join(c.Home, "container.log"), os.O_APPEND|os.O_WRONLY, 0)
 	must(t, err)
 	defer file.Close()
 	seen := func() bool {
@@ -294,7 +287,7 @@ func (c *cluster) attached(t *testing.T, env []string, args ...string) {
 		must(t, err)
 		return strings.Contains(output.String(), line)
 	}
-	eventually(t, startTimeout, fmt.Sprintf("kubectl %v shows a new line", args), seen)
+	testcluster.Eventually(t, startTimeout, fmt.Sprintf("kubectl %v shows a new line", args), seen)
 	cancel()
 	_ = command.Wait()
 }
@@ -309,7 +302,7 @@ func (c *cluster) forwarded(t *testing.T, env []string) {
 	command.Stdout, command.Stderr = output, output
 	must(t, command.Start())
 	port := regexp.MustCompile(`127\.0\.0\.1:([0-9]+) ->`)
-	eventually(t, startTimeout, "kubectl port-forward listens", func() bool { return port.MatchString(output.String()) })
+	testcluster.Eventually(t, startTimeout, "kubectl port-forward listens", func() bool { return port.MatchString(output.String()) })
 	address := "127.0.0.1:" + port.FindStringSubmatch(output.String())[1]
 	// Several connections use one tunnel.
 	for i := range 5 {
@@ -325,9 +318,9 @@ func (c *cluster) forwarded(t *testing.T, env []string) {
 // command returns a command of kubectl through the gateway that runs until it is cancelled.
 func (c *cluster) command(ctx context.Context, t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
-	args = append([]string{"--kubeconfig", c.kubeconfig(t), "--server", "https://" + c.gateway}, args...)
-	command := exec.CommandContext(ctx, filepath.Join(c.bin, "kubectl"), args...)
-	command.Env = append(append(os.Environ(), "HOME="+c.home), env...)
+	args = append([]string{"--kubeconfig", c.kubeconfig, "--server", "https://" + c.gateway}, args...)
+	command := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), args...)
+	command.Env = append(append(os.Environ(), "HOME="+c.Home), env...)
 	return command
 }
 

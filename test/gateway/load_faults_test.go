@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 // recovery is the longest time after a fault until all clients succeed again.
@@ -76,7 +78,7 @@ func (d *disturbed) rotate(t *testing.T) {
 	serving := template(pkix.Name{CommonName: "kube-apiserver"})
 	serving.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	serving.IPAddresses, serving.DNSNames = []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"localhost", "kubernetes"}
-	name := strings.TrimSuffix(d.pki("apiserver.crt"), ".crt")
+	name := strings.TrimSuffix(d.PKI("apiserver.crt"), ".crt")
 	writePair(t, name, d.clusterCA(t).sign(t, serving))
 }
 
@@ -86,14 +88,14 @@ func (d *disturbed) restart(t *testing.T, signal syscall.Signal) {
 	must(t, d.process.Process.Signal(signal))
 	if signal == syscall.SIGTERM {
 		// It stops to listen at once, and lives on until its requests have ended.
-		eventually(t, startTimeout, "the gateway has stopped to listen", func() bool {
+		testcluster.Eventually(t, startTimeout, "the gateway has stopped to listen", func() bool {
 			conn, err := net.Dial("tcp", d.gateway)
 			if err == nil {
 				_ = conn.Close()
 			}
 			return err != nil
 		})
-		d.metrics = freeAddress(t)
+		d.metrics = testcluster.FreeAddress(t)
 	} else {
 		_ = d.process.Wait()
 	}
@@ -120,12 +122,12 @@ func testFaults(t *testing.T, c *cluster) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	copied := *c
 	d := &disturbed{cluster: &copied, test: t}
-	d.servers = nil
-	for _, server := range c.servers {
+	d.Servers = nil
+	for _, server := range c.Servers {
 		network := newNetwork(t, server)
-		d.networks, d.servers = append(d.networks, network), append(d.servers, network.address)
+		d.networks, d.Servers = append(d.networks, network), append(d.Servers, network.address)
 	}
-	d.gateway, d.metrics = freeAddress(t), freeAddress(t)
+	d.gateway, d.metrics = testcluster.FreeAddress(t), testcluster.FreeAddress(t)
 	d.startGateway(t)
 	l := d.startLoad(t)
 	time.Sleep(2 * time.Second)
@@ -141,7 +143,7 @@ func testFaults(t *testing.T, c *cluster) {
 
 // disturb injects one fault and judges what clients see.
 func (d *disturbed) disturb(t *testing.T, l *load, f fault) {
-	d.pid = d.serverPID(t, d.networks[d.victim].server)
+	d.pid = d.PIDAt(t, "https://"+d.networks[d.victim].server)
 	if before, _, _ := l.take(); len(before) > 0 {
 		t.Errorf("failures before the fault: %v", before)
 	}
@@ -151,12 +153,12 @@ func (d *disturbed) disturb(t *testing.T, l *load, f fault) {
 	time.Sleep(f.duration)
 	f.heal(t, d)
 	healed := time.Now()
-	eventually(t, recovery, "all clients succeed again", func() bool { return l.allSucceeded(healed) })
+	testcluster.Eventually(t, recovery, "all clients succeed again", func() bool { return l.allSucceeded(healed) })
 	recovered := time.Since(healed)
 	// Afterwards both API servers serve again, and every informer sees new objects.
-	eventually(t, faultTimeout, "both API servers are ready", func() bool {
+	testcluster.Eventually(t, faultTimeout, "both API servers are ready", func() bool {
 		metrics := d.page("/metrics")
-		return !slices.ContainsFunc(d.servers, func(server string) bool {
+		return !slices.ContainsFunc(d.Servers, func(server string) bool {
 			return !strings.Contains(metrics, fmt.Sprintf("kube_gateway_server_ready{server=%q} 1\n", server))
 		})
 	})

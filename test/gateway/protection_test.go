@@ -23,6 +23,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 const (
@@ -52,7 +54,7 @@ func testProtection(t *testing.T, c *cluster) {
 // createMaps creates the ConfigMaps, with content that gzip cannot make much smaller than a third.
 func (c *cluster) createMaps(t *testing.T) {
 	t.Helper()
-	client := c.client(t, c.servers[0])
+	client := c.client(t, c.Servers[0])
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lists"}}
 	_, err := client.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{})
 	must(t, err)
@@ -75,11 +77,11 @@ func (c *cluster) namedUser(t *testing.T, name string) tls.Certificate {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}},
 	}
-	_, err := c.client(t, c.servers[0]).RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{})
+	_, err := c.client(t, c.Servers[0]).RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{})
 	must(t, err)
 	certificate := c.clusterCA(t).sign(t, template(pkix.Name{CommonName: name}))
-	eventually(t, startTimeout, "the user may list", func() bool {
-		for _, server := range c.servers {
+	testcluster.Eventually(t, startTimeout, "the user may list", func() bool {
+		for _, server := range c.Servers {
 			if code, _ := readAll(t, httpClient(t, []tls.Certificate{certificate}, true), server, "/api/v1/nodes", "wait"); code != http.StatusOK {
 				return false
 			}
@@ -109,7 +111,7 @@ func (c *cluster) configure(t *testing.T, fields string) {
 	path := c.gatewayFile("gateway.yaml")
 	before := c.metric(t, `kube_gateway_config_reloads_total{result="applied"}`)
 	must(t, os.WriteFile(path, []byte(c.configuration()+fields), 0o600))
-	eventually(t, startTimeout, "the configuration is applied", func() bool {
+	testcluster.Eventually(t, startTimeout, "the configuration is applied", func() bool {
 		return c.metric(t, `kube_gateway_config_reloads_total{result="applied"}`) > before
 	})
 }
@@ -189,7 +191,7 @@ func testListsWait(t *testing.T, c *cluster, reader tls.Certificate) {
 	if largest[2] < storm/4 {
 		t.Errorf("nobody waited, so nothing was tested")
 	}
-	eventually(t, startTimeout, "everything is returned", func() bool {
+	testcluster.Eventually(t, startTimeout, "everything is returned", func() bool {
 		return c.metric(t, "kube_gateway_list_reserved_bytes") == 0 && c.metric(t, "kube_gateway_lists_running") == 0
 	})
 }
@@ -255,7 +257,7 @@ func testWatchList(t *testing.T, c *cluster, reader tls.Certificate) {
 				}
 			}
 			// The watch goes on, but its list has ended.
-			eventually(t, startTimeout, "the reservation has ended with the bookmark", func() bool {
+			testcluster.Eventually(t, startTimeout, "the reservation has ended with the bookmark", func() bool {
 				return c.metric(t, "kube_gateway_lists_running") == 0 && c.metric(t, "kube_gateway_list_reserved_bytes") == 0
 			})
 			if counted := c.answered(t) - answered; counted < 0.9*listedMaps*listedBytes || counted > 1.1*listedMaps*listedBytes {
@@ -400,7 +402,7 @@ func (c *cluster) testThrottleErrors(t *testing.T) {
 		{"list --socket=/nowhere", "connect to /nowhere", 1},
 	} {
 		args := append([]string{"throttle"}, strings.Fields(wrong.args)...)
-		out, err := exec.Command(filepath.Join(c.bin, "kube-gateway"), args...).CombinedOutput()
+		out, err := exec.Command(filepath.Join(c.Bin, "kube-gateway"), args...).CombinedOutput()
 		var exit *exec.ExitError
 		if !asExit(err, &exit) || exit.ExitCode() != wrong.code || !strings.Contains(string(out), wrong.message) {
 			t.Errorf("%s: %v, %s", wrong.args, err, out)
@@ -415,7 +417,7 @@ func (c *cluster) testThrottleErrors(t *testing.T) {
 func (c *cluster) throttle(t *testing.T, args ...string) string {
 	t.Helper()
 	args = append([]string{"throttle", args[0], "--config", c.gatewayFile("gateway.yaml")}, args[1:]...)
-	out, err := exec.Command(filepath.Join(c.bin, "kube-gateway"), args...).CombinedOutput()
+	out, err := exec.Command(filepath.Join(c.Bin, "kube-gateway"), args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("kube-gateway %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -457,7 +459,7 @@ func testSlowReaders(t *testing.T, c *cluster, reader tls.Certificate) {
 	if largest[0] > 25<<20 || largest[1] < 10 {
 		t.Errorf("held %.0f bytes with a bound of %d, stopped %.0f connections", largest[0], 16<<20, largest[1])
 	}
-	eventually(t, startTimeout, "nothing is held", func() bool {
+	testcluster.Eventually(t, startTimeout, "nothing is held", func() bool {
 		return c.metric(t, "kube_gateway_buffered_bytes") == 0 && c.metric(t, "kube_gateway_buffered_stopped_connections") == 0
 	})
 }
@@ -466,13 +468,13 @@ func testSlowReaders(t *testing.T, c *cluster, reader tls.Certificate) {
 func testInvalidConfiguration(t *testing.T, c *cluster) {
 	path := c.gatewayFile("gateway.yaml")
 	must(t, os.WriteFile(path, []byte(c.configuration()+"lists: {maxBytes: many}\n"), 0o600))
-	eventually(t, startTimeout, "the file is rejected", func() bool { return c.metric(t, "kube_gateway_config_rejected") == 1 })
+	testcluster.Eventually(t, startTimeout, "the file is rejected", func() bool { return c.metric(t, "kube_gateway_config_rejected") == 1 })
 	client := httpClient(t, nil, true)
 	if code, _ := readAll(t, client, c.gateway, "/version", "a"); code != http.StatusOK {
 		t.Errorf("status %d with an invalid file", code)
 	}
 	must(t, os.WriteFile(path, []byte(strings.Replace(c.configuration(), "listen:", "listen:\n  maxStreams: 7", 1)), 0o600))
-	eventually(t, startTimeout, "a field needs a restart", func() bool { return c.metric(t, "kube_gateway_config_restart_needed") == 1 })
+	testcluster.Eventually(t, startTimeout, "a field needs a restart", func() bool { return c.metric(t, "kube_gateway_config_restart_needed") == 1 })
 	time.Sleep(5 * time.Second)
 	log, err := os.ReadFile(c.gatewayFile("gateway.log"))
 	must(t, err)

@@ -16,9 +16,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 // frontProxyName is the common name of the gateway's front-proxy certificate in tests without a cluster.
@@ -70,7 +71,7 @@ func newStandalone(t *testing.T, handle http.HandlerFunc, extra ...string) *stan
 	s := &standalone{
 		backend: &backend{handle: handle}, directory: t.TempDir(),
 		clients: newAuthority(t), servers: newAuthority(t),
-		gateway: freeAddress(t), metrics: freeAddress(t),
+		gateway: testcluster.FreeAddress(t), metrics: testcluster.FreeAddress(t),
 	}
 	proxies := newAuthority(t)
 	s.startBackend(t, proxies)
@@ -96,20 +97,8 @@ requestHeader: {certFile: front-proxy.crt, keyFile: front-proxy.key}
 %s
 `, s.gateway, s.metrics, s.address, strings.Join(extra, "\n"))
 	must(t, os.WriteFile(s.file("gateway.yaml"), []byte(text), 0o600))
-	logFile, err := os.Create(s.file("gateway.log"))
-	must(t, err)
-	s.process = exec.Command(filepath.Join(binaries(t), "kube-gateway"), "--config", s.file("gateway.yaml"))
-	s.process.Stderr = logFile
-	s.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(t, s.process.Start())
-	t.Cleanup(func() {
-		_ = s.process.Process.Kill()
-		_ = s.process.Wait()
-		if text, err := os.ReadFile(logFile.Name()); err == nil && t.Failed() {
-			t.Logf("log of the gateway:\n%s", text[max(0, len(text)-10000):])
-		}
-	})
-	eventually(t, startTimeout, "the gateway is ready", func() bool { return page(s.metrics, "/readyz") == "ok" })
+	s.process = testcluster.StartGateway(t, testcluster.Binaries(t), s.file("gateway.yaml"), s.file("gateway.log"))
+	testcluster.Eventually(t, startTimeout, "the gateway is ready", func() bool { return testcluster.Page(s.metrics, "/readyz") == "ok" })
 }
 
 // startBackend starts the backend. It asks for a certificate of the CA of front proxies.

@@ -5,8 +5,6 @@
 package detection
 
 import (
-	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -17,8 +15,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,109 +24,45 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 const (
-	clusterName    = "node-path-detection"
-	leasePrefix    = "/registry/leases/kube-node-lease/"
-	commandTimeout = 3 * time.Minute
-	startTimeout   = time.Minute
+	leasePrefix  = "/registry/leases/kube-node-lease/"
+	startTimeout = time.Minute
 )
 
 // cluster is a k1m cluster with two API servers, and a gateway in front of them.
 type cluster struct {
-	bin, home string
-	// servers are the host:port of the API servers.
-	servers []string
+	testcluster.Cluster
 	// gateway is the host:port of the gateway, and metrics that of its pages.
 	gateway, metrics string
 	// process is the gateway.
 	process *exec.Cmd
+	// kubeconfig is the path of the administrator's kubeconfig.
+	kubeconfig string
 }
 
-// newCluster starts a cluster and its gateway. Both end with the test.
+// newCluster starts a cluster. It ends with the test.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	bin := os.Getenv("K1M_BIN")
-	if bin == "" {
-		bin = filepath.Join("..", "..", "..", "bin")
-	}
-	bin, err := filepath.Abs(bin)
-	must(t, err)
-	for _, name := range []string{"k1m", "kube-gateway", "mem_etcd", "kube-apiserver", "kubectl"} {
-		if _, err := exec.LookPath(filepath.Join(bin, name)); err != nil {
-			t.Fatalf("%v; run `make build`, or set K1M_BIN to the directory of the binaries", err)
-		}
-	}
-	c := &cluster{bin: bin, home: t.TempDir(), gateway: freeAddress(t), metrics: freeAddress(t)}
-	c.k1m(t, "up", "--name", clusterName, "--nodes", "1", "--apiservers", "2",
-		"--store-arg", "client-cert-permission=kube-gateway=readwrite:"+leasePrefix)
-	t.Cleanup(func() { c.k1m(t, "down", "--name", clusterName) })
-	for _, component := range c.components(t) {
-		if strings.HasPrefix(component.Name, "kube-apiserver") {
-			c.servers = append(c.servers, strings.TrimPrefix(component.Address, "https://"))
-		}
-	}
+	c := &cluster{Cluster: testcluster.New(t, "node-path-detection", "k1m", "kube-gateway", "mem_etcd", "kube-apiserver", "kubectl")}
+	c.Up(t, "--nodes", "1", "--store-arg", "client-cert-permission=kube-gateway=readwrite:"+leasePrefix)
+	c.kubeconfig = c.Kubeconfig(t)
+	c.gateway, c.metrics = testcluster.FreeAddress(t), testcluster.FreeAddress(t)
 	c.issueStoreCertificate(t)
 	return c
 }
 
-// k1m runs k1m and returns its output. It fails the test if the exit code is not 0.
-func (c *cluster) k1m(t *testing.T, args ...string) []byte {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, "k1m"), args...)
-	cmd.Env = append(os.Environ(), "K1M_HOME="+c.home)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("k1m %s: %v\n%s%s", strings.Join(args, " "), err, out, stderr.Bytes())
-	}
-	return out
-}
-
-// component is a process of the cluster.
-type component struct {
-	Name, State, Address string
-	PID                  int
-}
-
-func (c *cluster) components(t *testing.T) []component {
-	t.Helper()
-	var status struct{ Components []component }
-	must(t, json.Unmarshal(c.k1m(t, "status", "--name", clusterName, "-o", "json"), &status))
-	return status.Components
-}
-
-// named returns the component with this name.
-func (c *cluster) named(t *testing.T, name string) component {
-	t.Helper()
-	for _, component := range c.components(t) {
-		if component.Name == name {
-			return component
-		}
-	}
-	t.Fatalf("the cluster has no %s", name)
-	return component{}
-}
-
-// dir returns the directory of the cluster.
-func (c *cluster) dir() string { return filepath.Join(c.home, "clusters", clusterName) }
-
-// pki returns the path of a certificate or key of the cluster.
-func (c *cluster) pki(name string) string { return filepath.Join(c.dir(), "pki", name) }
-
 // file returns the path of a file of the test.
-func (c *cluster) file(name string) string { return filepath.Join(c.home, name) }
+func (c *cluster) file(name string) string { return filepath.Join(c.Home, name) }
 
 // issueStoreCertificate writes store.crt and store.key: a client certificate for the store with the common name
 // kube-gateway.
 func (c *cluster) issueStoreCertificate(t *testing.T) {
 	t.Helper()
-	ca, err := tls.LoadX509KeyPair(c.pki("etcd/ca.crt"), c.pki("etcd/ca.key"))
+	ca, err := tls.LoadX509KeyPair(c.PKI("etcd/ca.crt"), c.PKI("etcd/ca.key"))
 	must(t, err)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
@@ -156,16 +88,16 @@ func (c *cluster) writeConfiguration(t *testing.T, servers []string, prefix stri
 	config := map[string]any{
 		"apiVersion": "gateway.k8s-1m.dev/v1alpha1", "kind": "GatewayConfiguration",
 		"listen": map[string]any{
-			"address": c.gateway, "metricsAddress": c.metrics, "certFile": c.pki("apiserver.crt"),
-			"keyFile": c.pki("apiserver.key"), "clientCaFile": c.pki("ca.crt"),
+			"address": c.gateway, "metricsAddress": c.metrics, "certFile": c.PKI("apiserver.crt"),
+			"keyFile": c.PKI("apiserver.key"), "clientCaFile": c.PKI("ca.crt"),
 		},
-		"upstream": map[string]any{"servers": servers, "caFile": c.pki("ca.crt"), "probePeriod": "200ms"},
+		"upstream": map[string]any{"servers": servers, "caFile": c.PKI("ca.crt"), "probePeriod": "200ms"},
 		"requestHeader": map[string]any{
-			"certFile": c.pki("front-proxy-client.crt"), "keyFile": c.pki("front-proxy-client.key"),
+			"certFile": c.PKI("front-proxy-client.crt"), "keyFile": c.PKI("front-proxy-client.key"),
 		},
 		"nodePath": map[string]any{
 			"store": map[string]any{
-				"endpoints": []string{c.store(t)}, "caFile": c.pki("etcd/ca.crt"), "certFile": c.file("store.crt"),
+				"endpoints": []string{c.Named(t, "store").Address}, "caFile": c.PKI("etcd/ca.crt"), "certFile": c.file("store.crt"),
 				"keyFile": c.file("store.key"), "prefix": prefix,
 			},
 			"leases": map[string]any{"mode": "shadow"},
@@ -179,86 +111,37 @@ func (c *cluster) writeConfiguration(t *testing.T, servers []string, prefix stri
 	}
 }
 
-// store returns the URL of the store.
-func (c *cluster) store(t *testing.T) string { return c.named(t, "store").Address }
-
 // startGateway starts a gateway. It ends with the test.
 func (c *cluster) startGateway(t *testing.T, prefix string) {
 	t.Helper()
-	c.writeConfiguration(t, c.servers, prefix)
-	log, err := os.Create(c.file("gateway.log"))
-	must(t, err)
-	process := exec.Command(filepath.Join(c.bin, "kube-gateway"), "--config", c.file("gateway.yaml"))
-	process.Stderr = log
-	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(t, process.Start())
-	c.process = process
-	t.Cleanup(func() {
-		c.stopGateway()
-		if text, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
-			t.Logf("log of the gateway:\n%s", text)
-		}
-	})
+	c.writeConfiguration(t, c.Servers, prefix)
+	c.process = testcluster.StartGateway(t, c.Bin, c.file("gateway.yaml"), c.file("gateway.log"))
 }
 
 func (c *cluster) stopGateway() {
-	if c.process != nil {
-		_ = c.process.Process.Kill()
-		_ = c.process.Wait()
-		c.process = nil
-	}
+	testcluster.Stop(c.process)
+	c.process = nil
 }
 
 // kubectl runs kubectl as the administrator against the first API server, with this input.
 func (c *cluster) kubectl(t *testing.T, stdin string, args ...string) {
 	t.Helper()
-	args = append([]string{"--kubeconfig", c.kubeconfig(t), "--server", "https://" + c.servers[0]}, args...)
-	cmd := exec.Command(filepath.Join(c.bin, "kubectl"), args...)
+	args = append([]string{"--kubeconfig", c.kubeconfig, "--server", "https://" + c.Servers[0]}, args...)
+	cmd := exec.Command(filepath.Join(c.Bin, "kubectl"), args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
 
-// kubeconfig returns the path of the administrator's kubeconfig.
-func (c *cluster) kubeconfig(t *testing.T) string {
-	t.Helper()
-	path := c.file("admin.conf")
-	if _, err := os.Stat(path); err != nil {
-		must(t, os.WriteFile(path, c.k1m(t, "kubeconfig", "--name", clusterName), 0o600))
-	}
-	return path
-}
-
 // admin returns the configuration of the administrator's client for an API server.
 func (c *cluster) admin(t *testing.T, address string) *rest.Config {
 	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("https://"+address, c.kubeconfig(t))
-	must(t, err)
-	config.QPS = -1
-	return config
+	return testcluster.Admin(t, c.kubeconfig, address)
 }
 
 // page returns the metrics of the gateway, or an empty text.
-func (c *cluster) page() string {
-	response, err := http.Get("http://" + c.metrics + "/metrics")
-	if err != nil {
-		return ""
-	}
-	defer response.Body.Close()
-	var text bytes.Buffer
-	_, _ = text.ReadFrom(response.Body)
-	return text.String()
-}
-
-// freeAddress returns a loopback address with a port that was free.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer listener.Close()
-	return listener.Addr().String()
-}
+func (c *cluster) page() string { return testcluster.Page(c.metrics, "/metrics") }
 
 func must(t *testing.T, err error) {
 	t.Helper()

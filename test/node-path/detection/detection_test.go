@@ -24,6 +24,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 // limit is how long a rule may be true before it refuses. Removal of the rule may take as long.
@@ -124,7 +126,7 @@ func parse(t *testing.T, o object) *unstructured.Unstructured {
 
 func (c *cluster) dynamic(t *testing.T) dynamic.Interface {
 	t.Helper()
-	client, err := dynamic.NewForConfig(c.admin(t, c.servers[1]))
+	client, err := dynamic.NewForConfig(c.admin(t, c.Servers[1]))
 	must(t, err)
 	return client
 }
@@ -174,7 +176,7 @@ resources:
 		{"--storage-media-type=application/json", "storage"},
 	} {
 		address, stop := c.startServer(t, test.flag)
-		c.writeConfiguration(t, append(c.servers[:2:2], address), "/registry")
+		c.writeConfiguration(t, append(c.Servers[:2:2], address), "/registry")
 		ready := fmt.Sprintf("kube_gateway_server_ready{server=%q} 1\n", address)
 		c.waitFor(t, startTimeout, "the API server is ready", func(page string) bool { return strings.Contains(page, ready) })
 		if test.rule == "" {
@@ -188,7 +190,7 @@ resources:
 				t.Errorf("%s does not refuse for long", test.flag)
 			}
 		}
-		c.writeConfiguration(t, c.servers, "/registry")
+		c.writeConfiguration(t, c.Servers, "/registry")
 		c.waitFor(t, 3*limit, "without the API server the node path is permitted", permitted)
 		stop()
 	}
@@ -198,10 +200,10 @@ resources:
 // or when the function is called.
 func (c *cluster) startServer(t *testing.T, flag string) (string, func()) {
 	t.Helper()
-	first := c.named(t, "kube-apiserver")
+	first := c.Named(t, "kube-apiserver")
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", first.PID))
 	must(t, err)
-	address := freeAddress(t)
+	address := testcluster.FreeAddress(t)
 	_, port, _ := strings.Cut(address, ":")
 	args := []string{"--secure-port=" + port}
 	if flag != "" {
@@ -215,7 +217,7 @@ func (c *cluster) startServer(t *testing.T, flag string) (string, func()) {
 	args = append(args, slices.DeleteFunc(rest, changed)...)
 	log, err := os.Create(c.file("apiserver-" + port + ".log"))
 	must(t, err)
-	process := exec.Command(filepath.Join(c.bin, "kube-apiserver"), args...)
+	process := exec.Command(filepath.Join(c.Bin, "kube-apiserver"), args...)
 	process.Stderr = log
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must(t, process.Start())
@@ -229,8 +231,8 @@ func (c *cluster) startServer(t *testing.T, flag string) (string, func()) {
 
 // testRestart kills an API server. A process at the same address could have other flags.
 func testRestart(t *testing.T, c *cluster) {
-	must(t, syscall.Kill(c.named(t, "kube-apiserver-1").PID, syscall.SIGKILL))
-	ready := fmt.Sprintf("kube_gateway_server_ready{server=%q} 1\n", c.servers[1])
+	must(t, syscall.Kill(c.Named(t, "kube-apiserver-1").PID, syscall.SIGKILL))
+	ready := fmt.Sprintf("kube_gateway_server_ready{server=%q} 1\n", c.Servers[1])
 	c.waitFor(t, limit, "the node path is refused, or the killed API server is not in use", func(page string) bool {
 		return refused(page) || !strings.Contains(page, ready)
 	})
@@ -248,7 +250,7 @@ func testRestart(t *testing.T, c *cluster) {
 // testSuspended suspends both API servers, so that the watches stand still.
 func testSuspended(t *testing.T, c *cluster) {
 	for _, name := range []string{"kube-apiserver", "kube-apiserver-1"} {
-		pid := c.named(t, name).PID
+		pid := c.Named(t, name).PID
 		must(t, syscall.Kill(pid, syscall.SIGSTOP))
 		t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 	}
@@ -271,12 +273,12 @@ func testPermissions(t *testing.T, c *cluster) {
 func testStoreCredential(t *testing.T, c *cluster) {
 	certificate, err := tls.LoadX509KeyPair(c.file("store.crt"), c.file("store.key"))
 	must(t, err)
-	ca, err := os.ReadFile(c.pki("etcd/ca.crt"))
+	ca, err := os.ReadFile(c.PKI("etcd/ca.crt"))
 	must(t, err)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca)
 	transport := credentials.NewTLS(&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{certificate}})
-	conn, err := grpc.NewClient(strings.TrimPrefix(c.store(t), "https://"), grpc.WithTransportCredentials(transport))
+	conn, err := grpc.NewClient(strings.TrimPrefix(c.Named(t, "store").Address, "https://"), grpc.WithTransportCredentials(transport))
 	must(t, err)
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

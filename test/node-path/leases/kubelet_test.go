@@ -55,7 +55,7 @@ func (c *cluster) newKubelet(t *testing.T, name string) *kubelet {
 func (c *cluster) httpClient(t *testing.T, http2 bool, user string, groups ...string) *http.Client {
 	t.Helper()
 	read := func(name string) []byte {
-		text, err := os.ReadFile(c.pki(name))
+		text, err := os.ReadFile(c.PKI(name))
 		must(t, err)
 		block, _ := pem.Decode(text)
 		return block.Bytes

@@ -22,6 +22,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 const (
@@ -103,7 +105,7 @@ func testRandom(t *testing.T, c *cluster, g *gateway) {
 	for worker := range workers {
 		kubelets[worker] = c.newKubelet(t, fmt.Sprintf("random-%d", worker))
 		randoms[worker] = rand.New(rand.NewPCG(seed, uint64(worker)))
-		renewed[worker] = kubelets[worker].create(t, c.servers[worker%2])
+		renewed[worker] = kubelets[worker].create(t, c.Servers[worker%2])
 	}
 	before, sent := g.served(), 0
 	// On a busy machine the detection refuses now and then, and renewals are forwarded.
@@ -140,7 +142,7 @@ func (c *cluster) renewRandomly(t *testing.T, g *gateway, k *kubelet, lease *coo
 	lease = ours.lease(t, http.StatusOK)
 	again := lease.DeepCopy()
 	again.Spec.RenewTime = randomTime(random)
-	theirs := k.put(t, c.servers[random.IntN(2)], k.name, again)
+	theirs := k.put(t, c.Servers[random.IntN(2)], k.name, again)
 	last := theirs.lease(t, http.StatusOK)
 	if got := lease.Spec.RenewTime; !got.Equal(renewed.Spec.RenewTime) {
 		t.Errorf("renewTime is %v, want %v", got, renewed.Spec.RenewTime)
@@ -223,7 +225,7 @@ func testHeader(t *testing.T, c *cluster, g *gateway) {
 	if g.served() != before+1 {
 		t.Fatal("the renewal was not served")
 	}
-	theirs := k.put(t, c.servers[0], k.name, later(ours.lease(t, http.StatusOK)))
+	theirs := k.put(t, c.Servers[0], k.name, later(ours.lease(t, http.StatusOK)))
 	theirs.lease(t, http.StatusOK)
 	for _, result := range []answer{ours, theirs} {
 		header := result.header
@@ -249,7 +251,7 @@ func testHeader(t *testing.T, c *cluster, g *gateway) {
 // same sends a request through the gateway and to an API server, and compares the answers, which must have a status.
 func (k *kubelet) same(t *testing.T, c *cluster, g *gateway, name string, lease *coordinationv1.Lease, status int) {
 	t.Helper()
-	through, direct := k.put(t, g.address, name, lease), k.put(t, c.servers[0], name, lease)
+	through, direct := k.put(t, g.address, name, lease), k.put(t, c.Servers[0], name, lease)
 	if through.status != status || through.status != direct.status || !bytes.Equal(through.body, direct.body) {
 		t.Errorf("the answer is %d %q, that of an API server %d %q; want %d", through.status, through.body, direct.status, direct.body, status)
 	}
@@ -277,15 +279,15 @@ func testStale(t *testing.T, c *cluster, g *gateway) {
 	lease := k.renew(t, g.address, old)
 	k.same(t, c, g, k.name, later(old), http.StatusConflict)
 	// The gateway thinks that it knows the version.
-	lease = k.renew(t, c.servers[0], lease)
+	lease = k.renew(t, c.Servers[0], lease)
 	stale := lease.DeepCopy()
-	lease = k.renew(t, c.servers[1], lease)
+	lease = k.renew(t, c.Servers[1], lease)
 	k.same(t, c, g, k.name, later(stale), http.StatusConflict)
 	k.renew(t, g.address, lease)
 	// As if the gateway had learnt a version that is no longer in the store.
 	before := g.forwarded("conflict")
 	known := k.renew(t, g.address, k.renew(t, g.address, get(t, c, k.name)))
-	k.renew(t, c.servers[0], known)
+	k.renew(t, c.Servers[0], known)
 	k.same(t, c, g, k.name, later(known), http.StatusConflict)
 	if g.forwarded("conflict") != before+1 {
 		t.Error("the store was not asked, or had no conflict")
@@ -318,7 +320,7 @@ func testRecreated(t *testing.T, c *cluster, g *gateway) {
 	if _, err := leases.Get(context.Background(), k.name, metav1.GetOptions{}); err == nil {
 		t.Error("the deleted Lease exists")
 	}
-	again := k.create(t, c.servers[0])
+	again := k.create(t, c.Servers[0])
 	k.same(t, c, g, k.name, later(lease), http.StatusConflict)
 	served := g.served()
 	k.renew(t, g.address, k.renew(t, g.address, again))
@@ -465,13 +467,13 @@ func testReviewed(t *testing.T, c *cluster, g *gateway) {
 	}
 	bind("simulator", "Group", "simulators")
 	var lease *coordinationv1.Lease
-	eventually(t, startTimeout, "the simulator may create a Lease", func() bool {
+	testcluster.Eventually(t, startTimeout, "the simulator may create a Lease", func() bool {
 		duration, now := int32(40), metav1.NowMicro()
 		lease = &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: k.name, Namespace: "kube-node-lease"},
 			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &k.name, LeaseDurationSeconds: &duration, RenewTime: &now},
 		}
-		result, err := k.try(http.MethodPost, "https://"+c.servers[0]+leasesPath, encode(t, lease))
+		result, err := k.try(http.MethodPost, "https://"+c.Servers[0]+leasesPath, encode(t, lease))
 		if err != nil || result.status != http.StatusCreated {
 			return false
 		}
@@ -479,7 +481,7 @@ func testReviewed(t *testing.T, c *cluster, g *gateway) {
 		return true
 	})
 	before := g.served()
-	eventually(t, startTimeout, "renewals of the simulator are served", func() bool {
+	testcluster.Eventually(t, startTimeout, "renewals of the simulator are served", func() bool {
 		lease = k.renew(t, g.address, lease)
 		return g.served() >= before+2
 	})
@@ -495,7 +497,7 @@ func testReviewed(t *testing.T, c *cluster, g *gateway) {
 func testKilledStore(t *testing.T, c *cluster, g *gateway) {
 	k := c.newKubelet(t, "killed")
 	lease := k.renew(t, g.address, k.renew(t, g.address, k.create(t, g.address)))
-	killed := c.storePID(t)
+	killed := c.PIDAt(t, c.storeURL)
 	must(t, syscall.Kill(killed, syscall.SIGKILL))
 	failed := 0
 	served := g.served()
@@ -518,7 +520,7 @@ func testKilledStore(t *testing.T, c *cluster, g *gateway) {
 		}
 	}
 	t.Logf("%d renewals failed while the store was down", failed)
-	if c.storePID(t) == killed {
+	if c.PIDAt(t, c.storeURL) == killed {
 		t.Error("the store was not restarted")
 	}
 	if last := get(t, c, k.name); !last.Spec.RenewTime.Equal(lease.Spec.RenewTime) {
@@ -532,7 +534,7 @@ func testWrongPrefix(t *testing.T, c *cluster) {
 	g := c.startGateway(t, "on", c.storeURL, "/elsewhere")
 	k := c.newKubelet(t, "prefix")
 	lease := k.create(t, g.address)
-	eventually(t, startTimeout, "the prefix is refused", func() bool {
+	testcluster.Eventually(t, startTimeout, "the prefix is refused", func() bool {
 		return g.metric(`kube_gateway_node_path_refused{rule="storage"}`) == 1
 	})
 	before := g.forwarded("not_permitted")
@@ -551,7 +553,7 @@ func testShadow(t *testing.T, c *cluster) {
 	g := c.startGateway(t, "shadow", c.storeURL, "/registry")
 	k := c.newKubelet(t, "shadow")
 	lease := k.create(t, g.address)
-	eventually(t, startTimeout, "enough comparisons", func() bool {
+	testcluster.Eventually(t, startTimeout, "enough comparisons", func() bool {
 		lease = k.renew(t, g.address, lease)
 		return g.compared("equal") >= 2*comparisons
 	})

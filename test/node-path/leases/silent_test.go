@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 // answerTimeout bounds the time of a renewal that the store does not answer. A kubelet waits 10 s.
@@ -101,7 +103,7 @@ func testSilentStore(t *testing.T, c *cluster) {
 	lease = k.renew(t, g.address, last)
 	w.muted.Store(false)
 	served := g.served()
-	eventually(t, startTimeout, "renewals are served again", func() bool {
+	testcluster.Eventually(t, startTimeout, "renewals are served again", func() bool {
 		lease = k.renew(t, g.address, lease)
 		return g.served() >= served+2
 	})
