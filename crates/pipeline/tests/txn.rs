@@ -108,8 +108,20 @@ fn run_beside<T: Send>(
     })
 }
 
-fn assert_not_held_up(what: &str, duration: Duration, longest: Duration) {
-    assert!(longest * 4 < duration, "{what} took {duration:?}; another client waited {longest:?}");
+/// Checks that other clients wait much shorter than `run` takes. `run` returns its duration and
+/// the longest wait. On a busy machine a client may also wait for a processor; one that waits
+/// for the store waits in each attempt.
+fn assert_not_held_up(what: &str, mut run: impl FnMut() -> (Duration, Duration)) {
+    const ATTEMPTS: usize = 5;
+    let mut attempts = Vec::new();
+    while attempts.len() < ATTEMPTS {
+        let (duration, longest) = run();
+        if longest * 4 < duration {
+            return;
+        }
+        attempts.push((duration, longest));
+    }
+    panic!("{what} held up another client (duration, longest wait): {attempts:?}");
 }
 
 #[test]
@@ -118,12 +130,14 @@ fn puts_do_not_wait_for_the_ranges_of_a_transaction() {
     let put_other = || put_now(&store, "other", b"", 0);
     let ranges = || vec![range_op(RangeRequest { count_only: true, ..all_keys() }); 16];
     for first in [None, Some(put_op("first", ""))] {
-        let ops: Vec<_> = first.clone().into_iter().chain(ranges()).collect();
-        let (response, duration, longest) = run_beside(|| execute(&store, ops), put_other);
-        for range in ranges_of(&response.unwrap()) {
-            assert_eq!(range.count, MANY_KEYS as i64);
-        }
-        assert_not_held_up(&format!("a transaction with {first:?}"), duration, longest);
+        assert_not_held_up(&format!("a transaction with {first:?}"), || {
+            let ops: Vec<_> = first.clone().into_iter().chain(ranges()).collect();
+            let (response, duration, longest) = run_beside(|| execute(&store, ops), put_other);
+            for range in ranges_of(&response.unwrap()) {
+                assert_eq!(range.count, MANY_KEYS as i64);
+            }
+            (duration, longest)
+        });
     }
 }
 
@@ -153,41 +167,47 @@ fn puts_do_not_wait_for_the_compares_of_a_read_only_transaction() {
     let compare = vec![compare_all_keys(); 16];
     let success = vec![range_op(RangeRequest { count_only: true, ..all_keys() })];
     let txn = TxnRequest { compare, success, ..Default::default() };
-    let (response, duration, longest) = run_beside(
-        || block_on(store.txn(ClientId(0), txn, 0)).and_then(TxnRead::finish),
-        || put_now(&store, "other", b"", 0),
-    );
-    assert!(response.unwrap().succeeded);
-    assert_not_held_up("the transaction", duration, longest);
+    assert_not_held_up("the transaction", || {
+        let (response, duration, longest) = run_beside(
+            || block_on(store.txn(ClientId(0), txn.clone(), 0)).and_then(TxnRead::finish),
+            || put_now(&store, "other", b"", 0),
+        );
+        assert!(response.unwrap().succeeded);
+        (duration, longest)
+    });
 }
 
 #[test]
 fn reads_do_not_wait_for_the_deletion_of_many_keys() {
-    let store = store_with(4 * MANY_KEYS, 1);
-    let command = Command::DeleteRange(delete("key", "kez"));
-    let (reply, duration, longest) = run_beside(
-        || block_on(store.propose(ClientId(0), command, 0)),
-        || read_one(&store, &key(0)),
-    );
-    reply.unwrap();
-    assert_not_held_up("the deletion", duration, longest);
-    assert_eq!(store.range(&all_keys()).unwrap().finish().count, 0);
+    assert_not_held_up("the deletion", || {
+        let store = store_with(4 * MANY_KEYS, 1);
+        let command = Command::DeleteRange(delete("key", "kez"));
+        let (reply, duration, longest) = run_beside(
+            || block_on(store.propose(ClientId(0), command, 0)),
+            || read_one(&store, &key(0)),
+        );
+        reply.unwrap();
+        assert_eq!(store.range(&all_keys()).unwrap().finish().count, 0);
+        (duration, longest)
+    });
 }
 
 #[test]
 fn reads_do_not_wait_for_the_end_of_a_lease_with_many_keys() {
-    let store = store_with(0, 0);
-    let grant = Command::LeaseGrant { id: 5, ttl_seconds: 1000 };
-    block_on(store.propose(ClientId(0), grant, 0)).unwrap();
-    (0..4 * MANY_KEYS).for_each(|n| put_now(&store, &key(n), b"v", 5));
-    let revoke = Command::LeaseRevoke { id: 5 };
-    let (reply, duration, longest) = run_beside(
-        || block_on(store.propose(ClientId(0), revoke, 0)),
-        || read_one(&store, &key(0)),
-    );
-    reply.unwrap();
-    assert_not_held_up("the revocation", duration, longest);
-    assert_eq!(store.range(&all_keys()).unwrap().finish().count, 0);
+    assert_not_held_up("the revocation", || {
+        let store = store_with(0, 0);
+        let grant = Command::LeaseGrant { id: 5, ttl_seconds: 1000 };
+        block_on(store.propose(ClientId(0), grant, 0)).unwrap();
+        (0..4 * MANY_KEYS).for_each(|n| put_now(&store, &key(n), b"v", 5));
+        let revoke = Command::LeaseRevoke { id: 5 };
+        let (reply, duration, longest) = run_beside(
+            || block_on(store.propose(ClientId(0), revoke, 0)),
+            || read_one(&store, &key(0)),
+        );
+        reply.unwrap();
+        assert_eq!(store.range(&all_keys()).unwrap().finish().count, 0);
+        (duration, longest)
+    });
 }
 
 fn read_one(store: &Pipeline, key: &str) {

@@ -58,7 +58,7 @@ func (m *Member) connected(ctx context.Context, link *wire.Link) {
 		return
 	}
 	p.sentListed, p.answeredID, p.sentPending, p.sentNodes, p.greetedConnection = 0, 0, false, false, 0
-	p.connection, p.connectionCtx, p.listedOn = link.Connection(), ctx, 0
+	p.connection, p.connectionCtx, p.listedOn, p.sending = link.Connection(), ctx, 0, false
 	p.unlistedSlots, p.unsentPodSlots, p.wantedNodeSlots = refresh.AllSlots(), refresh.AllSlots(), refresh.AllSlots()
 	m.mu.Unlock()
 	m.hooks.Greet(link)
@@ -116,6 +116,8 @@ type peer struct {
 	wantedNodeSlots, unsentPodSlots refresh.SlotSet
 	// answeredID is the ID of the last request that this replica has answered.
 	answeredID int64
+	// sending is true while a list of pods is being sent on the connection.
+	sending bool
 	// sentPending is true after this replica has sent all pending pods to the peer, if it leads.
 	sentPending bool
 	// assigned is the last assignment that the peer has sent; nil if it has sent none.

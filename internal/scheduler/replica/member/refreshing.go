@@ -56,7 +56,8 @@ func (m *Member) complete() bool {
 
 // sendDue sends to each peer the messages that the current assignment requires, as far as their
 // preconditions hold: Listed after this replica's nodes, and the requested pods after they were listed and the watches
-// were checked.
+// were checked. A peer gets one list of pods after the other: the end of a list also says that all earlier ones have
+// arrived.
 func (m *Member) sendDue() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -70,9 +71,9 @@ func (m *Member) sendDue() {
 		}
 		wanted := p.request != nil && stamp(p.request.Term, p.request.Number) == current
 		leads := name == m.assignment.Leader.Name && !p.sentPending
-		if m.pods.synced.Load() && m.checkedStamp == current && wanted && (p.answeredID != p.request.ID || leads) {
+		if m.pods.synced.Load() && m.checkedStamp == current && wanted && !p.sending && (p.answeredID != p.request.ID || leads) {
 			s := m.newPodSender(name, p, leads)
-			p.answeredID, p.sentPending = p.request.ID, p.sentPending || leads
+			p.answeredID, p.sentPending, p.sending = p.request.ID, p.sentPending || leads, true
 			p.wantedNodeSlots, p.unsentPodSlots = refresh.NewSlotSet(nil), refresh.NewSlotSet(nil)
 			go s.run(p.connectionCtx)
 		}
@@ -128,6 +129,7 @@ func (s *podSender) run(ctx context.Context) {
 		s.m.pods.visit(uid, s.send)
 	}
 	s.end()
+	s.m.sendDue()
 }
 
 // add adds to the next message on the connection of the list.
@@ -140,7 +142,7 @@ func (s *podSender) end() {
 	announcement := s.m.announced[s.to]
 	s.add(func(b *wire.Batch) { b.Refreshed, b.Confirmed = append(b.Refreshed, s.refresh), announcement })
 	if p := s.m.peers[s.to]; p != nil && p.link == s.link && p.connection == s.connection {
-		p.listedOn = s.connection
+		p.listedOn, p.sending = s.connection, false
 	}
 }
 

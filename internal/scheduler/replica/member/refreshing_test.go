@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
@@ -17,12 +18,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// listReceiver is a replica that records the pending pods and the starts of lists that it receives. It ends each
+// listReceiver is a replica that records the pending pods and the starts and ends of lists that it receives. It ends each
 // connection on which it receives an acknowledgement.
 type listReceiver struct {
 	mu      sync.Mutex
 	pending []types.UID
-	lists   []int64
+	// lists are the IDs of the started lists, and ended the IDs of the requests whose lists have ended.
+	lists, ended []int64
 }
 
 func (*listReceiver) Answer(context.Context, *wire.Request) *wire.Answer { return nil }
@@ -38,6 +40,9 @@ func (r *listReceiver) Receive(_ string, b *wire.Batch) error {
 	for i := range b.Refreshing {
 		r.lists = append(r.lists, b.Refreshing[i].ID)
 	}
+	for i := range b.Refreshed {
+		r.ended = append(r.ended, b.Refreshed[i].InReplyTo)
+	}
 	if len(b.Acks) > 0 {
 		return errors.New("the connection ends")
 	}
@@ -50,14 +55,7 @@ func TestListOfPodsEndsWithItsConnection(t *testing.T) {
 	receiver, self := &listReceiver{}, membership.Member{Name: "self"}
 	link := wire.NewLoop(self, receiver, func(context.Context, *wire.Link) {})
 	go link.Run(t.Context())
-	await := func(condition string, holds func() bool) {
-		t.Helper()
-		for started := time.Now(); !holds(); time.Sleep(time.Millisecond) {
-			if time.Since(started) > schedtest.Patience {
-				t.Fatalf("timed out waiting until %s", condition)
-			}
-		}
-	}
+	await := func(condition string, holds func() bool) { t.Helper(); awaitCondition(t, condition, holds) }
 	connected := func(connection int64) func() bool {
 		return func() bool {
 			_, current := link.SentReservations()
@@ -88,5 +86,57 @@ func TestListOfPodsEndsWithItsConnection(t *testing.T) {
 	defer receiver.mu.Unlock()
 	if len(receiver.pending) != 1 || len(receiver.lists) != 1 {
 		t.Errorf("the peer received the pods %q and the starts of lists %d on the second connection, want only those of its own list", receiver.pending, receiver.lists)
+	}
+}
+
+// awaitCondition waits until a condition holds.
+func awaitCondition(t *testing.T, condition string, holds func() bool) {
+	t.Helper()
+	for started := time.Now(); !holds(); time.Sleep(time.Millisecond) {
+		if time.Since(started) > schedtest.Patience {
+			t.Fatalf("timed out waiting until %s", condition)
+		}
+	}
+}
+
+// TestOneListOfPodsAtATime lets a peer request pods again, for the next assignment, while a list for the previous one is
+// being sent. The second list must follow the first: it lacks the pods of the first, but its end says that all pods have
+// arrived.
+func TestOneListOfPodsAtATime(t *testing.T) {
+	receiver, self := &listReceiver{}, membership.Member{Name: "self"}
+	link := wire.NewLoop(self, receiver, func(context.Context, *wire.Link) {})
+	go link.Run(t.Context())
+	awaitCondition(t, "the link is connected", func() bool {
+		_, current := link.SentReservations()
+		return current == 1
+	})
+	p := &peer{link: link, connection: 1, connectionCtx: t.Context(), wantedNodeSlots: refresh.AllSlots(), unsentPodSlots: refresh.AllSlots(), unlistedSlots: refresh.AllSlots()}
+	m := &Member{ctx: t.Context(), peers: map[string]*peer{"self": p}, announced: map[string]int64{}, recheck: sets.New[string]()}
+	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, nil, nil)
+	m.nodes = newSlotWatcher(&v1.Node{}, nil, nil, nil, nil)
+	m.pods.synced.Store(true)
+	request := func(number int64) {
+		m.mu.Lock()
+		m.assignment = &wire.Assignment{Term: 1, Number: number, Leader: self}
+		m.appliedStamp, m.checkedStamp = m.currentStamp(), m.currentStamp()
+		m.mu.Unlock()
+		m.HandleNodesListed("self", &wire.Refresh{Term: 1, Number: number, ID: number})
+	}
+	m.pods.mu.Lock() // The first list waits for the pods.
+	request(1)
+	request(2)
+	m.mu.Lock()
+	if p.answeredID != 1 {
+		t.Errorf("the list for request %d has started, want only the first", p.answeredID)
+	}
+	m.mu.Unlock()
+	m.pods.mu.Unlock()
+	awaitCondition(t, "both lists have ended", func() bool {
+		receiver.mu.Lock()
+		defer receiver.mu.Unlock()
+		return len(receiver.ended) == 2
+	})
+	if want := []int64{1, 2}; !slices.Equal(receiver.ended, want) {
+		t.Errorf("the lists for the requests %d have ended, want %d", receiver.ended, want)
 	}
 }
