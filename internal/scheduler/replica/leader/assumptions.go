@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -49,6 +51,8 @@ type assumption struct {
 	acked   chan struct{}
 	refusal string
 	lastAck time.Time
+	// unanswered is true if a bind has been sent, and its answer does not say whether it was executed.
+	unanswered bool
 }
 
 // Times of reservations.
@@ -63,6 +67,9 @@ const (
 	// than the life of a reservation, so the owner cannot have released the reservation.
 	maxAckAge = 15 * time.Second
 )
+
+// errNotSent is the error of a bind that the guard has stopped.
+var errNotSent = errors.New("the bind was not sent")
 
 var errReservationLost = errors.New("the pod lost its reservation before it was bound")
 
@@ -104,7 +111,11 @@ func (a *Assumptions) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
 	defer a.mu.Unlock()
 	if assumed := a.assumed[pod.UID]; assumed != nil {
 		a.remove(assumed.pod)
-		a.leader.release(assumed.pod)
+		if assumed.unanswered {
+			a.leader.keepUnanswered(assumed)
+		} else {
+			a.leader.release(assumed.pod)
+		}
 	}
 	return nil
 }
@@ -114,6 +125,9 @@ func (a *Assumptions) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
 func (a *Assumptions) AddPod(_ klog.Logger, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if node := a.leader.Earlier(pod.UID); node != pod.Spec.NodeName {
+		a.leader.releaseEarlier(pod.UID)
+	}
 	a.leader.settleBound(pod.UID)
 	if assumed := a.assumed[pod.UID]; assumed != nil {
 		a.remove(assumed.pod)
@@ -129,8 +143,9 @@ func (a *Assumptions) UpdatePod(klog.Logger, *v1.Pod, *v1.Pod) error { return ni
 
 // RemovePod releases the reservation of a pod that was deleted before it was known to be bound.
 func (a *Assumptions) RemovePod(logger klog.Logger, pod *v1.Pod) error {
+	err := a.RemoveAssumedPod(logger, pod)
 	a.leader.settleDeleted(pod.UID)
-	return a.RemoveAssumedPod(logger, pod)
+	return err
 }
 
 // GetPod returns an assumed pod.
@@ -343,5 +358,25 @@ func (a *Assumptions) Bind(ctx context.Context, pod *v1.Pod, bind func() *fwk.St
 	if err := a.confirmed(ctx, pod.UID); err != nil {
 		return fwk.AsStatus(err)
 	}
-	return bind()
+	status := bind()
+	if !status.IsSuccess() && isUnanswered(status.AsError()) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if assumed := a.assumed[pod.UID]; assumed != nil {
+			assumed.unanswered = true
+		}
+	}
+	return status
+}
+
+// isUnanswered returns whether the API server may have executed a bind that failed with this error.
+func isUnanswered(err error) bool {
+	if errors.Is(err, errNotSent) {
+		return false
+	}
+	var answer apierrors.APIStatus
+	if errors.As(err, &answer) {
+		return answer.Status().Code >= http.StatusInternalServerError
+	}
+	return true
 }

@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"regexp"
@@ -47,7 +48,7 @@ func (g *BindGuard) Wrap(inner http.RoundTripper) http.RoundTripper {
 			if request.Body != nil {
 				_ = request.Body.Close()
 			}
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", errNotSent, err)
 		}
 		return inner.RoundTrip(request)
 	})

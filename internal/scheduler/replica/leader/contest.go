@@ -59,7 +59,7 @@ func (l *Leader) startAfter(term int64) {
 // begin starts a term without an assignment. The caller holds the lock.
 func (l *Leader) begin(term int64) {
 	l.term, l.number, l.termStart = term, 0, time.Now()
-	l.earlier, l.statuses = map[types.UID]string{}, map[string]statusAt{}
+	l.earlier, l.statuses = map[types.UID]earlierReservation{}, map[string]statusAt{}
 	l.first.clear()
 	l.settled = sets.New[types.UID]()
 	l.ready.Clear()

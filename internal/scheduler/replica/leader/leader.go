@@ -68,8 +68,9 @@ type Leader struct {
 	// late are the replicas that did not answer their last query in time.
 	late map[string]*lateReplica
 
-	// earlier are the nodes of pods for which owners have reservations of earlier terms. first are the same pods.
-	earlier map[types.UID]string
+	// earlier are the reservations of pods whose binds may still arrive although this leader does not assume them. first
+	// are the same pods.
+	earlier map[types.UID]earlierReservation
 	first   firstPods
 	// settled are the pods that were bound or deleted in this term. An owner may not know that yet when it reports its
 	// reservations of earlier terms. It is nil when earlier has expired, because it would grow with each pod.

@@ -1,8 +1,6 @@
 package leader
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,11 +10,21 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
+// earlierReservation is a reservation for a pod whose bind may still arrive: a leader of an earlier term has sent it, or
+// this leader has sent it and got no definite answer.
+type earlierReservation struct {
+	node string
+	// until is the time after which the bind does not arrive any more.
+	until time.Time
+	// own is the assumption if this leader has sent the bind; nil for earlier terms.
+	own *assumption
+}
+
 // resendReservations sends the confirmed reservations again: to the given owner, or to all owners if
 // owner is "". ready means that the owner is ready for the current assignment; then the leader also
 // sends the unconfirmed reservations.
 func (l *Leader) resendReservations(owner string, ready bool) {
-	l.assumptions.each(func(a *assumption) {
+	resend := func(a *assumption) {
 		if !a.reserved() && !ready || a.isAcked() && a.refusal != "" {
 			return
 		}
@@ -25,7 +33,35 @@ func (l *Leader) resendReservations(owner string, ready bool) {
 			reservation.Granted = a.reserved()
 			l.sendToOwner(a.pod, reservation)
 		}
-	})
+	}
+	l.assumptions.each(resend)
+	for _, a := range l.unansweredBinds() {
+		resend(a)
+	}
+}
+
+// unansweredBinds returns the assumptions whose binds this leader has sent without a definite answer.
+func (l *Leader) unansweredBinds() (assumptions []*assumption) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.earlier {
+		if r.own != nil {
+			assumptions = append(assumptions, r.own)
+		}
+	}
+	return assumptions
+}
+
+// keepUnanswered keeps the reservation of a pod whose bind has failed without a definite answer: the API server may have
+// executed it, and the watch that shows that is slower than the next pod.
+func (l *Leader) keepUnanswered(a *assumption) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, known := l.earlier[a.pod.UID]; known || l.settled.Has(a.pod.UID) {
+		return
+	}
+	l.earlier[a.pod.UID] = earlierReservation{node: a.pod.Spec.NodeName, until: time.Now().Add(holder.LateBindLife), own: a}
+	l.first.insert(a.pod.UID)
 }
 
 // NodesMoved sends the reservations to a replica that owns nodes which were created again. The owners of the earlier nodes
@@ -56,8 +92,8 @@ func (l *Leader) reserve(pod *v1.Pod, termKeys wire.TermKeys) {
 	}
 }
 
-// release asks the owner of a pod's node to release the reservation, unless an earlier leader had reserved the
-// same node: its bind may still arrive, also if the own one has failed.
+// release asks the owner of a pod's node to release the reservation, unless there is an earlier one for the same node:
+// its bind may still arrive, also if the last one has failed.
 func (l *Leader) release(pod *v1.Pod) {
 	if l.Earlier(pod.UID) == pod.Spec.NodeName {
 		return
@@ -67,15 +103,14 @@ func (l *Leader) release(pod *v1.Pod) {
 	l.search.invalidate()
 }
 
-// Earlier returns the node on which a leader of an earlier term has reserved capacity for a pod; "" if none has.
+// Earlier returns the node on which capacity is reserved for a pod whose bind may still arrive; "" if there is none.
 func (l *Leader) Earlier(uid types.UID) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.earlier[uid]
+	return l.earlier[uid].node
 }
 
-// IsUnsettled returns whether a leader of an earlier term has reserved capacity for a pod that is not known to be bound or
-// deleted. This leader may have placed the pod already: it takes such pods first, so another pod may want to evict it while
+// IsUnsettled returns whether a bind of a pod may still arrive that is not known to be bound or deleted. This leader may have placed the pod already: it takes such pods first, so another pod may want to evict it while
 // it is being bound.
 func (l *Leader) IsUnsettled(uid types.UID) bool { return l.Earlier(uid) != "" }
 
@@ -84,7 +119,7 @@ func (l *Leader) IsUnsettled(uid types.UID) bool { return l.Earlier(uid) != "" }
 func (l *Leader) addEarlier(reported []wire.EarlierReservation) (added []types.UID) {
 	for _, r := range reported {
 		if !l.settled.Has(r.UID) {
-			l.earlier[r.UID] = r.Node
+			l.earlier[r.UID] = earlierReservation{node: r.Node, until: l.termStart.Add(holder.LateBindLife)}
 			l.first.insert(r.UID)
 			added = append(added, r.UID)
 		}
@@ -113,11 +148,13 @@ func (l *Leader) ReleaseEarlier(uid types.UID) {
 // returns false if there is none.
 func (l *Leader) releaseEarlier(uid types.UID) bool {
 	l.mu.Lock()
-	node, found := l.earlier[uid]
+	earlier, found := l.earlier[uid]
 	l.removeEarlier(uid)
 	l.mu.Unlock()
 	if found {
-		l.member.SendToOwner(node, func(b *wire.Batch) { b.Reservations = append(b.Reservations, wire.Reservation{UID: uid, Node: node}) })
+		l.member.SendToOwner(earlier.node, func(b *wire.Batch) {
+			b.Reservations = append(b.Reservations, wire.Reservation{UID: uid, Node: earlier.node})
+		})
 	}
 	return found
 }
@@ -154,13 +191,17 @@ func (l *Leader) forgetEarlier(uid types.UID) {
 	l.removeEarlier(uid)
 }
 
-// expireEarlier forgets all reservations of earlier terms when their binds cannot arrive any more: a pod whose bind
+// expireEarlier forgets the earlier reservations whose binds cannot arrive any more: a pod whose bind
 // to that node keeps failing may then be placed on another one. It releases those that this leader does not use.
 func (l *Leader) expireEarlier(now time.Time) {
 	l.mu.Lock()
 	var expired []types.UID
+	for uid, r := range l.earlier {
+		if now.After(r.until) {
+			expired = append(expired, uid)
+		}
+	}
 	if now.Sub(l.termStart) > holder.LateBindLife {
-		expired = slices.Collect(maps.Keys(l.earlier))
 		l.settled = nil
 	}
 	l.mu.Unlock()
@@ -192,11 +233,13 @@ func (l *Leader) sendToOwner(pod *v1.Pod, reservation wire.Reservation) {
 
 // renewReservations asks the owners of nodes to renew the confirmed reservations.
 func (l *Leader) renewReservations() {
-	l.assumptions.each(func(a *assumption) {
-		if !a.reserved() {
-			return
+	renew := func(a *assumption) {
+		if a.reserved() {
+			l.member.SendToOwner(a.pod.Spec.NodeName, func(b *wire.Batch) { b.Kept = append(b.Kept, a.pod.UID) })
 		}
-		uid := a.pod.UID
-		l.member.SendToOwner(a.pod.Spec.NodeName, func(b *wire.Batch) { b.Kept = append(b.Kept, uid) })
-	})
+	}
+	l.assumptions.each(renew)
+	for _, a := range l.unansweredBinds() {
+		renew(a)
+	}
 }

@@ -23,7 +23,8 @@ func TestEarlierReservationsEnd(t *testing.T) {
 	f.Must(l.assumptions.AssumePod(l.logger, assumed))
 	l.termStart = time.Now()
 	for after, want := range map[time.Duration]string{holder.LateBindLife - time.Second: "node", holder.LateBindLife + time.Second: ""} {
-		l.earlier = map[types.UID]string{"pending": "node", assumed.UID: "node"}
+		late := earlierReservation{node: "node", until: l.termStart.Add(holder.LateBindLife)}
+		l.earlier = map[types.UID]earlierReservation{"pending": late, assumed.UID: late}
 		l.expireEarlier(l.termStart.Add(after))
 		for _, uid := range []types.UID{"pending", assumed.UID} {
 			if got := l.Earlier(uid); got != want {

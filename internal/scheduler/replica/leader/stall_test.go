@@ -21,7 +21,7 @@ func newStallLeader(t *testing.T) *Leader {
 	return &Leader{
 		options: options, member: member.New(t.Context(), options, nil, client, client, nil, member.Hooks{}), term: 1, number: 1, termStart: time.Now(),
 		table: membership.Assign(nil, []string{"self", "slow", "stalled"}), statuses: map[string]statusAt{}, ready: sets.New[string](),
-		earlier: map[types.UID]string{}, excludedUntil: map[string]time.Time{}, stalledUntil: map[string]time.Time{}, listing: map[string]listProgress{},
+		earlier: map[types.UID]earlierReservation{}, excludedUntil: map[string]time.Time{}, stalledUntil: map[string]time.Time{}, listing: map[string]listProgress{},
 		changed: make(chan struct{}, 1), search: &Search{},
 	}
 }
