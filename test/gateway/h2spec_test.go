@@ -15,7 +15,8 @@ import (
 const minHTTP2Cases = 140
 
 // testHTTP2 runs the conformance suite h2spec with the gateway and with an API server. The gateway must not fail in a case
-// in which the API server does not.
+// in which the API server does not. On a busy machine h2spec may give up too early, so a failed case is a failure only if it
+// fails again.
 func testHTTP2(t *testing.T, c *cluster) {
 	var direct, through []string
 	var both sync.WaitGroup
@@ -23,9 +24,15 @@ func testHTTP2(t *testing.T, c *cluster) {
 	both.Go(func() { through = c.h2spec(t, c.gateway) })
 	both.Wait()
 	t.Logf("an API server fails in %q, the gateway in %q", direct, through)
+	through = slices.DeleteFunc(through, func(name string) bool { return slices.Contains(direct, name) })
+	if len(through) == 0 {
+		return
+	}
+	again := c.h2spec(t, c.gateway)
+	t.Logf("the gateway fails in %q when repeated", again)
 	for _, name := range through {
-		if !slices.Contains(direct, name) {
-			t.Errorf("the gateway fails in %q, an API server does not", name)
+		if slices.Contains(again, name) {
+			t.Errorf("the gateway fails twice in %q, an API server does not", name)
 		}
 	}
 }
