@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -88,6 +89,8 @@ type Intake struct {
 	perNamespace map[string]int
 	// names are the early pods whose fate is unsettled, by name.
 	names map[types.NamespacedName]*early
+	// pending are the names of the pending pods that the watch has shown, by UID.
+	pending map[types.UID]types.NamespacedName
 	// paused has, by namespace, the time until which the intake ignores pods from the webhook.
 	paused map[string]time.Time
 	// getsInFlight is the number of requests for pods to the API server.
@@ -109,6 +112,9 @@ type early struct {
 	// notFound is the number of requests to which the API server answered that the pod does not
 	// exist.
 	notFound int
+	// real is a pod that the watch has shown with the UID of this one and another name; nil if there is none. It
+	// waits until no cycle of this one runs, because the queue identifies the pods of running cycles by UID.
+	real *v1.Pod
 }
 
 // fate is the knowledge whether an early pod is stored.
@@ -138,7 +144,7 @@ func Attach(
 		},
 		handles: sched.Profiles.HandlesSchedulerName, trim: func(*v1.Pod) {}, clock: clock.RealClock{}, started: time.Now(),
 		leads: make(chan struct{}), stop: make(chan struct{}),
-		early: map[types.UID]*early{}, perNamespace: map[string]int{}, names: map[types.NamespacedName]*early{}, paused: map[string]time.Time{},
+		early: map[types.UID]*early{}, perNamespace: map[string]int{}, names: map[types.NamespacedName]*early{}, pending: map[types.UID]types.NamespacedName{}, paused: map[string]time.Time{},
 	}
 	if attach.CanTrim(sched, profiles) {
 		t := cache.NewTrimmer()
@@ -218,10 +224,11 @@ func (in *Intake) leading() bool {
 	}
 }
 
-// exists returns whether the intake or the informer has the pod, or another pod with its name. The queue
-// identifies pods by name, so two pods with one name must not be in the queue.
+// exists returns whether the intake or the informer has the pod, or another pod with its name or its UID. The queue
+// identifies waiting pods by name and pods of running cycles by UID, so two pods with one name or one UID must not be
+// in the queue. A caller of the webhook may send any UID.
 func (in *Intake) exists(pod *v1.Pod) bool {
-	if in.early[pod.UID] != nil || in.names[cache.NameOf(pod)] != nil {
+	if in.early[pod.UID] != nil || in.names[cache.NameOf(pod)] != nil || in.pending[pod.UID].Name != "" {
 		return true
 	}
 	_, err := in.pods.Pods(pod.Namespace).Get(pod.Name)
@@ -232,7 +239,9 @@ func (in *Intake) exists(pod *v1.Pod) bool {
 func (in *Intake) handleAdd(ctx context.Context, pod *v1.Pod) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if e := in.early[pod.UID]; e != nil {
+	in.pending[pod.UID] = cache.NameOf(pod)
+	e := in.early[pod.UID]
+	if e != nil && cache.NameOf(e.pod) == cache.NameOf(pod) {
 		in.confirm(ctx, e, pod)
 		return
 	}
@@ -241,7 +250,41 @@ func (in *Intake) handleAdd(ctx context.Context, pod *v1.Pod) {
 		in.discard(klog.FromContext(ctx), other, expiredAbsent)
 	}
 	in.recordTaken(pod, sourceWatch, in.clock.Now())
+	if e != nil {
+		in.replaceForged(ctx, e, pod)
+		return
+	}
 	in.queue.Add(ctx, pod)
+}
+
+// replaceForged replaces an early pod by the pod that the watch shows with its UID and another name. The API server
+// never gives one UID to two pods, so the early pod was not stored.
+func (in *Intake) replaceForged(ctx context.Context, e *early, pod *v1.Pod) {
+	if e.fate == unsettled {
+		in.discard(klog.FromContext(ctx), e, expiredAbsent)
+	}
+	e.real = pod
+	in.addReal(ctx, e, in.inFlight())
+}
+
+// inFlight returns the UIDs of the pods of running cycles.
+func (in *Intake) inFlight() sets.Set[types.UID] {
+	uids := sets.New[types.UID]()
+	for _, pod := range in.queue.InFlightPods() {
+		uids.Insert(pod.UID)
+	}
+	return uids
+}
+
+// addReal adds the pod to the queue that waits for the end of a cycle of an early pod, if none is in flight. Otherwise
+// the queue would discard it.
+func (in *Intake) addReal(ctx context.Context, e *early, inFlight sets.Set[types.UID]) {
+	if e.real == nil || inFlight.Has(e.real.UID) {
+		return
+	}
+	in.forget(e)
+	in.queue.Add(ctx, e.real)
+	e.real = nil
 }
 
 // confirm replaces an early pod by the version that the watch shows.
@@ -269,25 +312,47 @@ func (in *Intake) confirm(ctx context.Context, e *early, pod *v1.Pod) {
 	}
 }
 
-// handleUpdate handles a new version of a pod from the watch.
+// handleUpdate handles a new version of a pod from the watch. If the two have different UIDs, the watch has missed the
+// deletion of the first.
 func (in *Intake) handleUpdate(ctx context.Context, oldPod, newPod *v1.Pod) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if e := in.early[newPod.UID]; e != nil && e.fate != changed && oldPod.UID != newPod.UID {
+	recreated := oldPod.UID != newPod.UID
+	if recreated {
+		in.forgetPending(oldPod)
+		in.pending[newPod.UID] = cache.NameOf(newPod)
+	}
+	e := in.early[newPod.UID]
+	switch {
+	case e != nil && e.real != nil:
+		e.real = newPod
+	case e != nil && recreated && cache.NameOf(e.pod) != cache.NameOf(newPod):
+		in.queue.Delete(klog.FromContext(ctx), oldPod)
+		in.replaceForged(ctx, e, newPod)
+	case e != nil && recreated && e.fate != changed:
 		// The early pod has replaced another pod with the same name in one update.
 		in.confirm(ctx, e, newPod)
-		return
+	default:
+		in.queue.Update(ctx, oldPod, newPod)
 	}
-	in.queue.Update(ctx, oldPod, newPod)
 }
 
 // handleDelete handles a pod that was deleted or bound.
 func (in *Intake) handleDelete(logger klog.Logger, pod *v1.Pod) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	in.forgetPending(pod)
 	in.queue.Delete(logger, pod)
 	if e := in.early[pod.UID]; e != nil {
 		in.settle(e, gone, in.clock.Now())
+	}
+}
+
+// forgetPending forgets a pod that is no longer pending, and that may wait for the end of a cycle of an early pod.
+func (in *Intake) forgetPending(pod *v1.Pod) {
+	delete(in.pending, pod.UID)
+	if e := in.early[pod.UID]; e != nil {
+		e.real = nil
 	}
 }
 
@@ -386,6 +451,7 @@ func (in *Intake) handleFailure(pod *v1.Pod) bool {
 		in.settle(e, gone, in.clock.Now())
 	}
 	in.queue.Done(pod.UID)
+	in.addReal(context.Background(), e, nil)
 	return true
 }
 

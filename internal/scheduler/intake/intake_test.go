@@ -294,6 +294,36 @@ func TestSecondPodOfSameNameIsBound(t *testing.T) {
 	f.stopAndCheck()
 }
 
+// TestForgedUIDDoesNotHideRealPod delivers a pod with the UID of a pending pod and another name, before and after the
+// watch shows the pending pod. While a scheduling cycle of the forged pod runs, an event makes the real pod fit.
+func TestForgedUIDDoesNotHideRealPod(t *testing.T) {
+	for _, forgedFirst := range []bool{true, false} {
+		f := newFixture(t, schedtest.PlainNode("small", "1"))
+		pod, forged := schedtest.PlainPod("pod", "4"), schedtest.PlainPod("forged", "1")
+		forged.UID = pod.UID
+		if forgedFirst {
+			f.in.Take(forged)
+			f.awaitWaitingBind(forged)
+			f.API.Put(pod)
+		} else {
+			f.API.Put(pod)
+			f.AwaitUnschedulable("pod")
+			f.in.Take(forged)
+			// The scheduler selects a node for the forged pod if it takes it from the queue.
+			time.Sleep(50 * time.Millisecond)
+		}
+		f.API.Put(schedtest.PlainNode("large", "4"))
+		time.Sleep(50 * time.Millisecond)
+		f.clock.Step(EarlyExpiry + SweepInterval)
+		f.AwaitBoundOnce(pod)
+		f.clock.Step(fateKeptFor + SweepInterval)
+		f.stopAndCheck()
+		if len(f.in.pending) != 0 {
+			t.Errorf("%d pods are remembered as pending, want 0", len(f.in.pending))
+		}
+	}
+}
+
 // TestUnschedulableEarlyPodIsRetriedAfterItIsStored delivers a pod that does not fit. It is left to
 // the watch, which queues it again.
 func TestUnschedulableEarlyPodIsRetriedAfterItIsStored(t *testing.T) {

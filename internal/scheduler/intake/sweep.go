@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -38,9 +39,12 @@ func (in *Intake) sweep(logger klog.Logger) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	now := in.clock.Now()
+	inFlight := sync.OnceValue(in.inFlight)
 	for _, e := range in.early {
 		age := now.Sub(e.since)
 		switch {
+		case e.real != nil:
+			in.addReal(context.Background(), e, inFlight())
 		case e.fate != unsettled:
 			if now.Sub(e.settledAt) > fateKeptFor {
 				in.forget(e)
