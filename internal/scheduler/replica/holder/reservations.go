@@ -63,6 +63,9 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 	if err := pod.Unmarshal(r.Pod); err != nil {
 		return fmt.Sprintf("decoding the pod: %v", err)
 	}
+	if pod.UID != r.UID {
+		return fmt.Sprintf("the pod has UID %s, and the reservation is for UID %s", pod.UID, r.UID)
+	}
 	pod.Spec.NodeName = r.Node
 	if known, ok := h.pods[pod.UID]; ok {
 		if known.Pod.Spec.NodeName == r.Node {

@@ -175,7 +175,7 @@ func (l *Leader) HandleStatus(from string, s *wire.Status) {
 		l.mu.Lock()
 		// The assignment may have changed while the lock was released.
 		if s.Term == l.term && s.Number == l.number {
-			if added := l.addEarlier(s.Earlier); len(added) > 0 {
+			if added := l.addEarlier(s.Earlier, func(node string) bool { return l.member.NodeOwner(node) == from }); len(added) > 0 {
 				// The queue is locked before the leader.
 				go l.moveToFront(added)
 			}

@@ -39,6 +39,9 @@ type Leader struct {
 	// keptNodes is the number of nodes at which [Leader.KeepNode] next discards some.
 	keptNodes int
 
+	// retrying is true while a retry because of unverified events waits.
+	retrying atomic.Bool
+
 	// currentTerm is a copy of term that can be read without mu.
 	currentTerm atomic.Int64
 

@@ -2,6 +2,7 @@ package leader
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -57,7 +58,7 @@ func (l *Leader) Receive(from string, b *wire.Batch) error {
 		}
 	}
 	for i := range b.Events {
-		if err := l.handleEvent(&b.Events[i]); err != nil {
+		if err := l.handleEvent(from, &b.Events[i]); err != nil {
 			return err
 		}
 	}
@@ -78,6 +79,9 @@ func (l *Leader) handlePending(item *wire.Item) error {
 		pod := &v1.Pod{}
 		if err := pod.Unmarshal(item.Object); err != nil {
 			return err
+		}
+		if pod.UID != item.UID {
+			return fmt.Errorf("pending pod %v with UID %q in a message about UID %q", klog.KObj(pod), pod.UID, item.UID)
 		}
 		if !l.isLatest(pod) {
 			return nil
@@ -201,23 +205,6 @@ func (l *Leader) EndList(from string, id int64, slots []int) {
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
 	l.lists.End(from, id, slots, l.pending, l.resolveMissing)
-}
-
-// handleEvent passes a change of a bound pod or a node to the scheduler's event handlers.
-func (l *Leader) handleEvent(event *wire.Event) error {
-	l.search.invalidate()
-	if event.Node {
-		before, after, err := decodeEvent[v1.Node](event)
-		if err == nil {
-			notifyTyped(l.nodeEvents, before, after)
-		}
-		return err
-	}
-	before, after, err := decodeEvent[v1.Pod](event)
-	if err == nil {
-		notifyTyped(l.podEvents, before, after)
-	}
-	return err
 }
 
 // unmarshaler is a pointer to an API object of type T with a method that decodes protobuf.

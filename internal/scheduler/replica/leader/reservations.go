@@ -115,10 +115,13 @@ func (l *Leader) Earlier(uid types.UID) string {
 func (l *Leader) IsUnsettled(uid types.UID) bool { return l.Earlier(uid) != "" }
 
 // addEarlier records the reservations of earlier terms that an owner has reported, and returns their pods. It omits those
-// of settled pods: no later message would settle these pods again. The caller holds the lock.
-func (l *Leader) addEarlier(reported []wire.EarlierReservation) (added []types.UID) {
+// of settled pods: no later message would settle these pods again. It also omits those on nodes for which owns returns false: they are not
+// the sender's. The owner
+// has announced its nodes before it reports the reservations on them, and both follow the same assignment, so none is
+// lost. The caller holds the lock.
+func (l *Leader) addEarlier(reported []wire.EarlierReservation, owns func(node string) bool) (added []types.UID) {
 	for _, r := range reported {
-		if !l.settled.Has(r.UID) {
+		if !l.settled.Has(r.UID) && owns(r.Node) {
 			l.earlier[r.UID] = earlierReservation{node: r.Node, until: l.termStart.Add(holder.LateBindLife)}
 			l.first.insert(r.UID)
 			added = append(added, r.UID)

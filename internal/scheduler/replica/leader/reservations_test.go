@@ -47,9 +47,9 @@ func TestSettledPodsHaveNoEarlierReservations(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l.HandleStatus("slow", &wire.Status{Term: 2, Earlier: []wire.EarlierReservation{
+	l.addEarlier([]wire.EarlierReservation{
 		{UID: "bound", Node: "node"}, {UID: "deleted", Node: "node"}, {UID: "pending", Node: "node"},
-	}})
+	}, func(string) bool { return true })
 	for uid := range settled {
 		if got := l.Earlier(uid); got != "" {
 			t.Errorf("Earlier(%s) = %q, want none: the pod is settled", uid, got)

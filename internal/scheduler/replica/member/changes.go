@@ -1,11 +1,13 @@
 package member
 
 import (
+	"fmt"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
@@ -183,6 +185,9 @@ func (m *Member) HandlePod(from string, item *wire.Item) error {
 		pod := &v1.Pod{}
 		if err := pod.Unmarshal(item.Object); err != nil {
 			return err
+		}
+		if pod.UID != item.UID {
+			return fmt.Errorf("pod %v with UID %q in a message about UID %q", klog.KObj(pod), pod.UID, item.UID)
 		}
 		if !m.ownsNode(pod.Spec.NodeName) {
 			// The sender followed an earlier assignment. This replica does not get the pod's deletion,

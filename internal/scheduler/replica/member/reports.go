@@ -39,8 +39,11 @@ func (m *Member) report(to string) {
 			status.Unreachable = append(status.Unreachable, member.Name)
 		}
 	}
-	// After a change of the term, the next report carries the reservations of earlier leaders.
-	if m.complete() && m.assignment.Term == term && !m.awaitsUnreachable() {
+	// After a change of the term, the next report carries the reservations of earlier leaders. The leader accepts them only
+	// on nodes that it knows to be of this replica, so these are announced first.
+	leader := m.peers[m.assignment.Leader.Name]
+	announced := len(earlier) == 0 || leader != nil && leader.sentNodes
+	if m.complete() && m.assignment.Term == term && announced && !m.awaitsUnreachable() {
 		status.Term, status.Number, status.Earlier = term, m.assignment.Number, earlier
 	}
 	m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Status = status })
