@@ -20,8 +20,12 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 		return err
 	}
 	for i := range b.Refreshing {
-		r.holder.BeginList(from, b.Refreshing[i].ID)
-		r.leader.BeginList(from, b.Refreshing[i].ID)
+		if err := r.holder.BeginList(from, b.Refreshing[i].ID); err != nil {
+			return err
+		}
+		if err := r.leader.BeginList(from, b.Refreshing[i].ID); err != nil {
+			return err
+		}
 	}
 	if len(b.Nodes) > 0 && r.member.HandleNodes(from, b.Nodes) {
 		r.leader.NodesMoved(from)

@@ -121,12 +121,12 @@ func (h *Holder) Connected(from string) {
 	delete(h.lists, from)
 }
 
-// BeginList handles the start of a replica's list of pods.
-func (h *Holder) BeginList(from string, id int64) {
+// BeginList handles the start of a replica's list of pods. It returns an error if the replica has too many open ones.
+func (h *Holder) BeginList(from string, id int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.tick++
-	h.lists.Begin(from, id, h.tick)
+	return h.lists.Begin(from, id, h.tick)
 }
 
 // EndList handles the end of a replica's list of pods. It removes the pods in the given hash slots that

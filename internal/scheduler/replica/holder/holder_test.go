@@ -73,6 +73,21 @@ func TestOverlappingListsKeepSentPods(t *testing.T) {
 	h.checkCounts(t, 1, 0)
 }
 
+// TestOpenListsAreBounded has a replica start lists without ending them.
+func TestOpenListsAreBounded(t *testing.T) {
+	h, started := newTestHolder(t), int64(0)
+	for h.BeginList("a", started) == nil && started < 1000 {
+		started++
+	}
+	if started == 1000 || h.BeginList("b", 1) != nil {
+		t.Errorf("a replica starts %d lists; another one is refused: %t", started, h.BeginList("b", 2) != nil)
+	}
+	h.Connected("a")
+	if err := h.BeginList("a", 1); err != nil {
+		t.Errorf("BeginList() on a new connection = %v, want no error", err)
+	}
+}
+
 // TestListOlderThanBindKeepsCapacity checks that a list of pods that is older than a bind does not free
 // the capacity of the bound pod. The former watcher of a hash slot may have sent the pod before the new
 // watcher received the bind.

@@ -15,12 +15,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// BeginList handles the start of a replica's list of pending pods.
-func (l *Leader) BeginList(from string, id int64) {
+// BeginList handles the start of a replica's list of pending pods. It returns an error if the replica has too many open
+// ones.
+func (l *Leader) BeginList(from string, id int64) error {
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
 	l.tick++
-	l.lists.Begin(from, id, l.tick)
+	return l.lists.Begin(from, id, l.tick)
 }
 
 // Connected handles a new connection from another replica. Events that the replica sent on the previous one may

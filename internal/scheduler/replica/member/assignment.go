@@ -33,7 +33,12 @@ func (m *Member) sendNewerAssignment(from string, a *wire.Assignment) {
 		return
 	}
 	if leads := a.Leader.Name == from && latest.Leader.Name != m.Self(); latest.Term > a.Term || leads && a.Superseded(latest) {
-		m.send(from, func(b *wire.Batch) { b.Assignments = append(b.Assignments, latest) })
+		m.send(from, func(b *wire.Batch) {
+			// The number of assignments in a batch is limited. One answer is enough for all that the replica has sent.
+			if n := len(b.Assignments); n == 0 || b.Assignments[n-1] != latest {
+				b.Assignments = append(b.Assignments, latest)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,8 @@
 package refresh
 
 import (
+	"fmt"
+
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -26,12 +28,19 @@ func IsNewer(a, b string) bool {
 // may overlap.
 type Lists map[string]map[int64]int64
 
-// Begin records the start of a list.
-func (l Lists) Begin(from string, id, tick int64) {
+// maxOpen is the maximal number of lists of one sender that have not ended. An honest sender sends one after the other.
+const maxOpen = 16
+
+// Begin records the start of a list. It returns an error if the sender has not ended its earlier lists.
+func (l Lists) Begin(from string, id, tick int64) error {
 	if l[from] == nil {
 		l[from] = map[int64]int64{}
 	}
+	if len(l[from]) >= maxOpen {
+		return fmt.Errorf("replica %s has started %d lists of pods without ending one of them", from, maxOpen+1)
+	}
 	l[from][id] = tick
+	return nil
 }
 
 // End records the end of a list: it calls drop for the pods in the given hash slots that were not received

@@ -3,8 +3,10 @@ package wire
 import (
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/types"
@@ -47,6 +49,7 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 		"negative slot":    &Batch{From: "x", Refreshed: []Refresh{{Slots: []int{-1}}}},
 		"empty assignment": &Batch{From: "x", Assignments: []*Assignment{{}}},
 		"nil assignment":   &Batch{From: "x", Assignments: []*Assignment{nil}},
+		"65 assignments":   &Batch{From: "x", Assignments: slices.Repeat(seedBatch().Assignments, maxAssignments+1)},
 		"huge term":        &Batch{From: "x", Status: &Status{Term: 1 << 62}},
 		"no sender":        &Batch{},
 		"not a batch":      []string{"not", "a", "batch"},
@@ -64,7 +67,7 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 			t.Errorf("%s: error %q has several lines, want one", name, err)
 		}
 	}
-	const wantRefused = 5 // All but three: one has no sender, and two are not decoded.
+	const wantRefused = 6 // All but three: one has no sender, and two are not decoded.
 	if refused, err := testutil.GetCounterMetricValue(refusedBatches); err != nil || refused-refusedBefore != wantRefused {
 		t.Errorf("scheduler_replica_refused_batches_total has grown by %v (%v), want %d", refused-refusedBefore, err, wantRefused)
 	}
@@ -133,5 +136,38 @@ func TestLaterConnectionEndsEarlierSession(t *testing.T) {
 	all.end("a", first)
 	if all.latest["a"] != second {
 		t.Error("end() of the first session removed the second, want it kept")
+	}
+}
+
+// TestSlowBatchDelaysOnlyItsSender has two later connections of a replica wait for a batch that is being processed. Another
+// replica can connect meanwhile, and the last connection is used only after the batch.
+func TestSlowBatchDelaysOnlyItsSender(t *testing.T) {
+	all := &sessions{latest: map[string]*session{}}
+	slow := all.begin("slow")
+	started, finish, finished := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(finished)
+		_ = slow.process(func() error { close(started); <-finish; return nil })
+	}()
+	<-started
+	later, other := make(chan *session, 2), make(chan *session, 1)
+	for range 2 {
+		go func() { later <- all.begin("slow") }()
+	}
+	go func() { other <- all.begin("other") }()
+	select {
+	case <-other:
+	case <-time.After(10 * time.Second):
+		t.Error("another replica cannot connect for 10 s")
+	}
+	if len(later) > 0 {
+		t.Error("a later connection starts while a batch of an earlier one is processed")
+	}
+	close(finish)
+	<-finished
+	first, second := <-later, <-later
+	processes := func(s *session) bool { return s.process(func() error { return nil }) == nil }
+	if a, b := processes(first), processes(second); a == b {
+		t.Errorf("later connections that process batches: %t and %t, want one", a, b)
 	}
 }

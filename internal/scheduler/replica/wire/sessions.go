@@ -21,15 +21,20 @@ type session struct {
 var errReplaced = errors.New("the replica has opened a newer connection")
 
 // begin starts a session of a replica. When it returns, no batch of an earlier session is
-// being processed and none will be.
+// being processed and none will be. It waits for a batch of this replica only: the batch of one replica, which may
+// take long, does not delay the connections of others.
 func (s *sessions) begin(from string) *session {
+	next := &session{}
+	// A still later session waits for this one, and so for the earlier one too.
+	next.mu.Lock()
+	defer next.mu.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if last := s.latest[from]; last != nil {
+	last := s.latest[from]
+	s.latest[from] = next
+	s.mu.Unlock()
+	if last != nil {
 		last.end()
 	}
-	next := &session{}
-	s.latest[from] = next
 	return next
 }
 

@@ -19,9 +19,12 @@ var errMalformed = errors.New("malformed message from another replica")
 // Bounds of the fields of messages.
 const (
 	maxMembers = 10_000
-	maxDepth   = 16
-	maxOffers  = 1 << 16
-	maxSteps   = 1 << 10
+	// maxAssignments is the maximal length of [Batch.Assignments]. A leader makes at most one in 200 ms. A receiver may have
+	// to ask the API server about each of them.
+	maxAssignments = 64
+	maxDepth       = 16
+	maxOffers      = 1 << 16
+	maxSteps       = 1 << 10
 	// MaxClaims is the maximal length of [Answer.UnavailableClaims].
 	MaxClaims = 1 << 10
 	// MaxReferencedLabels is the maximal length of [Answer.ReferencedLabels]. A label key has at most 317 bytes.
@@ -38,6 +41,9 @@ func malformed(problem string) error { return fmt.Errorf("%w: %s", errMalformed,
 
 // validate returns an error if a field is out of bounds.
 func (b *Batch) validate() error {
+	if len(b.Assignments) > maxAssignments {
+		return malformed("batch with too many assignments")
+	}
 	for _, a := range b.Assignments {
 		if err := a.validate(); err != nil {
 			return err
