@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -36,14 +37,14 @@ func (d *Dialer) forward(q *Request) func(context.Context, *membership.Branch) (
 
 // Query sends a query to the root of a branch and returns its answer, which includes the
 // answers of q.Branches. It returns an error if the answer is malformed. If the query or the answer is larger than
-// maxMessage, the replica has failed to evaluate the pod.
+// maxMessage, or the answer cannot be decoded, the replica has failed to evaluate the pod.
 func (d *Dialer) Query(ctx context.Context, b *membership.Branch, q *Request) (*Answer, error) {
 	connection, err := d.connections.get(b.Member, d.certificates)
 	if err != nil {
 		return nil, err
 	}
-	answer := &Answer{}
-	err = connection.Invoke(ctx, "/"+serviceName+"/Query", q, answer, grpc.ForceCodec(codec{}))
+	received := &receivedAnswer{}
+	err = connection.Invoke(ctx, "/"+serviceName+"/Query", q, received, grpc.ForceCodec(codec{}))
 	if status.Code(err) == codes.ResourceExhausted {
 		// The message is too large. The replica can answer queries for other pods.
 		return FailedAnswer(b.Member.Name, err), nil
@@ -51,7 +52,12 @@ func (d *Dialer) Query(ctx context.Context, b *membership.Branch, q *Request) (*
 	if err != nil {
 		return nil, err
 	}
-	return answer, answer.validate()
+	if received.err != nil {
+		// For example, it has more elements than maxElements. The replica is not late: its answers for other pods may be
+		// smaller.
+		return FailedAnswer(b.Member.Name, fmt.Errorf("decoding the answer: %w", received.err)), nil
+	}
+	return &received.answer, received.answer.validate()
 }
 
 // Scatter queries members along a tree (see [membership.Grow]) and merges their answers with the answer
