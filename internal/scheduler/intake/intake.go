@@ -32,6 +32,9 @@ const (
 	// One namespace may have as many early pods as there is room left: half of all if it is the only
 	// one, a third each if there are two. So there is always room for pods of a further namespace.
 	maxEarly = 10_000
+	// maxEarlyBytes is the maximal size of all early pods, as encoded. A pod can be larger than 1 MiB. Namespaces share it
+	// like maxEarly.
+	maxEarlyBytes = 64 << 20
 	// A pod whose bind waits is requested from the API server when it is firstGetAfter old, and again
 	// when it is secondGetAfter old, because it may not be stored at the first request.
 	firstGetAfter     = time.Second
@@ -85,8 +88,9 @@ type Intake struct {
 	// mu is held during calls of the queue, so that the queue and the early pods are consistent.
 	mu    sync.Mutex
 	early map[types.UID]*early
-	// perNamespace is the number of early pods of each namespace.
-	perNamespace map[string]int
+	// all is the usage of all early pods, and perNamespace that of each namespace.
+	all          usage
+	perNamespace map[string]usage
 	// names are the early pods whose fate is unsettled, by name.
 	names map[types.NamespacedName]*early
 	// pending are the names of the pending pods that the watch has shown, by UID.
@@ -97,9 +101,17 @@ type Intake struct {
 	getsInFlight int
 }
 
+// usage is a number of early pods and their size in bytes.
+type usage struct{ pods, bytes int }
+
+// plus returns the sum of two usages.
+func (u usage) plus(other usage) usage { return usage{u.pods + other.pods, u.bytes + other.bytes} }
+
 // early is an early pod: the webhook delivered it, and the watch has not shown it yet.
 type early struct {
-	pod   *v1.Pod
+	pod *v1.Pod
+	// bytes is the size of the pod.
+	bytes int
 	since time.Time
 	fate  fate
 	// settled is closed when the fate is first set. settledAt is the time at which it was last set.
@@ -144,7 +156,7 @@ func Attach(
 		},
 		handles: sched.Profiles.HandlesSchedulerName, trim: func(*v1.Pod) {}, clock: clock.RealClock{}, started: time.Now(),
 		leads: make(chan struct{}), stop: make(chan struct{}),
-		early: map[types.UID]*early{}, perNamespace: map[string]int{}, names: map[types.NamespacedName]*early{}, pending: map[types.UID]types.NamespacedName{}, paused: map[string]time.Time{},
+		early: map[types.UID]*early{}, perNamespace: map[string]usage{}, names: map[types.NamespacedName]*early{}, pending: map[types.UID]types.NamespacedName{}, paused: map[string]time.Time{},
 	}
 	if attach.CanTrim(sched, profiles) {
 		t := cache.NewTrimmer()
@@ -181,33 +193,33 @@ func (in *Intake) Leads() <-chan struct{} { return in.leads }
 func (in *Intake) Take(pod *v1.Pod) {
 	pod.ResourceVersion = ""
 	in.trim(pod)
-	if reason := in.take(pod); reason != "" {
+	if reason := in.take(pod, pod.Size()); reason != "" {
 		CountDropped(reason)
 	}
 }
 
-// take adds a pod to the queue, or returns the reason for which the pod is left to the watch.
-func (in *Intake) take(pod *v1.Pod) (reason string) {
+// take adds a pod of the given size to the queue, or returns the reason for which the pod is left to the watch.
+func (in *Intake) take(pod *v1.Pod, bytes int) (reason string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	now := in.clock.Now()
+	now, of := in.clock.Now(), in.perNamespace[pod.Namespace]
 	switch {
 	case pod.UID == "" || pod.Name == "" || pod.Namespace == "" || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || !in.handles(pod.Spec.SchedulerName):
 		return dropForeign
 	case !in.leading():
 		return dropNotLeading
-	case len(in.early) >= maxEarly:
+	case len(in.early) >= maxEarly, in.all.bytes+bytes > maxEarlyBytes:
 		return dropOverload
-	case in.perNamespace[pod.Namespace] >= maxEarly-len(in.early):
+	case of.pods >= maxEarly-len(in.early), of.bytes+bytes > maxEarlyBytes-in.all.bytes:
 		return dropShare
 	case in.paused[pod.Namespace].After(now):
 		return dropNamespace
 	case in.exists(pod):
 		return dropExists
 	}
-	e := &early{pod: pod, since: now, settled: make(chan struct{})}
+	e := &early{pod: pod, bytes: bytes, since: now, settled: make(chan struct{})}
 	in.early[pod.UID], in.names[cache.NameOf(pod)] = e, e
-	in.perNamespace[pod.Namespace]++
+	in.count(e, usage{1, bytes})
 	in.recordTaken(pod, sourceWebhook, now)
 	earlyPods.Set(float64(len(in.early)))
 	in.queue.Add(context.Background(), pod)
@@ -371,14 +383,23 @@ func (in *Intake) settle(e *early, fate fate, now time.Time) {
 func (in *Intake) forget(e *early) {
 	if in.early[e.pod.UID] == e {
 		delete(in.early, e.pod.UID)
-		if in.perNamespace[e.pod.Namespace]--; in.perNamespace[e.pod.Namespace] == 0 {
-			delete(in.perNamespace, e.pod.Namespace)
-		}
+		in.count(e, usage{-1, -e.bytes})
 	}
 	if name := cache.NameOf(e.pod); in.names[name] == e {
 		delete(in.names, name)
 	}
 	earlyPods.Set(float64(len(in.early)))
+}
+
+// count changes the usage of all early pods and of the namespace of one.
+func (in *Intake) count(e *early, change usage) {
+	in.all = in.all.plus(change)
+	of := in.perNamespace[e.pod.Namespace].plus(change)
+	if of.pods == 0 {
+		delete(in.perNamespace, e.pod.Namespace)
+	} else {
+		in.perNamespace[e.pod.Namespace] = of
+	}
 }
 
 // discard removes an early pod from the queue because it was not stored. A running cycle of the pod will

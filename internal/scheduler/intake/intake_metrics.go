@@ -13,9 +13,9 @@ import (
 
 // Reasons for which a pod from the webhook is left to the watch.
 const (
-	// dropOverload: there are too many early pods.
+	// dropOverload: there are too many early pods, or they are too large.
 	dropOverload = "overload"
-	// dropShare: there are too many early pods of the pod's namespace.
+	// dropShare: there are too many early pods of the pod's namespace, or they are too large.
 	dropShare = "namespace_share"
 	// dropForeign: this scheduler does not schedule the pod.
 	dropForeign = "foreign"

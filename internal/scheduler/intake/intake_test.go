@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -406,6 +407,40 @@ func TestPodsOverTheLimitAreDropped(t *testing.T) {
 	f.in.Take(schedtest.PlainPod("pod", "1"))
 	if overload() != 1 || len(f.in.early) != maxEarly {
 		t.Errorf("%d pods dropped and %d early pods, want 1 and %d", overload(), len(f.in.early), maxEarly)
+	}
+}
+
+// TestLargePodsAreDropped delivers large pods of two namespaces until their size is too large.
+func TestLargePodsAreDropped(t *testing.T) {
+	base := schedtest.New(t, nil)
+	in := Attach(base.Sched, []config.KubeSchedulerProfile{*schedtest.DefaultProfile(t)}, base.Informers, fake.NewClientset())
+	in.startSweep(klog.Background())
+	t.Cleanup(in.stopSweep)
+	overload := schedtest.CounterDelta(t, droppedCounter(dropOverload))
+	share := schedtest.CounterDelta(t, droppedCounter(dropShare))
+	const mebibytes = maxEarlyBytes >> 20
+	deliver := func(namespace string, count int) {
+		for i := range count {
+			pod := schedtest.PlainPod(fmt.Sprint(namespace, i), "1")
+			pod.Namespace, pod.Annotations = namespace, map[string]string{"large": strings.Repeat("x", 1<<20-1<<10)}
+			in.Take(pod)
+		}
+	}
+	deliver("flood", mebibytes)
+	if taken := len(in.early); taken != mebibytes/2 || share() != mebibytes/2 {
+		t.Errorf("%d pods of one namespace were taken and %v dropped because of its share, want %d each", taken, share(), mebibytes/2)
+	}
+	for i := range 8 {
+		deliver(fmt.Sprint("other", i), mebibytes)
+	}
+	if overload() == 0 || in.all.bytes > maxEarlyBytes {
+		t.Errorf("%d bytes of early pods, and %v dropped because of overload, want at most %d and some dropped", in.all.bytes, overload(), maxEarlyBytes)
+	}
+	for _, e := range in.early {
+		in.forget(e)
+	}
+	if in.all != (usage{}) {
+		t.Errorf("usage after all pods were forgotten: %+v, want none", in.all)
 	}
 }
 
