@@ -21,6 +21,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/connlimit"
 )
 
 const (
@@ -96,7 +98,7 @@ func (h *handler) serve(ctx context.Context, listener net.Listener, secure *tls.
 		_ = web.Close()
 	})
 	defer workers.Wait()
-	return web.ServeTLS(&limited{Listener: listener}, "", "")
+	return web.ServeTLS(&connlimit.Listener{Listener: listener, Limit: maxConnections}, "", "")
 }
 
 // ServeHTTP allows every AdmissionReview and returns an HTTP error for other requests.
@@ -254,39 +256,6 @@ func oneLine(err error) string {
 	const maxLength = 200
 	line := strings.Join(strings.Fields(err.Error()), " ")
 	return line[:min(len(line), maxLength)]
-}
-
-// limited is a listener that closes connections beyond maxConnections.
-type limited struct {
-	net.Listener
-	open atomic.Int64
-}
-
-// Accept returns the next connection within the limit.
-func (l *limited) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if l.open.Add(1) <= maxConnections {
-			return &counted{Conn: conn, release: sync.OnceFunc(func() { l.open.Add(-1) })}, nil
-		}
-		l.open.Add(-1)
-		_ = conn.Close()
-	}
-}
-
-// counted is a connection that counts against the limit.
-type counted struct {
-	net.Conn
-	release func()
-}
-
-// Close closes the connection, which then no longer counts.
-func (c *counted) Close() error {
-	defer c.release()
-	return c.Conn.Close()
 }
 
 // errorLog logs connection errors at a high verbosity, because any client can cause them.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/connlimit"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
 )
 
@@ -38,6 +39,10 @@ const (
 	// gRPC closes the connection to a replica that does not answer a ping within pingTimeout.
 	pingInterval = 10 * time.Second
 	pingTimeout  = 3 * time.Second
+	// A new connection must be authenticated within handshakeTimeout. Connections beyond maxConnections are closed
+	// immediately: two of each replica, because the end of an earlier one may be noticed late.
+	handshakeTimeout = 5 * time.Second
+	maxConnections   = 2 * maxMembers
 )
 
 // Serve serves other replicas until the context ends. Without certificates the listener
@@ -48,7 +53,7 @@ func Serve(ctx context.Context, listener net.Listener, certificates *TLS, handle
 	}
 	server := grpc.NewServer(
 		grpc.Creds(certificates.serverCredentials()), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(1024),
-		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connectionWindow),
+		grpc.ConnectionTimeout(handshakeTimeout), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connectionWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingInterval / 2, PermitWithoutStream: true}),
 	)
@@ -57,7 +62,7 @@ func Serve(ctx context.Context, listener net.Listener, certificates *TLS, handle
 		<-ctx.Done()
 		server.Stop()
 	}()
-	return server.Serve(listener)
+	return server.Serve(&connlimit.Listener{Listener: listener, Limit: maxConnections})
 }
 
 // service describes the gRPC service with its two methods: Query answers a query and Send
