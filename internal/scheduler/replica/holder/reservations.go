@@ -158,7 +158,8 @@ func (h *Holder) removeNomination(uid types.UID) {
 // checkFit returns the reason for which a pod no longer fits on a node; "" if it fits. It checks only
 // rules for which this node and its pods suffice. The leader has checked spreading and affinity.
 func (h *Holder) checkFit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (refused string) {
-	_, err := h.withSnapshot(func() (*wire.Answer, error) {
+	_, err := h.withSnapshot(func() (_ *wire.Answer, err error) {
+		defer h.ranker.Rescue(ctx, pod, &err)
 		n := h.ranker.Cluster.Lookup(r.Node)
 		if n == nil {
 			refused = "the node does not exist"

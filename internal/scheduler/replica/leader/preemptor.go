@@ -84,9 +84,22 @@ func NewPreemptor(upstream *defaultpreemption.DefaultPreemption, l *Search, p *r
 // PostFilter evicts other pods for a pod that fits on no node, if it then fits.
 func (p *Preemptor) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	defer schedmetrics.PreemptionAttempts.Inc()
-	result, status := p.preempt(ctx, state, pod)
+	result, status := p.preemptRescued(ctx, state, pod)
 	if message := status.Message(); message != "" {
 		return result, fwk.NewStatus(status.Code(), "preemption: "+message)
+	}
+	return result, status
+}
+
+// preemptRescued is preempt. A panic is an error of this pod only.
+func (p *Preemptor) preemptRescued(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (result *fwk.PostFilterResult, status *fwk.Status) {
+	var err error
+	func() {
+		defer p.search.Rescue(ctx, pod, &err)
+		result, status = p.preempt(ctx, state, pod)
+	}()
+	if err != nil {
+		return nil, fwk.AsStatus(err)
 	}
 	return result, status
 }
