@@ -37,23 +37,36 @@ func Gather(
 	for i := range waiting {
 		waiting[i] = true
 	}
+	left := len(branches)
+	add := func(r reply) {
+		left--
+		waiting[r.branch] = false
+		if r.err != nil {
+			branch := &branches[r.branch]
+			r.answer = &Answer{Errors: []string{fmt.Sprintf("%s: %v", branch.Member.Name, r.err)}, Absent: branch.Names()}
+		}
+		answers = append(answers, r.answer)
+	}
 	timeout := time.NewTimer(patience.Deadline)
 	defer timeout.Stop()
-	for left := len(branches); left > 0; {
+	for waits := true; waits && left > 0; {
 		select {
 		case r := <-replies:
-			left--
-			waiting[r.branch] = false
-			if r.err != nil {
-				branch := &branches[r.branch]
-				r.answer = &Answer{Errors: []string{fmt.Sprintf("%s: %v", branch.Member.Name, r.err)}, Absent: branch.Names()}
-			}
-			answers = append(answers, r.answer)
+			add(r)
 			if done := len(branches) - left; patience.Quorum < 100 && done*100 >= patience.Quorum*len(branches) {
 				timeout.Reset(min(max(patience.Grace, time.Since(started)), time.Until(started.Add(patience.Deadline))))
 			}
 		case <-timeout.C:
-			left = 0
+			waits = false
+		}
+	}
+	// Answers that have arrived by now are not late, although own, or this goroutine, took longer than the deadline.
+	for arrived := true; arrived && left > 0; {
+		select {
+		case r := <-replies:
+			add(r)
+		default:
+			arrived = false
 		}
 	}
 	for i := range branches {

@@ -40,3 +40,20 @@ func TestGatherReportsReplicasWithoutAnswer(t *testing.T) {
 		}
 	}
 }
+
+// TestGatherUsesAnswersThatHaveArrived has the own answer take longer than the deadline. The answers of other replicas that
+// have arrived meanwhile are used.
+func TestGatherUsesAnswersThatHaveArrived(t *testing.T) {
+	var members []membership.Member
+	for i := range 20 {
+		members = append(members, membership.Member{Name: string(rune('a' + i))})
+	}
+	const deadline = 10 * time.Millisecond
+	answer := func() *Answer { return &Answer{Summary: index.Summary{Nodes: 1}, Values: []string{NoValue, ""}} }
+	send := func(context.Context, *membership.Branch) (*Answer, error) { return answer(), nil }
+	own := func() *Answer { time.Sleep(5 * deadline); return answer() }
+	all := Gather(t.Context(), own, membership.Grow(members, 20, nil), Patience{Deadline: deadline, Quorum: 90}, 1, send)
+	if all.Summary.Nodes != 21 || len(all.Absent) > 0 {
+		t.Errorf("Gather() = %d nodes, absent %v, want 21 nodes and none absent", all.Summary.Nodes, all.Absent)
+	}
+}
