@@ -169,13 +169,14 @@ func startTerm(ctx context.Context) (int64, error) {
 	}
 }
 
-// digest returns a digest of the profiles. Replicas compare it to detect different configurations.
+// digest returns a digest of the profiles and of the protocol's version. Replicas compare it to detect different
+// configurations and versions.
 func digest(profiles []config.KubeSchedulerProfile) string {
 	data, err := json.Marshal(profiles)
 	if err != nil {
 		panic(err)
 	}
-	sum := sha256.Sum256(data)
+	sum := sha256.Sum256(fmt.Appendf(data, "version %d", wire.Version))
 	return hex.EncodeToString(sum[:8])
 }
 

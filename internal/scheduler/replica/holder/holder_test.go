@@ -190,7 +190,7 @@ func TestReservationRequiresReadinessAndCapacity(t *testing.T) {
 	}
 	h.Reserve(t.Context(), "leader", 1, true, &wire.Reservation{UID: "granted", Node: "another"})
 	h.checkCounts(t, 0, 1)
-	if acks := h.Renew([]types.UID{"granted", "large"}); acks[0].Refused != "" || acks[1].Refused == "" {
+	if acks := h.Renew([]wire.Renewal{{UID: "granted", Attempt: 1}, {UID: "large", Attempt: 2}}); acks[0].Refused != "" || acks[0].Attempt != 1 || acks[1].Refused == "" || acks[1].Attempt != 2 {
 		t.Errorf("Renew() = %v, want the first renewed and the second refused", acks)
 	}
 	h.SetPod(podOnNode("granted", "3"))

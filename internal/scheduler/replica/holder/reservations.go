@@ -242,15 +242,15 @@ func HasAntiAffinityBeyondNode(pod *v1.Pod) bool {
 }
 
 // Renew renews reservations. It returns an answer for each: a refusal if the reservation has expired.
-func (h *Holder) Renew(uids []types.UID) []wire.Ack {
+func (h *Holder) Renew(renewals []wire.Renewal) []wire.Ack {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	acks := make([]wire.Ack, 0, len(uids))
-	for _, uid := range uids {
-		ack := wire.Ack{UID: uid}
-		if r := h.reservations[uid]; r != nil {
+	acks := make([]wire.Ack, 0, len(renewals))
+	for _, renewal := range renewals {
+		ack := wire.Ack{UID: renewal.UID, Attempt: renewal.Attempt}
+		if r := h.reservations[renewal.UID]; r != nil {
 			r.until = time.Now().Add(reservationLife)
-		} else if _, ok := h.pods[uid]; !ok {
+		} else if _, ok := h.pods[renewal.UID]; !ok {
 			ack.Refused = "the reservation has expired"
 		}
 		acks = append(acks, ack)

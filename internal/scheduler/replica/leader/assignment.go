@@ -158,7 +158,7 @@ func (l *Leader) HandleStatus(from string, s *wire.Status) {
 		return
 	}
 	if s.Config != l.options.Config {
-		l.logger.Error(nil, "Replica has a different configuration; ignoring it", "replica", from)
+		l.logger.Error(nil, "Replica has a different configuration or version; ignoring it", "replica", from)
 		return
 	}
 	last, reported := l.statuses[from]

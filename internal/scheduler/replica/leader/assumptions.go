@@ -37,13 +37,17 @@ type Assumptions struct {
 
 	mu      sync.Mutex
 	assumed map[types.UID]*assumption
+	// lastAttempt is the number of the last assumption.
+	lastAttempt uint64
 	// uids are the UIDs of the assumed pods, by namespace and name.
 	uids map[toolscache.ObjectName]types.UID
 }
 
 // assumption is a pod that is assumed to be on a node.
 type assumption struct {
-	pod      *v1.Pod
+	pod *v1.Pod
+	// attempt distinguishes this placement of the pod from earlier ones, whose answers may arrive late.
+	attempt  uint64
 	termKeys wire.TermKeys
 	// acked is closed when the owner of the node has answered. refusal is the reason for which the
 	// owner did not reserve capacity, or has released it; "" if it has reserved capacity. lastAck is
@@ -75,7 +79,11 @@ var errReservationLost = errors.New("the pod lost its reservation before it was 
 
 // newAssumptions returns a cache that wraps upstream's cache.
 func newAssumptions(inner schedcache.Cache, search *Search, l *Leader) *Assumptions {
-	return &Assumptions{Cache: inner, search: search, leader: l, assumed: map[types.UID]*assumption{}, uids: map[toolscache.ObjectName]types.UID{}}
+	return &Assumptions{
+		Cache: inner, search: search, leader: l, assumed: map[types.UID]*assumption{}, uids: map[toolscache.ObjectName]types.UID{},
+		// Start from the time, because the answer to a request of an earlier process may arrive.
+		lastAttempt: uint64(time.Now().UnixNano()),
+	}
 }
 
 // AssumePod records a pod as placed and requests a reservation from the owner of its node.
@@ -86,9 +94,11 @@ func (a *Assumptions) AssumePod(_ klog.Logger, pod *v1.Pod) error {
 		return fmt.Errorf("pod %v(%v) is in the cache, so can't be assumed", pod.UID, klog.KObj(pod))
 	}
 	termKeys := a.search.Placed(pod.UID)
-	a.assumed[pod.UID] = &assumption{pod: pod, termKeys: termKeys, acked: make(chan struct{}), lastAck: time.Now()}
+	a.lastAttempt++
+	assumed := &assumption{pod: pod, attempt: a.lastAttempt, termKeys: termKeys, acked: make(chan struct{}), lastAck: time.Now()}
+	a.assumed[pod.UID] = assumed
 	a.uids[toolscache.MetaObjectToName(pod)] = pod.UID
-	a.leader.reserve(pod, termKeys)
+	a.leader.reserve(assumed)
 	return nil
 }
 
@@ -206,17 +216,17 @@ func (a *Assumptions) Dump() *schedcache.Dump {
 	return &schedcache.Dump{AssumedPods: assumed, Nodes: map[string]*framework.NodeInfo{}}
 }
 
-// ack records the answer of a replica to a reservation, or to its renewal, if owns returns true for the
-// node. It calls owns with the lock held, because [Leader.resendReservations] reads the assumptions under
+// ack records the answer of a replica to a reservation, or to its renewal, if it is for the current placement of the pod and
+// owns returns true for the node. A late answer for an earlier placement says nothing about the current one. ack calls owns with the lock held, because [Leader.resendReservations] reads the assumptions under
 // the same lock: an answer counts either before the reservations are sent to a new owner, or not at all.
-func (a *Assumptions) ack(uid types.UID, refusal string, owns func(node string) bool) {
+func (a *Assumptions) ack(answer wire.Ack, owns func(node string) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	assumed := a.assumed[uid]
-	if assumed == nil || !owns(assumed.pod.Spec.NodeName) {
+	assumed := a.assumed[answer.UID]
+	if assumed == nil || assumed.attempt != answer.Attempt || !owns(assumed.pod.Spec.NodeName) {
 		return
 	}
-	assumed.lastAck, assumed.refusal = time.Now(), refusal
+	assumed.lastAck, assumed.refusal = time.Now(), answer.Refused
 	if !assumed.isAcked() {
 		close(assumed.acked)
 	}

@@ -29,7 +29,7 @@ func (l *Leader) resendReservations(owner string, ready bool) {
 			return
 		}
 		if owner == "" || l.member.NodeOwner(a.pod.Spec.NodeName) == owner {
-			reservation := holder.NewReservation(a.pod, a.termKeys)
+			reservation := a.request()
 			reservation.Granted = a.reserved()
 			l.sendToOwner(a.pod, reservation)
 		}
@@ -78,14 +78,21 @@ func (l *Leader) NodesMoved(owner string) {
 // HandleAck records a replica's answer to a reservation. It ignores the answer if the replica does not
 // own the node according to the current assignment.
 func (l *Leader) HandleAck(from string, ack wire.Ack) {
-	l.assumptions.ack(ack.UID, ack.Refused, func(node string) bool { return l.member.NodeOwner(node) == from })
+	l.assumptions.ack(ack, func(node string) bool { return l.member.NodeOwner(node) == from })
+}
+
+// request returns the message that requests the reservation.
+func (a *assumption) request() wire.Reservation {
+	reservation := holder.NewReservation(a.pod, a.termKeys)
+	reservation.Attempt = a.attempt
+	return reservation
 }
 
 // reserve requests a reservation for a pod from the owner of its node.
-func (l *Leader) reserve(pod *v1.Pod, termKeys wire.TermKeys) {
-	l.sendToOwner(pod, holder.NewReservation(pod, termKeys))
-	if holder.HasAntiAffinityBeyondNode(pod) {
-		owner := l.member.NodeOwner(pod.Spec.NodeName)
+func (l *Leader) reserve(a *assumption) {
+	l.sendToOwner(a.pod, a.request())
+	if holder.HasAntiAffinityBeyondNode(a.pod) {
+		owner := l.member.NodeOwner(a.pod.Spec.NodeName)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.lastAntiAffinityPlaced[owner] = time.Now()
@@ -230,7 +237,7 @@ func (l *Leader) sendToOwner(pod *v1.Pod, reservation wire.Reservation) {
 	if !l.member.SendToOwner(pod.Spec.NodeName, func(b *wire.Batch) { b.Reservations = append(b.Reservations, reservation) }) {
 		// The caller holds the lock of the assumptions. ack takes the same lock, so it must run in
 		// another goroutine.
-		go l.assumptions.ack(pod.UID, "no replica owns the node", func(string) bool { return true })
+		go l.assumptions.ack(wire.Ack{UID: pod.UID, Attempt: reservation.Attempt, Refused: "no replica owns the node"}, func(string) bool { return true })
 	}
 }
 
@@ -238,7 +245,7 @@ func (l *Leader) sendToOwner(pod *v1.Pod, reservation wire.Reservation) {
 func (l *Leader) renewReservations() {
 	renew := func(a *assumption) {
 		if a.reserved() {
-			l.member.SendToOwner(a.pod.Spec.NodeName, func(b *wire.Batch) { b.Kept = append(b.Kept, a.pod.UID) })
+			l.member.SendToOwner(a.pod.Spec.NodeName, func(b *wire.Batch) { b.Kept = append(b.Kept, wire.Renewal{UID: a.pod.UID, Attempt: a.attempt}) })
 		}
 	}
 	l.assumptions.each(renew)

@@ -34,6 +34,40 @@ func TestEarlierReservationsEnd(t *testing.T) {
 	}
 }
 
+// TestLateAnswerDoesNotCountForNextPlacement has the owner of two nodes answer the reservations of a pod. The pod is placed
+// on one node after the other, and the answers for the first node arrive late.
+func TestLateAnswerDoesNotCountForNextPlacement(t *testing.T) {
+	f := schedtest.NewScripted(t, schedtest.NewAPI())
+	l := &Leader{member: &member.Member{}, sched: f.Sched, search: &Search{}, earlier: map[types.UID]earlierReservation{}}
+	l.assumptions = newAssumptions(f.Sched.Cache, l.search, l)
+	owns := func(string) bool { return true }
+	place := func(node string) *assumption {
+		pod := schedtest.PlainPod("pod", "1")
+		pod.Spec.NodeName = node
+		a := &assumption{pod: pod, acked: make(chan struct{})}
+		l.assumptions.mu.Lock()
+		defer l.assumptions.mu.Unlock()
+		l.assumptions.lastAttempt++
+		a.attempt = l.assumptions.lastAttempt
+		l.assumptions.assumed[pod.UID] = a
+		return a
+	}
+	first := place("first")
+	f.Must(l.assumptions.ForgetPod(l.logger, first.pod))
+	second := place("second")
+	for _, refusal := range []string{"", "the reservation has expired"} {
+		l.assumptions.ack(wire.Ack{UID: "pod", Attempt: first.attempt, Refused: refusal}, owns)
+		l.assumptions.ack(wire.Ack{UID: "pod", Refused: refusal}, owns)
+		if second.isAcked() {
+			t.Errorf("an answer for the first node, with refusal %q, counts for the second", refusal)
+		}
+	}
+	l.assumptions.ack(wire.Ack{UID: "pod", Attempt: second.request().Attempt}, owns)
+	if !second.reserved() {
+		t.Error("the answer for the second node does not count")
+	}
+}
+
 // TestSettledPodsHaveNoEarlierReservations has a leader learn that pods of an earlier leader were bound or deleted,
 // before an owner that does not know that yet reports their reservations. Nothing would remove these reservations later,
 // and they would block preemption on the node.

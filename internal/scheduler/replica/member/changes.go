@@ -217,7 +217,7 @@ func (m *Member) HandleReservations(from string, b *wire.Batch) {
 	m.mu.Unlock()
 	var acks []wire.Ack
 	for i := range b.Reservations {
-		ack := wire.Ack{UID: b.Reservations[i].UID, Refused: "another replica leads"}
+		ack := wire.Ack{UID: b.Reservations[i].UID, Attempt: b.Reservations[i].Attempt, Refused: "another replica leads"}
 		if leads {
 			ack.Refused = m.holder.Reserve(ctx, from, term, ready, &b.Reservations[i])
 		} else {

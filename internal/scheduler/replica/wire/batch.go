@@ -39,8 +39,8 @@ type Batch struct {
 	// Confirmed is the last announcement of the receiver for which the sender has sent all its pods on the announced
 	// nodes, and all its reservations if it leads; 0 if none.
 	Confirmed int64 `cbor:",omitempty"`
-	// Kept are the UIDs of the pods whose reservations the leader renews.
-	Kept []types.UID `cbor:",omitempty"`
+	// Kept are the reservations that the leader renews.
+	Kept []Renewal `cbor:"Renewals,omitempty"`
 	// Acks are the answers to Reservations and Kept.
 	Acks []Ack `cbor:",omitempty"`
 	// Status is the status report of the sender. It is sent to the leader.
@@ -110,11 +110,24 @@ type Reservation struct {
 	// Granted is true if the node's previous owner has granted the reservation. The pod may be
 	// bound already, so the new owner does not check again whether it fits.
 	Granted bool `cbor:",omitempty"`
+	// Attempt identifies the placement of the pod for which the leader requests the reservation.
+	Attempt uint64 `cbor:",omitempty"`
 }
 
-// Ack is the result of a reservation.
+// Renewal is the request to renew a reservation.
+type Renewal struct {
+	_   struct{} `cbor:",toarray"`
+	UID types.UID
+	// Attempt is that of the [Reservation].
+	Attempt uint64
+}
+
+// Ack is the result of a reservation or of a renewal.
 type Ack struct {
 	UID types.UID
+	// Attempt is that of the reservation or the renewal. The leader ignores answers to the requests of an earlier placement
+	// of the pod.
+	Attempt uint64 `cbor:",omitempty"`
 	// Refused is the reason for a rejection; "" if the reservation was granted.
 	Refused string `cbor:",omitempty"`
 }
@@ -154,7 +167,7 @@ type EarlierReservation struct {
 
 // size estimates the encoded size of a batch in bytes.
 func (b *Batch) size() int {
-	size := 64 + 24*(len(b.Nodes)+len(b.GoneNodes)) + 48*(len(b.Kept)+len(b.Acks)) + 4*membership.SlotCount*(len(b.Refreshing)+len(b.Refreshed)+len(b.Listed))
+	size := 64 + 24*(len(b.Nodes)+len(b.GoneNodes)) + 64*(len(b.Kept)+len(b.Acks)) + 4*membership.SlotCount*(len(b.Refreshing)+len(b.Refreshed)+len(b.Listed))
 	for _, items := range [][]Item{b.Pods, b.Pending} {
 		for i := range items {
 			size += 64 + len(items[i].Object)

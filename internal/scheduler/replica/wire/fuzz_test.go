@@ -4,8 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
@@ -17,7 +15,7 @@ func seedBatch() *Batch {
 	return &Batch{
 		From: "a", Assignments: []*Assignment{a}, Nodes: []NodeName{{Hash: 1, Slot: 2, Created: 3}},
 		Refreshing: []Refresh{{Term: 2, Number: 3, Slots: []int{1, 2}, ID: 4, InReplyTo: 5}}, Pods: []Item{{UID: "u", Object: []byte{1}}},
-		Reservations: []Reservation{{UID: "u", Node: "n", Pod: []byte{1}}}, Kept: []types.UID{"u"}, Acks: []Ack{{UID: "u"}},
+		Reservations: []Reservation{{UID: "u", Node: "n", Pod: []byte{1}}}, Kept: []Renewal{{UID: "u", Attempt: 1}}, Acks: []Ack{{UID: "u"}},
 		Status: &Status{Term: 2, Number: 3, Nodes: 4, Listing: 5},
 	}
 }

@@ -53,7 +53,7 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 		"huge term":        &Batch{From: "x", Status: &Status{Term: 1 << 62}},
 		"no sender":        &Batch{},
 		"not a batch":      []string{"not", "a", "batch"},
-		"too large":        &Batch{From: "x", Kept: []types.UID{types.UID(strings.Repeat("x", maxMessage))}},
+		"too large":        &Batch{From: "x", Kept: []Renewal{{UID: types.UID(strings.Repeat("x", maxMessage))}}},
 	} {
 		stream, err := connection.NewStream(t.Context(), &grpc.StreamDesc{StreamName: "Send", ClientStreams: true, ServerStreams: true}, "/"+serviceName+"/Send")
 		if err != nil {
@@ -88,7 +88,7 @@ func TestOverflowingLinkSendsEverythingAgain(t *testing.T) {
 	address, stop := serve(t, "127.0.0.1:0", slow)
 	defer stop()
 	link := NewLink("me", membership.Member{Name: "slow", Address: address}, NewDialer(nil), func(_ context.Context, l *Link) {
-		l.Send(func(b *Batch) { b.Kept = append(b.Kept, "all") })
+		l.Send(func(b *Batch) { b.Kept = append(b.Kept, Renewal{UID: "all"}) })
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

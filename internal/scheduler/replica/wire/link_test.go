@@ -30,7 +30,9 @@ func (r *recorder) Answer(context.Context, *Request) *Answer { return r.answer }
 func (r *recorder) Receive(_ string, b *Batch) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.received = append(r.received, b.Kept...)
+	for _, kept := range b.Kept {
+		r.received = append(r.received, kept.UID)
+	}
 	r.batches++
 	return nil
 }
@@ -83,7 +85,7 @@ func TestLinkSendsEverythingAgainAfterRestart(t *testing.T) {
 	address, stop := serve(t, "127.0.0.1:0", other)
 	var mu sync.Mutex
 	var all []types.UID
-	add := func(uid types.UID) func(*Batch) { return func(b *Batch) { b.Kept = append(b.Kept, uid) } }
+	add := func(uid types.UID) func(*Batch) { return func(b *Batch) { b.Kept = append(b.Kept, Renewal{UID: uid}) } }
 	link := NewLink("me", membership.Member{Name: "other", Address: address}, NewDialer(nil), func(ctx context.Context, l *Link) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -160,7 +162,7 @@ func TestBurstIsSentInFewBatches(t *testing.T) {
 	}()
 	defer func() { cancel(); <-done }()
 	eventually(t, "the link is connected", func() bool { return link.Connection() == 1 && link.Down().IsZero() })
-	add := func(b *Batch) { b.Kept = append(b.Kept, "pod") }
+	add := func(b *Batch) { b.Kept = append(b.Kept, Renewal{UID: "pod"}) }
 	for i := range 500 {
 		if i%2 == 0 {
 			link.SendLater(add)

@@ -13,6 +13,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
+// Version is the version of this protocol. Replicas of different versions do not work together, because the leader ignores
+// replicas whose version or configuration is another one: they own no nodes. It changes if a replica of the earlier version
+// could misunderstand a message.
+const Version = 2
+
 // Query asks which nodes are best for pods of a class. [Request] is the message that contains it.
 type Query struct {
 	// Pod is one pod of the class, in the API's protobuf encoding. Profile is the name of

@@ -21,7 +21,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
@@ -250,13 +249,13 @@ func TestSenderMustHaveTheNameInItsCertificate(t *testing.T) {
 	defer func() { cancel(); <-ended }()
 	eventually(t, "the honest replica is connected", func() bool { connections, _ := receiver.counts(); return connections == 1 })
 
-	if err := send(t, hostile, to, &Batch{From: "honest", Kept: []types.UID{"forged"}}); status.Code(err) != codes.PermissionDenied {
+	if err := send(t, hostile, to, &Batch{From: "honest", Kept: []Renewal{{UID: "forged"}}}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a batch in the name of another replica: %v, want code %v", err, codes.PermissionDenied)
 	}
 	if err := send(t, hostile, to, &Batch{From: "hostile"}, &Batch{From: "honest"}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a second batch in the name of another replica: %v, want code %v", err, codes.InvalidArgument)
 	}
-	link.Send(func(b *Batch) { b.Kept = append(b.Kept, "own") })
+	link.Send(func(b *Batch) { b.Kept = append(b.Kept, Renewal{UID: "own"}) })
 	eventually(t, "a batch of the honest replica is received", func() bool {
 		receiver.mu.Lock()
 		defer receiver.mu.Unlock()
