@@ -2,11 +2,14 @@ package replica
 
 import (
 	"errors"
+	"hash/fnv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
@@ -65,6 +68,30 @@ func TestReplicaCannotRemovePodsOfOthers(t *testing.T) {
 		}
 	}
 	g.API.Put(schedtest.PlainNode("large", "16"))
+	g.AwaitBound("waiting")
+	g.awaitConsistent()
+}
+
+// TestReplicaCannotTakeNodesOfOthers has a replica announce the name of another one's node in a hash slot of its own, and
+// report the deletion of the node. The waiting pod does not get the room of the occupant.
+func TestReplicaCannotTakeNodesOfOthers(t *testing.T) {
+	g, _, hostile := newGroupWithWaitingPod(t, func(*v1.Pod, error) {})
+	h := fnv.New64a()
+	h.Write([]byte("node"))
+	own := int16(membership.SlotOf(g.uidIn(g.replicas[2], "own")))
+	gone := wire.NodeName{Hash: h.Sum64(), Slot: int16(membership.SlotOf(g.API.Nodes()[0].UID)), Created: g.API.Nodes()[0].CreationTimestamp.Unix()}
+	announced := wire.NodeName{Hash: h.Sum64(), Slot: own, Created: time.Now().Add(time.Hour).Unix()}
+	for _, r := range g.replicas {
+		for _, b := range []*wire.Batch{{GoneNodes: []wire.NodeName{gone}}, {Nodes: []wire.NodeName{announced}}} {
+			g.Must(r.Receive(hostile, b))
+		}
+		if owner := r.member.NodeOwner("node"); owner != g.replicas[1].member.Self() {
+			t.Errorf("%s takes %s for the owner of the node", r.member.Self(), owner)
+		}
+	}
+	// Every replica still knows the pods on the node.
+	g.awaitConsistent()
+	g.API.Remove(g.API.Pod("default/occupant"))
 	g.AwaitBound("waiting")
 	g.awaitConsistent()
 }

@@ -27,15 +27,22 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 			return err
 		}
 	}
-	if len(b.Nodes) > 0 && r.member.HandleNodes(from, b.Nodes) {
-		r.leader.NodesMoved(from)
+	if len(b.Nodes) > 0 {
+		moved, err := r.member.HandleNodes(from, b.Nodes)
+		if err != nil {
+			return err
+		}
+		if moved {
+			r.leader.NodesMoved(from)
+		}
 	}
 	if b.Announced > 0 {
 		r.member.ConfirmNodes(from, b.Announced)
 	}
 	if len(b.GoneNodes) > 0 {
-		r.member.HandleGoneNodes(b.GoneNodes)
+		r.member.HandleGoneNodes(from, b.GoneNodes)
 	}
+	r.leader.SettleNodes()
 	for i := range b.Pods {
 		if err := r.member.HandlePod(from, &b.Pods[i]); err != nil {
 			return err
@@ -54,6 +61,7 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 	for i := range b.Listed {
 		r.member.HandleNodesListed(from, &b.Listed[i])
 	}
+	r.leader.SettleNodes()
 	r.member.HandleReservations(from, b)
 	if b.Confirmed > 0 {
 		r.member.HandleConfirmed(from, b.Confirmed)

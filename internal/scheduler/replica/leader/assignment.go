@@ -54,6 +54,7 @@ func (l *Leader) assign() {
 	l.member.Adopt(a)
 	l.member.SendToAll(func(b *wire.Batch) { b.Assignments = append(b.Assignments, a) })
 	l.resendReservations("", false)
+	l.SettleNodes()
 }
 
 // isAlive returns whether a replica can own slots. At the start of a term, replicas that have not

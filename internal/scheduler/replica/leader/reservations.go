@@ -75,6 +75,14 @@ func (l *Leader) NodesMoved(owner string) {
 	}
 }
 
+// SettleNodes sends the reservations on nodes whose announcements have waited, and then confirms the announcements.
+func (l *Leader) SettleNodes() {
+	for _, owner := range l.member.TakeSettled() {
+		l.NodesMoved(owner)
+		l.member.ConfirmSettled(owner)
+	}
+}
+
 // HandleAck records a replica's answer to a reservation. It ignores the answer if the replica does not
 // own the node according to the current assignment.
 func (l *Leader) HandleAck(from string, ack wire.Ack) {

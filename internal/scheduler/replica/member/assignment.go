@@ -69,6 +69,8 @@ func (m *Member) Adopt(a *wire.Assignment) {
 	}
 	m.assignment, m.table = a, a.Table()
 	m.refreshed = sets.New[string]()
+	var used usedNodes
+	m.useWaiting(&used)
 	m.connect(append([]membership.Member{a.Leader}, a.Known...))
 	slots, ctx := m.table.Of(m.Self()), m.ctx
 	m.mu.Unlock()
@@ -96,6 +98,7 @@ func (m *Member) Adopt(a *wire.Assignment) {
 	stamp := m.appliedStamp
 	m.mu.Unlock()
 	go m.checkWatches(ctx, stamp)
+	m.finishUse(&used)
 	// A replica that owns no slots any more need not confirm nodes.
 	m.releaseNodes()
 	m.sendDue()

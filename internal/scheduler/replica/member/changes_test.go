@@ -1,6 +1,7 @@
 package member
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -17,8 +18,8 @@ import (
 )
 
 // TestRecreatedNodeMovesToItsNewOwner announces two nodes with one name, as after a node was
-// deleted and created again. The newer one counts in either order of arrival, and the owner of the
-// older one removes its pods.
+// deleted and created again. The newer one counts when the owner of the older one has reported its deletion, and this owner
+// removes its pods.
 func TestRecreatedNodeMovesToItsNewOwner(t *testing.T) {
 	table := make(membership.Table, membership.SlotCount)
 	table[1], table[2] = "self", "other"
@@ -32,12 +33,25 @@ func TestRecreatedNodeMovesToItsNewOwner(t *testing.T) {
 	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, m.podChanged, func() {})
 	older := wire.NodeName{Hash: hashOf("node"), Slot: 1, Created: 10}
 	newer := wire.NodeName{Hash: hashOf("node"), Slot: 2, Created: 20}
-	m.HandleNodes("other", []wire.NodeName{older})
+	announce := func(from string, node wire.NodeName) {
+		if _, err := m.HandleNodes(from, []wire.NodeName{node}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	announce("self", older)
 	pod := schedtest.PlainPod("pod", "1")
 	pod.Spec.NodeName = "node"
 	m.holder.SetPod(pod)
-	m.HandleNodes("other", []wire.NodeName{newer})
-	m.HandleNodes("other", []wire.NodeName{older})
+	announce("other", newer)
+	m.HandleGoneNodes("other", []wire.NodeName{older})
+	if owner := m.ownerOf("node"); owner != "self" || !m.waits("other") {
+		t.Errorf("ownerOf(%q) = %q before the owner has reported its deletion, want self", "node", owner)
+	}
+	m.HandleGoneNodes("self", []wire.NodeName{older})
+	announce("other", older)
+	if settled := m.TakeSettled(); !slices.Equal(settled, []string{"other"}) {
+		t.Errorf("TakeSettled() = %v, want [other]", settled)
+	}
 	if owner := m.ownerOf("node"); owner != "other" {
 		t.Errorf("ownerOf(%q) = %q, want %q", "node", owner, "other")
 	}

@@ -134,7 +134,13 @@ func (m *Member) ConfirmNodes(from string, announcement int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.announced[from] = announcement
-	if p := m.peers[from]; p != nil && p.listedOn > 0 {
+	m.confirm(from, announcement)
+}
+
+// confirm confirms the announcements of another replica up to the given one, unless some of them wait, or the end of a
+// list will confirm them. The caller holds the lock.
+func (m *Member) confirm(from string, announcement int64) {
+	if p := m.peers[from]; p != nil && p.listedOn > 0 && !m.waits(from) {
 		p.link.SendOn(p.listedOn, func(b *wire.Batch) { b.Confirmed = announcement })
 	}
 }

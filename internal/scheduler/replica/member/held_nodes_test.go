@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
@@ -61,7 +60,7 @@ func TestNodesWaitForOwnersAndLeader(t *testing.T) {
 	}
 	m := &Member{
 		assignment: &wire.Assignment{Leader: membership.Member{Name: "leader"}, Owners: []string{"self", "owner"}},
-		peers:      map[string]*peer{}, announced: map[string]int64{}, connections: map[string]int{}, recheck: sets.New[string](),
+		peers:      map[string]*peer{}, announced: map[string]int64{}, rounds: map[string]int{}, unchecked: map[string]*listedNodes{},
 	}
 	m.held.add("node", 5, time.Now().Add(-2*unreachableAfter))
 	for _, name := range []string{"self", "owner", "leader"} {

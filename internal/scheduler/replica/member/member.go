@@ -52,10 +52,19 @@ type Member struct {
 	slots map[uint64]nodeSlot
 	// goneNodes are those of these nodes that were deleted, and when this replica has learned that.
 	goneNodes map[uint64]time.Time
-	// connections is the number of connections that each replica has opened. recheck are the replicas that
-	// have not yet announced all their nodes on the last one.
-	connections map[string]int
-	recheck     sets.Set[string]
+	// slotNodes is the number of nodes in slots, by their hash slot.
+	slotNodes [membership.SlotCount]int32
+	// waiting are the announcements that this replica does not use yet, by sender and by the hash of the node's name.
+	// settling are the senders of announcements that did wait, until the pods and reservations on their nodes were sent
+	// and the announcements confirmed. settled are those that [Member.TakeSettled] returns next.
+	waiting  map[string]map[uint64]waitingNode
+	settling map[string]int
+	settled  []string
+	// rounds are the numbers of the current rounds of announcements, by sender. A new connection starts a round, and a
+	// report that the sender has announced all its nodes ends one. unchecked are the reports that were not compared with
+	// slots yet.
+	rounds    map[string]int
+	unchecked map[string]*listedNodes
 	// announced is the last announcement of each replica on its current connection (see [wire.Batch.Announced]).
 	announced map[string]int64
 	// held are the new nodes of this replica that the holder does not have yet.
@@ -97,7 +106,7 @@ func New(
 		options: options, logger: klog.FromContext(ctx), ctx: ctx, client: client, watching: watching, dial: dial, holder: h, hooks: hooks,
 		// Start from the time, so that a restarted replica does not reuse IDs.
 		lastID: time.Now().UnixNano(),
-		peers:  map[string]*peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int{}, recheck: sets.New[string](), announced: map[string]int64{}, earlyRequests: map[string]*wire.Refresh{},
+		peers:  map[string]*peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, rounds: map[string]int{}, unchecked: map[string]*listedNodes{}, announced: map[string]int64{}, earlyRequests: map[string]*wire.Refresh{},
 		podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
 	}
 	trimmer := cache.NewTrimmer()

@@ -6,7 +6,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -15,8 +17,9 @@ type nodeSlot struct {
 	slot int16
 	// created is the creation time of the node in Unix seconds.
 	created int64
-	// connection is the number of the connection on which the owner has announced the node.
-	connection int
+	// from is the replica that has announced the node, and round that of the announcement (see [Member.rounds]).
+	from  string
+	round int
 }
 
 const (
@@ -25,41 +28,95 @@ const (
 	goneNodeLife = time.Minute
 	// forgetInterval is the interval between checks for such nodes.
 	forgetInterval = 30 * time.Second
+	// maxSlotNodes is the number of nodes of a hash slot that are known. The slots of a million nodes have about 1,000 each.
+	// Further nodes wait as if another replica owned the slot.
+	maxSlotNodes = 1 << 13
 )
 
 // HandleNodes records the hash slots of nodes that another replica has announced. It sends the pods of
 // these nodes to the owners, if a node was unknown before or was created again with another UID. It returns whether a
-// node was created again and has another hash slot.
-func (m *Member) HandleNodes(from string, nodes []wire.NodeName) (movedAny bool) {
+// node was created again and has another hash slot, and an error if too many announcements of the replica cannot be used.
+func (m *Member) HandleNodes(from string, nodes []wire.NodeName) (moved bool, err error) {
 	m.mu.Lock()
-	moved, ownNodeMoved := map[uint64]bool{}, false
+	var used usedNodes
 	for _, node := range nodes {
-		before, known := m.slots[node.Hash]
-		if known && before.created > node.Created {
-			continue
-		}
-		m.slots[node.Hash] = nodeSlot{node.Slot, node.Created, m.connections[from]}
-		delete(m.goneNodes, node.Hash)
-		if known && before.slot != node.Slot {
-			moved[node.Hash] = true
-			ownNodeMoved = ownNodeMoved || m.table != nil && m.table[before.slot] == m.Self()
+		if m.useNode(from, node, m.rounds[from], &used) {
+			m.removeWaiting(from, node.Hash, &used)
+		} else if err = m.addWaiting(from, node); err != nil {
+			break
 		}
 	}
-	var resend []types.UID
+	m.resendKnown(&used)
+	m.mu.Unlock()
+	m.finishUse(&used)
+	return len(used.moved) > 0, err
+}
+
+// usedNodes are the consequences of announcements.
+type usedNodes struct {
+	// moved are the nodes that were created again and have another hash slot, by the hash of their name. ownMoved is true
+	// if one of them was a node of this replica.
+	moved    map[uint64]bool
+	ownMoved bool
+	// resend are the pods that must be sent to the owners of their nodes.
+	resend []types.UID
+	// senders are the replicas whose announcements do not wait any more.
+	senders sets.Set[string]
+}
+
+// useNode records the hash slot of a node that a replica has announced in a round. It returns false if the announcement must wait
+// (see [Member.addWaiting]). The caller holds the lock.
+func (m *Member) useNode(from string, node wire.NodeName, round int, used *usedNodes) bool {
+	known, ok := m.slots[node.Hash]
+	_, gone := m.goneNodes[node.Hash]
+	switch {
+	case m.table == nil || m.table[node.Slot] != from:
+		return false
+	case ok && !gone && known.slot != node.Slot && m.table[known.slot] != from:
+		return false
+	case ok && !gone && known.from == from && known.created > node.Created:
+		return true
+	}
+	if !ok || known.slot != node.Slot {
+		if m.slotNodes[node.Slot] >= maxSlotNodes {
+			return false
+		}
+		m.slotNodes[node.Slot]++
+	}
+	m.slots[node.Hash] = nodeSlot{node.Slot, node.Created, from, round}
+	delete(m.goneNodes, node.Hash)
+	if ok && known.slot != node.Slot {
+		m.slotNodes[known.slot]--
+		if used.moved == nil {
+			used.moved = map[uint64]bool{}
+		}
+		used.moved[node.Hash] = true
+		used.ownMoved = used.ownMoved || m.table[known.slot] == m.Self()
+	}
+	return true
+}
+
+// resendKnown adds the pods on nodes whose owner was unknown and is known now. The caller holds the lock.
+func (m *Member) resendKnown(used *usedNodes) {
 	for name, uids := range m.podsOfUnknownNodes {
 		if m.ownerOf(name) != "" {
-			resend = append(resend, uids.UnsortedList()...)
+			used.resend = append(used.resend, uids.UnsortedList()...)
 			delete(m.podsOfUnknownNodes, name)
 		}
 	}
-	m.mu.Unlock()
-	if ownNodeMoved {
+}
+
+// finishUse sends the pods on nodes that have another owner now. Then [Member.TakeSettled] returns the senders of the
+// announcements.
+func (m *Member) finishUse(used *usedNodes) {
+	if used.ownMoved {
 		// A node of this replica was deleted, and the new node of that name has another hash slot. Its
 		// owner gets all pods on it from the replicas that watch them.
 		m.holder.DropNodes(nil, m.ownsNode)
 	}
-	if len(moved) > 0 {
-		resend = append(resend, m.podsOnNodes(moved)...)
+	resend := used.resend
+	if len(used.moved) > 0 {
+		resend = append(resend, m.podsOnNodes(used.moved)...)
 	}
 	for _, uid := range resend {
 		m.pods.visit(uid, func(pod *v1.Pod) {
@@ -70,39 +127,88 @@ func (m *Member) HandleNodes(from string, nodes []wire.NodeName) (movedAny bool)
 			}
 		})
 	}
-	return len(moved) > 0
+	if len(used.senders) > 0 {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.settled = append(m.settled, used.senders.UnsortedList()...)
+	}
 }
 
-// HandleGoneNodes records that nodes of another replica were deleted.
-func (m *Member) HandleGoneNodes(nodes []wire.NodeName) {
+// HandleGoneNodes records that nodes of another replica were deleted. It ignores nodes that the replica does not own
+// according to the current assignment: the owner reports the deletion too, or does not announce the node when it has
+// listed its nodes ([Member.HandleNodesListed]).
+func (m *Member) HandleGoneNodes(from string, nodes []wire.NodeName) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
+	var used usedNodes
 	for _, node := range nodes {
-		if known, ok := m.slots[node.Hash]; ok && known.slot == node.Slot && known.created == node.Created {
+		if waits, ok := m.waiting[from][node.Hash]; ok && waits.NodeName == node {
+			m.removeWaiting(from, node.Hash, &used)
+		}
+		if known, ok := m.slots[node.Hash]; ok && known.slot == node.Slot && known.created == node.Created && m.table != nil && m.table[known.slot] == from {
 			m.goneNodes[node.Hash] = time.Now()
+			m.useWaitingFor(node.Hash, &used)
 		}
 	}
+	m.mu.Unlock()
+	m.finishUse(&used)
 }
 
 // Connected handles a new connection from a replica, which announces all its nodes again on it.
 func (m *Member) Connected(from string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.connections[from]++
-	m.recheck.Insert(from)
+	m.rounds[from]++
 	delete(m.announced, from)
+	delete(m.waiting, from)
+	delete(m.unchecked, from)
 }
 
-// recheckNodes records that those nodes of a replica were deleted that it has not announced on its current
-// connection. The replica has announced all its nodes. The caller holds the lock.
-func (m *Member) recheckNodes(from string) {
-	if !m.recheck.Has(from) {
+// listedNodes are hash slots whose nodes a replica has completely announced.
+type listedNodes struct {
+	// stamp is that of the assignment that the replica followed at the last report. last is the round that it ended.
+	stamp int64
+	last  int
+	// rounds are the rounds in which the nodes were announced, by hash slot; 0 for other slots.
+	rounds [membership.SlotCount]int
+}
+
+// addListed handles a replica's report that it has announced all its nodes in some hash slots since its previous report.
+// The caller holds the lock.
+func (m *Member) addListed(from string, listed *wire.Refresh) {
+	all := m.unchecked[from]
+	if all == nil {
+		all = &listedNodes{}
+		m.unchecked[from] = all
+	}
+	all.stamp, all.last = stamp(listed.Term, listed.Number), m.rounds[from]
+	for _, slot := range listed.Slots {
+		all.rounds[slot] = all.last
+	}
+	m.rounds[from]++
+}
+
+// recheckNodes forgets what the reports of a replica refute: nodes in the hash slots that it has listed, which an earlier
+// owner or the replica itself has announced, and not the replica since; and announcements that wait because the replica
+// has lost their hash slots. If the replica follows another assignment, this waits for it. The caller holds the lock.
+func (m *Member) recheckNodes(from string, used *usedNodes) {
+	listed := m.unchecked[from]
+	if listed == nil || m.assignment == nil || listed.stamp != m.currentStamp() {
 		return
 	}
-	m.recheck.Delete(from)
+	delete(m.unchecked, from)
+	for hash, node := range m.waiting[from] {
+		if node.round <= listed.last && m.table[node.Slot] != from {
+			m.removeWaiting(from, hash, used)
+		}
+	}
+	if listed.rounds == [membership.SlotCount]int{} {
+		return
+	}
 	for hash, known := range m.slots {
-		if _, gone := m.goneNodes[hash]; !gone && m.table[known.slot] == from && known.connection < m.connections[from] {
+		round := listed.rounds[known.slot]
+		if _, gone := m.goneNodes[hash]; round > 0 && !gone && m.table[known.slot] == from && (known.from != from || known.round < round) {
 			m.goneNodes[hash] = time.Now()
+			m.useWaitingFor(hash, used)
 		}
 	}
 }
@@ -128,6 +234,7 @@ func (m *Member) forgetNodes(_ context.Context) {
 	for hash := range old {
 		// A node of that name may have been created again meanwhile.
 		if _, gone := m.goneNodes[hash]; gone {
+			m.slotNodes[m.slots[hash].slot]--
 			delete(m.goneNodes, hash)
 			delete(m.slots, hash)
 		}

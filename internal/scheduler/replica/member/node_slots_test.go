@@ -20,7 +20,7 @@ func TestDeletedNodesAreForgotten(t *testing.T) {
 	table[1] = "other"
 	m := &Member{
 		options: Options{Self: membership.Member{Name: "self"}}, table: table, assignment: &wire.Assignment{Term: 1, Number: 1},
-		slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int{}, recheck: sets.New[string](),
+		slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, rounds: map[string]int{}, unchecked: map[string]*listedNodes{},
 		podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, peers: map[string]*peer{}, earlyRequests: map[string]*wire.Refresh{},
 	}
 	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, m.podChanged, func() {})
@@ -29,11 +29,11 @@ func TestDeletedNodesAreForgotten(t *testing.T) {
 	pod.Spec.NodeName = "used"
 	m.pods.objects[pod.UID] = pod
 	node := func(name string) wire.NodeName { return wire.NodeName{Hash: hashOf(name), Slot: 1, Created: 10} }
-	listed := &wire.Refresh{Term: 1, Number: 1}
+	listed := &wire.Refresh{Term: 1, Number: 1, Slots: []int{1}}
 	m.Connected("other")
 	m.HandleNodes("other", []wire.NodeName{node("kept"), node("deleted"), node("used"), node("missed"), node("again")})
 	m.HandleNodesListed("other", listed)
-	m.HandleGoneNodes([]wire.NodeName{node("deleted"), node("used"), node("again")})
+	m.HandleGoneNodes("other", []wire.NodeName{node("deleted"), node("used"), node("again")})
 	m.Connected("other")
 	m.HandleNodes("other", []wire.NodeName{node("kept"), {Hash: hashOf("again"), Slot: 1, Created: 20}})
 	m.HandleNodesListed("other", listed)

@@ -14,9 +14,9 @@ import (
 // its request for the pods on them.
 func (m *Member) HandleNodesListed(from string, listed *wire.Refresh) {
 	m.mu.Lock()
-	if m.assignment != nil && stamp(listed.Term, listed.Number) == m.currentStamp() {
-		m.recheckNodes(from)
-	}
+	var used usedNodes
+	m.addListed(from, listed)
+	m.recheckNodes(from, &used)
 	if p := m.peers[from]; p != nil {
 		p.request = listed
 		p.wantedNodeSlots.Add(listed.Slots)
@@ -25,6 +25,7 @@ func (m *Member) HandleNodesListed(from string, listed *wire.Refresh) {
 		m.earlyRequests[from] = listed
 	}
 	m.mu.Unlock()
+	m.finishUse(&used)
 	m.sendDue()
 }
 
@@ -71,7 +72,7 @@ func (m *Member) sendDue() {
 		}
 		wanted := p.request != nil && stamp(p.request.Term, p.request.Number) == current
 		leads := name == m.assignment.Leader.Name && !p.sentPending
-		if m.pods.synced.Load() && m.checkedStamp == current && wanted && !p.sending && (p.answeredID != p.request.ID || leads) {
+		if m.pods.synced.Load() && m.checkedStamp == current && wanted && !p.sending && !m.waits(name) && (p.answeredID != p.request.ID || leads) {
 			s := m.newPodSender(name, p, leads)
 			p.answeredID, p.sentPending, p.sending = p.request.ID, p.sentPending || leads, true
 			p.wantedNodeSlots, p.unsentPodSlots = refresh.NewSlotSet(nil), refresh.NewSlotSet(nil)
@@ -140,6 +141,9 @@ func (s *podSender) end() {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
 	announcement := s.m.announced[s.to]
+	if s.m.waits(s.to) {
+		announcement = 0
+	}
 	s.add(func(b *wire.Batch) { b.Refreshed, b.Confirmed = append(b.Refreshed, s.refresh), announcement })
 	if p := s.m.peers[s.to]; p != nil && p.link == s.link && p.connection == s.connection {
 		p.listedOn, p.sending = s.connection, false

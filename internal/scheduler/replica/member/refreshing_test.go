@@ -10,7 +10,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
@@ -111,7 +110,7 @@ func TestOneListOfPodsAtATime(t *testing.T) {
 		return current == 1
 	})
 	p := &peer{link: link, connection: 1, connectionCtx: t.Context(), wantedNodeSlots: refresh.AllSlots(), unsentPodSlots: refresh.AllSlots(), unlistedSlots: refresh.AllSlots()}
-	m := &Member{ctx: t.Context(), peers: map[string]*peer{"self": p}, announced: map[string]int64{}, recheck: sets.New[string]()}
+	m := &Member{ctx: t.Context(), peers: map[string]*peer{"self": p}, announced: map[string]int64{}, rounds: map[string]int{}, unchecked: map[string]*listedNodes{}}
 	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, nil, nil)
 	m.nodes = newSlotWatcher(&v1.Node{}, nil, nil, nil, nil)
 	m.pods.synced.Store(true)

@@ -1,0 +1,123 @@
+package member
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// Only the replica that watches a node may announce it, and only the owner of a known node may say that it was deleted.
+// Otherwise any replica could take the reservations of any node: with an announcement of its name in a hash slot of its
+// own. So an announcement waits
+//
+//   - while the hash slot is another replica's according to the current assignment. The sender may follow a later
+//     assignment; then this replica uses the announcement when it follows it too. Or the sender follows an earlier
+//     assignment; then the current owner announces the node too, and this one is forgotten when the sender reports its
+//     nodes for the current assignment.
+//   - while the name is that of a node in a hash slot of another owner. If the node was created again with another UID,
+//     this owner reports the deletion. If the owner has ended, the next owner of the hash slot does not announce the node.
+//
+// While announcements of a replica wait, pods on their nodes are not sent to it. So this replica confirms none of its
+// later announcements, and does not answer its requests for pods: otherwise the nodes would look empty.
+
+// maxWaitingNodes is the maximal number of announcements of one replica that wait. A replica that has no assignment yet
+// gets the announcements of up to a million nodes. Beyond it, the connection ends, and the replica announces its nodes
+// again on the next one.
+const maxWaitingNodes = 1 << 20
+
+// waitingNode is an announcement that waits, and its round.
+type waitingNode struct {
+	wire.NodeName
+	round int
+}
+
+// addWaiting adds an announcement that waits. The caller holds the lock.
+func (m *Member) addWaiting(from string, node wire.NodeName) error {
+	if m.waiting == nil {
+		m.waiting = map[string]map[uint64]waitingNode{}
+	}
+	if m.waiting[from] == nil {
+		m.waiting[from] = map[uint64]waitingNode{}
+	}
+	m.waiting[from][node.Hash] = waitingNode{node, m.rounds[from]}
+	if len(m.waiting[from]) > maxWaitingNodes {
+		return fmt.Errorf("replica %s has announced more than %d nodes of other replicas", from, maxWaitingNodes)
+	}
+	return nil
+}
+
+// removeWaiting removes an announcement. The caller holds the lock.
+func (m *Member) removeWaiting(from string, hash uint64, used *usedNodes) {
+	if _, waits := m.waiting[from][hash]; !waits {
+		return
+	}
+	if delete(m.waiting[from], hash); len(m.waiting[from]) == 0 {
+		delete(m.waiting, from)
+	}
+	if used.senders.Has(from) {
+		return
+	}
+	if used.senders == nil {
+		used.senders = sets.New[string]()
+	}
+	if m.settling == nil {
+		m.settling = map[string]int{}
+	}
+	used.senders.Insert(from)
+	m.settling[from]++
+}
+
+// useWaitingFor uses an announcement of a node that waited, if one does not wait any more. The caller holds the lock.
+func (m *Member) useWaitingFor(hash uint64, used *usedNodes) {
+	for from, nodes := range m.waiting {
+		if node, waits := nodes[hash]; waits && m.useNode(from, node.NodeName, node.round, used) {
+			m.removeWaiting(from, hash, used)
+		}
+	}
+}
+
+// useWaiting uses the announcements that do not wait any more after the assignment has changed. The caller holds the
+// lock.
+func (m *Member) useWaiting(used *usedNodes) {
+	for from, nodes := range m.waiting {
+		for hash, node := range nodes {
+			if m.useNode(from, node.NodeName, node.round, used) {
+				m.removeWaiting(from, hash, used)
+			}
+		}
+	}
+	for from := range m.unchecked {
+		m.recheckNodes(from, used)
+	}
+	m.resendKnown(used)
+}
+
+// waits returns whether this replica may not have sent all its pods on the announced nodes of another one. The caller
+// holds the lock.
+func (m *Member) waits(from string) bool { return len(m.waiting[from]) > 0 || m.settling[from] > 0 }
+
+// TakeSettled returns the replicas of which announcements do not wait any more, after the pods on their nodes were sent. The
+// caller sends the reservations on these nodes, and then calls [Member.ConfirmSettled] once for each.
+func (m *Member) TakeSettled() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	settled := m.settled
+	m.settled = nil
+	return settled
+}
+
+// ConfirmSettled confirms the announcements of a replica, and answers its request for pods, if none of its announcements
+// waits.
+func (m *Member) ConfirmSettled(from string) {
+	m.mu.Lock()
+	if m.settling[from]--; m.settling[from] <= 0 {
+		delete(m.settling, from)
+	}
+	if announcement := m.announced[from]; announcement > 0 {
+		m.confirm(from, announcement)
+	}
+	m.mu.Unlock()
+	m.sendDue()
+}

@@ -1,0 +1,126 @@
+package member
+
+import (
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// newAnnouncing returns a member that follows an assignment of hash slot 1 to replica "a" and of slot 2 to "b".
+func newAnnouncing(t *testing.T) *Member {
+	m := &Member{
+		options: Options{Self: membership.Member{Name: "self"}}, table: make(membership.Table, membership.SlotCount), assignment: &wire.Assignment{Term: 1, Number: 1}, ctx: t.Context(),
+		slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, rounds: map[string]int{}, unchecked: map[string]*listedNodes{}, earlyRequests: map[string]*wire.Refresh{},
+	}
+	m.table[1], m.table[2] = "a", "b"
+	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, m.podChanged, func() {})
+	for _, name := range []string{"a", "b"} {
+		m.Connected(name)
+	}
+	return m
+}
+
+// follow makes the member follow a later assignment, in which a replica owns a hash slot.
+func (m *Member) follow(number int64, slot int, owner string) {
+	m.table[slot], m.assignment = owner, &wire.Assignment{Term: 1, Number: number}
+	var used usedNodes
+	m.useWaiting(&used)
+	m.finishUse(&used)
+}
+
+func (m *Member) settleAll() {
+	for _, name := range m.TakeSettled() {
+		m.ConfirmSettled(name)
+	}
+}
+
+func node(name string, slot int16, created int64) []wire.NodeName {
+	return []wire.NodeName{{Hash: hashOf(name), Slot: slot, Created: created}}
+}
+
+// TestAnnouncementsWaitForAssignment has a replica announce nodes in a hash slot that it gets with the next assignment, and
+// report that before this replica follows it.
+func TestAnnouncementsWaitForAssignment(t *testing.T) {
+	m := newAnnouncing(t)
+	m.HandleNodes("b", node("moved", 2, 10))
+	m.HandleNodes("b", node("deleted", 2, 10))
+	m.HandleNodes("a", node("moved", 2, 10))
+	m.HandleNodes("a", node("new", 2, 20))
+	m.HandleNodesListed("a", &wire.Refresh{Term: 1, Number: 2, Slots: []int{2}})
+	// The replica announces a node that it gets with a still later assignment.
+	m.HandleNodes("a", node("later", 3, 20))
+	if m.ownerOf("moved") != "b" || m.ownerOf("new") != "" || !m.waits("a") {
+		t.Errorf("owners before the assignment: %q and %q, want b and none", m.ownerOf("moved"), m.ownerOf("new"))
+	}
+	m.follow(2, 2, "a")
+	m.settleAll()
+	_, gone := m.goneNodes[hashOf("deleted")]
+	if m.ownerOf("moved") != "a" || m.ownerOf("new") != "a" || !gone || len(m.goneNodes) != 1 || !m.waits("a") {
+		t.Errorf("owners after it: %q and %q, want a; the missing node counts as deleted: %t", m.ownerOf("moved"), m.ownerOf("new"), gone)
+	}
+	m.follow(3, 3, "a")
+	m.settleAll()
+	if m.ownerOf("later") != "a" || m.waits("a") {
+		t.Errorf("owner after the last assignment: %q, want a", m.ownerOf("later"))
+	}
+}
+
+// TestAnnouncementsOfFormerOwnerAreForgotten has a replica announce a node in a hash slot that it has lost. When it follows
+// the current assignment too, the announcement does not hold back its later ones.
+func TestAnnouncementsOfFormerOwnerAreForgotten(t *testing.T) {
+	m := newAnnouncing(t)
+	m.HandleNodes("a", node("lost", 2, 10))
+	m.HandleNodesListed("a", &wire.Refresh{Term: 1, Number: 1, Slots: []int{1}})
+	m.settleAll()
+	if m.waits("a") || m.ownerOf("lost") != "" {
+		t.Errorf("the announcement waits: %t; owner %q, want none", m.waits("a"), m.ownerOf("lost"))
+	}
+}
+
+// TestNodeOfEndedOwnerIsCreatedAgain has the owner of a node end, and the node be created again in a hash slot of another
+// replica. No replica reports the deletion of the earlier node.
+func TestNodeOfEndedOwnerIsCreatedAgain(t *testing.T) {
+	m := newAnnouncing(t)
+	m.HandleNodes("a", node("node", 1, 10))
+	m.HandleNodes("b", node("node", 2, 20))
+	m.follow(2, 1, "c")
+	m.Connected("c")
+	if m.ownerOf("node") != "c" || !m.waits("b") {
+		t.Errorf("owner %q before the next owner has listed its nodes, want c", m.ownerOf("node"))
+	}
+	m.HandleNodesListed("c", &wire.Refresh{Term: 1, Number: 2, Slots: []int{1}})
+	m.settleAll()
+	if m.ownerOf("node") != "b" || m.waits("b") {
+		t.Errorf("owner %q, want b", m.ownerOf("node"))
+	}
+}
+
+// TestWaitingAnnouncementsAreBounded has a replica announce nodes of other replicas, and too many of its own.
+func TestWaitingAnnouncementsAreBounded(t *testing.T) {
+	m, created := newAnnouncing(t), int64(0)
+	announce := func(slot int16) error {
+		nodes := make([]wire.NodeName, 1<<16)
+		for i := range nodes {
+			created++
+			nodes[i] = wire.NodeName{Hash: uint64(created), Slot: slot, Created: created}
+		}
+		_, err := m.HandleNodes("a", nodes)
+		return err
+	}
+	if err := announce(1); err != nil || len(m.slots) != maxSlotNodes {
+		t.Errorf("%d nodes of one hash slot are known (%v), want %d", len(m.slots), err, maxSlotNodes)
+	}
+	var err error
+	for range 2 * maxWaitingNodes >> 16 {
+		if err = announce(2); err != nil {
+			break
+		}
+	}
+	if err == nil || len(m.waiting["a"]) > maxWaitingNodes+1 {
+		t.Errorf("%d announcements wait (%v), want an error", len(m.waiting["a"]), err)
+	}
+}
