@@ -26,7 +26,9 @@ func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
 			return
 		}
 	}
-	if after == nil && !listing {
+	if after == nil {
+		// Also during a list: an earlier attempt of the list may have announced the node, and the end of the list does not
+		// tell others that it is gone.
 		item := nodeName(before)
 		for _, p := range m.peers {
 			p.link.Send(func(b *wire.Batch) { b.GoneNodes = append(b.GoneNodes, item) })
