@@ -14,7 +14,7 @@ const maxElements = 1 << 21
 
 // maxEmpty returns the maximal number of nulls and empty maps in a message of this many bytes. As elements of an array,
 // these become structs of up to 200 bytes, and all other values take at least a byte for each of their fields. So a
-// message needs at most about 25 times its size. In our own messages, less than one byte of 16 is a null.
+// message needs at most about 25 times its size. In our own messages, less than one byte in 8 is a null.
 func maxEmpty(bytes int) int { return 1<<16 + bytes/8 }
 
 // encMode is the CBOR mode of all messages: the library's defaults.
