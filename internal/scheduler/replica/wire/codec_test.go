@@ -11,8 +11,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// manyNodes is the number of nodes of a replica that owns half of a million nodes.
-const manyNodes = 500_000
+// manyNodes is more than CBOR's default limit of array elements.
+const manyNodes = 150_000
 
 // TestMessagesAboutManyNodesAreDecoded encodes and decodes an answer and a batch with an element for each node.
 func TestMessagesAboutManyNodesAreDecoded(t *testing.T) {
