@@ -44,9 +44,15 @@ const WAITING_BYTES: usize = 32 << 20;
 const SMALL_REPLY_BYTES: usize = 256;
 /// A connection that holds more than this many bytes is closed if its client does not read.
 const STALL_BYTES: usize = 4 << 20;
+/// A request of at most this many bytes does not count against the budget for requests while its
+/// streaming call lasts: the stream itself counts, see [`crate::open_streams`].
+const SMALL_REQUEST_BYTES: usize = 512;
 /// How often a connection checks whether other connections have returned a part of the
 /// budget.
 pub(crate) const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The error of a call for which there is no room. etcd has the same text.
+pub(crate) const TOO_MANY_REQUESTS: &str = "etcdserver: too many requests";
 
 /// What the calls of all connections of a server may use.
 #[derive(Debug)]
@@ -94,9 +100,11 @@ struct State {
     responses: Account,
     /// Memory of unread responses, without the first [`UNCOUNTED_BYTES`].
     memory: Account,
-    /// Memory of the results of slow reads that are running.
+    /// Memory of the results of slow reads that are running, and of expected replies.
     gathered: Arc<Account>,
     kept: Arc<Account>,
+    /// What requests use of the budget for requests.
+    requests: Arc<Account>,
     slow_reads: ConnectionSlots,
     /// Held by the slow read that waits for its first turn, so that the others of the connection
     /// wait behind it.
@@ -116,12 +124,13 @@ struct State {
 }
 
 impl Admission {
-    pub(crate) fn new(capacity: &Capacity) -> Self {
+    pub(crate) fn new(capacity: &Capacity, requests: Arc<Account>) -> Self {
         Admission(Arc::new(State {
             responses: Account::new(capacity.responses.clone()),
             memory: Account::new(capacity.memory.clone()),
             gathered: Arc::new(Account::new(capacity.memory.clone())),
             kept: Arc::new(Account::new(capacity.kept.clone())),
+            requests,
             slow_reads: ConnectionSlots::new(&capacity.slow_reads),
             first_in_line: Semaphore::new(1),
             held: AtomicUsize::new(0),
@@ -136,6 +145,11 @@ impl Admission {
     /// Returns a number that no other open connection has.
     pub fn connection(&self) -> usize {
         Arc::as_ptr(&self.0) as usize
+    }
+
+    /// What requests of the connection use of the budget for requests.
+    pub(crate) fn requests(&self) -> &Arc<Account> {
+        &self.0.requests
     }
 
     /// Sets the number of bytes of unread responses, and of calls that have not started.
@@ -186,15 +200,27 @@ impl Admission {
         }
     }
 
+    /// Counts the request message of a streaming call, of `bytes` bytes, as long as the call lasts:
+    /// its handler may keep it. Fails if there is no memory for it.
+    pub(crate) fn keep_request(&self, bytes: usize) -> Result<Share, Status> {
+        let mut share = Share::new(self.0.requests.clone());
+        if bytes > SMALL_REQUEST_BYTES && share.grow(bytes).is_err() {
+            return Err(Status::resource_exhausted(TOO_MANY_REQUESTS));
+        }
+        Ok(share)
+    }
+
     /// Reserves memory for what a call keeps until it ends. It is empty at first.
     pub fn reserve(&self) -> Reservation {
         Reservation(Share::new(self.0.kept.clone()))
     }
 
     /// Counts the memory of a reply that does not exist yet, until the guard is dropped. A
-    /// connection that expects much starts no calls.
-    pub fn expect_reply(&self, bytes: usize) -> ExpectedReply {
-        ExpectedReply { _counted: Counted::add(self, |state| &state.waiting_bytes, bytes) }
+    /// connection that expects much starts no calls. Fails if there is no memory for the reply.
+    pub fn expect_reply(&self, bytes: usize) -> Result<ExpectedReply, Status> {
+        let _counted = Counted::add(self, |state| &state.waiting_bytes, bytes);
+        let _memory = self.0.share_of_waiting(&self.0.gathered, bytes)?;
+        Ok(ExpectedReply { _counted, _memory })
     }
 
     /// Runs `read`, which may take long, on a blocking thread. Waits until the connection
@@ -209,6 +235,8 @@ impl Admission {
         read: impl FnOnce(&SlowRead) -> T + Send + 'static,
     ) -> Result<T, Status> {
         let waiting = Counted::add(self, |state| &state.waiting_bytes, request_bytes);
+        // The request stays in memory while the read runs.
+        let _request = self.0.share_of_waiting(&self.0.requests, request_bytes)?;
         let cancelled = CancellationToken::new();
         let _cancel = cancelled.clone().drop_guard();
         let (slow, _running) = self.0.begin_slow(self, cancelled).await?;
@@ -216,7 +244,7 @@ impl Admission {
         let run = move || {
             let result = read(&slow);
             match slow.was_refused() {
-                true => Err(Status::resource_exhausted("etcdserver: too many requests")),
+                true => Err(Status::resource_exhausted(TOO_MANY_REQUESTS)),
                 false => Ok(result),
             }
         };
@@ -229,6 +257,7 @@ impl Admission {
 /// Memory that the reply of a call is expected to need. It counts until this is dropped.
 pub struct ExpectedReply {
     _counted: Counted,
+    _memory: Share,
 }
 
 /// Memory that a call keeps until it ends, or drops the reservation.
@@ -250,6 +279,17 @@ impl State {
 
     fn waiting_bytes(&self) -> usize {
         self.waiting_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes`, which were added to `waiting_bytes`, of a budget that all connections share,
+    /// unless little waits. So a connection may always let something wait. Fails if the connection
+    /// would then use more of the budget than it leaves free.
+    fn share_of_waiting(&self, account: &Arc<Account>, bytes: usize) -> Result<Share, Status> {
+        let mut share = Share::new(account.clone());
+        if self.waiting_bytes() > UNCOUNTED_BYTES && share.grow(bytes).is_err() {
+            return Err(Status::resource_exhausted(TOO_MANY_REQUESTS));
+        }
+        Ok(share)
     }
 
     fn waiting_replies(&self) -> usize {

@@ -17,10 +17,20 @@ const MESSAGE_OVERHEAD_BYTES: usize = 64;
 pub(crate) struct UnreadMessage {
     pub(crate) bytes: Bytes,
     /// Counts the message against the budget until it is dropped.
-    _share: Option<Share>,
+    share: Option<Share>,
 }
 
 impl UnreadMessage {
+    /// Returns the message, and what it uses of the budget.
+    pub(crate) fn into_parts(self) -> (Bytes, Option<Share>) {
+        (self.bytes, self.share)
+    }
+
+    /// Bytes of the message that do not count against the budget.
+    pub(crate) fn uncounted_bytes(&self) -> usize {
+        if self.share.is_some() { 0 } else { self.bytes.len() }
+    }
+
     /// Size of the message on the stream in bytes, including the prefix.
     pub(crate) fn framed_len(&self) -> usize {
         PREFIX_BYTES + self.bytes.len()
@@ -87,7 +97,7 @@ impl Assembler {
                     && let Some(partial) = self.partial.take()
                 {
                     let share = queued.then_some(partial.share);
-                    deliver(UnreadMessage { bytes: partial.bytes.into(), _share: share });
+                    deliver(UnreadMessage { bytes: partial.bytes.into(), share });
                 }
                 continue;
             }
@@ -141,7 +151,7 @@ impl Assembler {
                     bytes
                 }
             };
-            deliver(UnreadMessage { bytes, _share: share });
+            deliver(UnreadMessage { bytes, share });
             return Ok(data);
         }
         self.partial = Some(PartialMessage::new(len, &limits.account)?);

@@ -117,11 +117,15 @@ impl Share {
     /// Takes or returns as many bytes that the share has `bytes` bytes. Fails if the
     /// connection may not use as many.
     pub(crate) fn resize(&mut self, bytes: usize) -> Result<(), Status> {
-        if let Some(more) = bytes.checked_sub(self.bytes) {
-            return self.grow(more);
+        match bytes.checked_sub(self.bytes) {
+            // Even if the connection uses more than it leaves free by now.
+            Some(0) => {}
+            Some(more) => self.grow(more)?,
+            None => {
+                self.account.subtract(self.bytes - bytes);
+                self.bytes = bytes;
+            }
         }
-        self.account.subtract(self.bytes - bytes);
-        self.bytes = bytes;
         Ok(())
     }
 }

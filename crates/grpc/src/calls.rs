@@ -10,7 +10,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use tokio::time::Sleep;
 
-use crate::admission::{Admission, Capacity, RECHECK_INTERVAL};
+use crate::admission::{Admission, RECHECK_INTERVAL, TOO_MANY_REQUESTS};
+use crate::assembler::UnreadMessage;
 use crate::connection::{CallEvent, GrpcConnection};
 use crate::deadlines::Deadlines;
 use crate::deferred::DeferredCalls;
@@ -19,7 +20,7 @@ use crate::payload::Payload;
 use crate::request::MethodId;
 use crate::routes::{Handler, ResponseStream, Routes, Service};
 use crate::status::{Code, Status};
-use crate::streaming::StreamingCalls;
+use crate::streaming::{StreamedRequest, StreamingCalls};
 use crate::turn::Turn;
 use crate::unary::{UnaryCall, UnaryCalls, UnaryResult, UnaryWork};
 
@@ -45,14 +46,14 @@ pub(crate) struct Calls<S: Service> {
 }
 
 impl<S: Service> Calls<S> {
-    pub(crate) fn new(routes: Arc<Routes<S>>, capacity: &Capacity) -> Self {
+    pub(crate) fn new(routes: Arc<Routes<S>>, admission: Admission) -> Self {
         Calls {
             routes,
             unary: UnaryCalls::default(),
             streaming: StreamingCalls::default(),
-            deferred: DeferredCalls::default(),
+            deferred: DeferredCalls::new(admission.requests().clone()),
             deadlines: Deadlines::default(),
-            admission: Admission::new(capacity),
+            admission,
             recheck: None,
             consumed_bytes: Arc::default(),
             stopping: false,
@@ -107,7 +108,7 @@ impl<S: Service> Calls<S> {
             self.deadlines.add(*stream, *deadline);
         }
         if let Err(refused) = self.deferred.push(call) {
-            let status = Status::resource_exhausted("etcdserver: too many requests");
+            let status = Status::resource_exhausted(TOO_MANY_REQUESTS);
             self.end_deferred(refused, &status, connection);
         }
     }
@@ -123,7 +124,7 @@ impl<S: Service> Calls<S> {
     fn handle_event(&mut self, event: CallEvent, connection: &mut GrpcConnection) {
         match event {
             CallEvent::Call { stream, method, deadline, message } => {
-                self.start_call(stream, method, deadline, message.bytes, connection);
+                self.start_call(stream, method, deadline, message, connection);
             }
             CallEvent::Opened { stream, method, deadline } => {
                 let inbox = Inbox::new(stream, self.consumed_bytes.clone());
@@ -131,8 +132,8 @@ impl<S: Service> Calls<S> {
                     unreachable!("the method has a stream of requests");
                 };
                 let responses = handler(&self.routes.service, inbox.clone(), &self.admission);
-                let inbox = Some(inbox);
-                self.start_streaming(stream, method, deadline, inbox, responses, connection);
+                let request = StreamedRequest::Messages(inbox);
+                self.start_streaming(stream, method, deadline, request, responses, connection);
             }
             CallEvent::Message { stream, message } => {
                 if let Some(inbox) = self.inbox(stream) {
@@ -153,7 +154,7 @@ impl<S: Service> Calls<S> {
     }
 
     fn inbox(&mut self, stream: u32) -> Option<&Arc<Inbox>> {
-        self.streaming.get_mut(stream).and_then(|call| call.inbox.as_ref())
+        self.streaming.get_mut(stream).and_then(|call| call.request.inbox())
     }
 
     fn start_call(
@@ -161,9 +162,10 @@ impl<S: Service> Calls<S> {
         stream: u32,
         method: MethodId,
         deadline: Option<Instant>,
-        message: Bytes,
+        message: UnreadMessage,
         connection: &mut GrpcConnection,
     ) {
+        let (message, share) = message.into_parts();
         match &self.routes.handlers[method.index] {
             Handler::Unary(handler) => {
                 let response = handler(&self.routes.service, message, &self.admission);
@@ -171,8 +173,16 @@ impl<S: Service> Calls<S> {
                 self.start_unary(UnaryCall { stream, deadline, work }, connection);
             }
             Handler::ServerStream(handler) => {
+                let share = share.map_or_else(|| self.admission.keep_request(message.len()), Ok);
+                let request = match share {
+                    Ok(share) => StreamedRequest::Message(share),
+                    Err(status) => {
+                        self.report_end(method, status.code());
+                        return connection.respond_error(stream, &status);
+                    }
+                };
                 let responses = handler(&self.routes.service, message, &self.admission);
-                self.start_streaming(stream, method, deadline, None, responses, connection);
+                self.start_streaming(stream, method, deadline, request, responses, connection);
             }
             Handler::Bidirectional(_) => unreachable!("the method has one request message"),
         }
@@ -210,14 +220,14 @@ impl<S: Service> Calls<S> {
         stream: u32,
         method: MethodId,
         deadline: Option<Instant>,
-        inbox: Option<Arc<Inbox>>,
+        request: StreamedRequest,
         responses: ResponseStream,
         connection: &mut GrpcConnection,
     ) {
         if let Some(deadline) = deadline {
             self.deadlines.add(stream, deadline);
         }
-        self.streaming.insert(stream, method, inbox, responses);
+        self.streaming.insert(stream, method, request, responses);
         if self.stopping {
             self.end_streaming(stream, Err(server_stopped()), connection);
         }
@@ -482,8 +492,8 @@ mod tests {
     use http2::Keepalive;
 
     use super::*;
-    use crate::Budget;
     use crate::config::ServerConfig;
+    use crate::{Budget, Capacity};
 
     struct NoService;
 
@@ -516,7 +526,8 @@ mod tests {
         let config =
             ServerConfig { max_streams, message_bytes, budget, capacity, stall_timeout, keepalive };
         let mut connection = GrpcConnection::new(&config, Instant::now());
-        let mut calls = Calls::new(Arc::new(Routes::new(Arc::new(NoService))), &config.capacity);
+        let routes = Arc::new(Routes::new(Arc::new(NoService)));
+        let mut calls = Calls::new(routes, connection.admission().clone());
         let page =
             CallEvent::Page { stream: 1, verb: http::Method::GET, path: "/health".to_owned() };
         calls.defer(page, &mut connection);

@@ -11,7 +11,7 @@ use http2::{
     ResponseHead, StreamMap,
 };
 
-use crate::admission::Unread;
+use crate::admission::{Admission, Unread};
 use crate::assembler::{Assembler, MessageLimits, UnreadMessage};
 use crate::budget::{Account, Share};
 use crate::config::ServerConfig;
@@ -71,6 +71,16 @@ impl CallEvent {
             _ => 0,
         }
     }
+
+    /// The part of [`CallEvent::bytes`] that does not count against the budget for requests.
+    pub(crate) fn uncounted_bytes(&self) -> usize {
+        match self {
+            CallEvent::Call { message, .. } | CallEvent::Message { message, .. } => {
+                message.uncounted_bytes()
+            }
+            _ => self.bytes(),
+        }
+    }
 }
 
 /// A request whose body is not complete.
@@ -95,6 +105,7 @@ enum PartialRequest {
 pub(crate) struct GrpcConnection {
     http2: http2::Connection<GrpcRequest>,
     limits: MessageLimits,
+    admission: Admission,
     /// When the last bytes were received.
     now: Instant,
     /// The newest incomplete request. It is not in `partial`: most requests are directly
@@ -114,10 +125,12 @@ impl GrpcConnection {
             limits: Limits::default(),
         };
         let account = Arc::new(Account::new(config.budget.clone()));
+        let admission = Admission::new(&config.capacity, account.clone());
         let limits = MessageLimits { message_bytes: config.message_bytes, account };
         GrpcConnection {
             http2: http2::Connection::new(&http2, now),
             limits,
+            admission,
             now,
             newest: None,
             partial: StreamMap::default(),
@@ -351,6 +364,11 @@ impl GrpcConnection {
 
     pub(crate) fn send_capacity(&self, stream: u32) -> usize {
         self.http2.send_capacity(stream)
+    }
+
+    /// Decides when the calls of the connection may go on.
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
     }
 
     /// Returns what the client has not read.

@@ -53,7 +53,7 @@ pub async fn serve<S: Service>(
     let mut connection = GrpcConnection::new(config, now);
     let closing = connection.receive(head, &routes.methods, now).is_err();
     let timer = Box::pin(tokio::time::sleep_until(or_far_future(connection.alarm(), now).into()));
-    let calls = Calls::new(routes.clone(), &config.capacity);
+    let calls = Calls::new(routes.clone(), connection.admission().clone());
     let stopped = Some(Box::pin(stop.cancelled_owned()));
     let (stall, written, events_left) = (StallTimer::new(config.stall_timeout), 0, false);
     let driver = Driver {

@@ -9,6 +9,7 @@ use futures_util::task::{ArcWake, AtomicWaker, waker};
 use http2::StreamMap;
 use parking_lot::Mutex;
 
+use crate::budget::Share;
 use crate::inbox::Inbox;
 use crate::payload::Payload;
 use crate::request::MethodId;
@@ -33,8 +34,7 @@ pub(crate) struct StreamingCalls {
 /// A call with a stream of response messages.
 pub(crate) struct StreamingCall {
     responses: ResponseStream,
-    /// The unread request messages; `None` if the call has only one request message.
-    pub(crate) inbox: Option<Arc<Inbox>>,
+    pub(crate) request: StreamedRequest,
     pub(crate) method: MethodId,
     /// Whether the head of the response has been sent. It is sent before the first
     /// message.
@@ -44,6 +44,24 @@ pub(crate) struct StreamingCall {
     readiness: Arc<Readiness>,
     /// Wakes `readiness`.
     waker: Waker,
+}
+
+/// The request of a streaming call.
+pub(crate) enum StreamedRequest {
+    /// One message, which the handler has, and what it uses of the budget.
+    Message(#[expect(dead_code, reason = "counts the message until the call ends")] Share),
+    /// The unread messages.
+    Messages(Arc<Inbox>),
+}
+
+impl StreamedRequest {
+    /// The unread messages; `None` if the call has only one request message.
+    pub(crate) fn inbox(&self) -> Option<&Arc<Inbox>> {
+        match self {
+            StreamedRequest::Message(_) => None,
+            StreamedRequest::Messages(inbox) => Some(inbox),
+        }
+    }
 }
 
 /// Streams whose next message may be ready.
@@ -115,7 +133,7 @@ impl StreamingCalls {
         &mut self,
         stream: u32,
         method: MethodId,
-        inbox: Option<Arc<Inbox>>,
+        request: StreamedRequest,
         responses: ResponseStream,
     ) {
         let queue = self.ready.clone();
@@ -123,8 +141,15 @@ impl StreamingCalls {
         readiness.push();
         let waker = waker(readiness.clone());
         let (head_sent, backpressured) = (false, false);
-        let call =
-            StreamingCall { responses, inbox, method, head_sent, backpressured, readiness, waker };
+        let call = StreamingCall {
+            responses,
+            request,
+            method,
+            head_sent,
+            backpressured,
+            readiness,
+            waker,
+        };
         self.open.insert(stream, call);
     }
 

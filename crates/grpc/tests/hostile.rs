@@ -113,7 +113,7 @@ impl Counting {
         _: String,
         admission: grpc::Admission,
     ) -> Result<String, Status> {
-        let _expected = admission.expect_reply(MIB);
+        let _expected = admission.expect_reply(MIB)?;
         self.produced.fetch_add(1, Ordering::Relaxed);
         std::future::pending().await
     }
@@ -160,6 +160,19 @@ impl Counting {
         admission.run_slow(0, read).await
     }
 
+    /// Waits until the slow reads of others have ended.
+    async fn queue(
+        self: Arc<Self>,
+        request: String,
+        admission: grpc::Admission,
+    ) -> Result<String, Status> {
+        self.produced.fetch_add(request.len(), Ordering::Relaxed);
+        let read = |_: &grpc::SlowRead| String::new();
+        let result = admission.run_slow(request.len(), read).await;
+        self.produced.fetch_sub(request.len(), Ordering::Relaxed);
+        result
+    }
+
     /// Keeps 1 MiB for each message, as long as the call lasts. Returns how much that is.
     fn keep(
         self: Arc<Self>,
@@ -174,6 +187,16 @@ impl Counting {
             }
             Ok(kept.to_string())
         })
+    }
+
+    /// Keeps its request, and has no message.
+    fn listen(
+        self: Arc<Self>,
+        request: String,
+        _: grpc::Admission,
+    ) -> impl Stream<Item = Result<String, Status>> {
+        self.produced.fetch_add(request.len(), Ordering::Relaxed);
+        stream::pending()
     }
 
     /// Works for 1 ms each time it is polled, and has no message.
@@ -236,14 +259,21 @@ impl Server {
             .unary("/a/SmallWrite", Counting::small_write)
             .unary("/a/Oversize", Counting::oversize)
             .admitted_unary("/a/Slow", slow)
+            .admitted_unary("/a/Queue", Counting::queue)
             .admitted_unary("/a/Endless", endless)
             .admitted_unary("/a/Lazy", Counting::lazy)
             .admitted_unary("/a/Gather", Counting::gather)
             .admitted_unary("/a/Expect", Counting::expect)
             .admitted_bidirectional("/a/Keep", Counting::keep)
+            .server_stream("/a/Listen", Counting::listen)
             .bidirectional("/a/Work", Counting::work)
             .bidirectional("/a/Chat", Counting::chat);
         Server { routes: Arc::new(routes), service, config: config() }
+    }
+
+    fn with_budget(bytes: usize) -> Self {
+        let server = Server::new();
+        Server { config: ServerConfig { budget: Budget::new(bytes), ..server.config }, ..server }
     }
 
     fn with_stall_timeout(stall_timeout: Duration) -> Self {
@@ -290,6 +320,36 @@ impl Client {
         let end =
             if ["/a/Chat", "/a/Work", "/a/Keep"].contains(&path) { 0 } else { flag::END_STREAM };
         (stream, [head, frame(kind::DATA, end, stream, &[0; 5])].concat())
+    }
+
+    /// Returns the frames of a new call with a text, and its stream.
+    fn call_with(&mut self, path: &str, text: &str) -> (u32, Vec<u8>) {
+        let stream = self.next_stream;
+        self.next_stream += 2;
+        let head = frame(kind::HEADERS, flag::END_HEADERS, stream, &head(path, &[]));
+        let text = prost::Message::encode_to_vec(&text.to_owned());
+        let message = [&[0][..], &(text.len() as u32).to_be_bytes(), &text].concat();
+        (stream, [head, frame(kind::DATA, flag::END_STREAM, stream, &message)].concat())
+    }
+
+    /// Makes `count` calls with a text of 16,000 bytes. Returns how many were not refused.
+    async fn call_with_long_texts(&mut self, path: &str, count: usize) -> usize {
+        let text = "x".repeat(16_000);
+        let (mut refused, first) = (0, self.next_stream);
+        for _ in 0..count {
+            let (_, bytes) = self.call_with(path, &text);
+            self.send(&bytes).await;
+        }
+        // All calls are handled when nothing more is received.
+        let quiet = Duration::from_millis(500);
+        while let Ok((header, payload)) = tokio::time::timeout(quiet, self.read()).await {
+            if header.kind == kind::HEADERS && header.stream >= first {
+                let text = String::from_utf8_lossy(&payload);
+                assert!(text.contains("etcdserver: too many requests"), "{text:?}");
+                refused += 1;
+            }
+        }
+        count - refused
     }
 
     async fn send(&mut self, bytes: &[u8]) {
@@ -463,7 +523,7 @@ async fn connections_share_the_budget_for_responses() {
 /// Resets of calls that wait for their turn take constant time each.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_wait_are_reset_quickly() {
-    let mut client = connect().await;
+    let mut client = Server::with_budget(100 * MIB).connect().await;
     let calls: Vec<u8> = (0..60_000).flat_map(|_| client.call("/a/Large", &[]).1).collect();
     client.send(&calls).await;
     let resets: Vec<u8> = (100..60_000)
@@ -486,7 +546,7 @@ async fn calls_that_wait_are_reset_quickly() {
 /// Further calls of a client that does not read are refused when too many wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_calls_are_bounded() {
-    let mut client = connect().await;
+    let mut client = Server::with_budget(100 * MIB).connect().await;
     let calls: Vec<u8> = (0..100).flat_map(|_| client.call("/a/Large", &[]).1).collect();
     client.send(&calls).await;
     settled(&client.service.produced).await;
@@ -501,6 +561,42 @@ async fn waiting_calls_are_bounded() {
     }
     let end = client.end_of(last).await;
     assert!(end.contains("etcdserver: too many requests"), "{end:?}");
+}
+
+/// Calls of many connections wait: because the clients do not read, for slow reads, and because
+/// they are streams without a message. Their requests share one budget of 4 MiB, and those of a
+/// normal client are executed.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_requests_of_all_connections_are_bounded() {
+    for path in ["/a/Say", "/a/Queue", "/a/Listen"] {
+        let server = Server::new();
+        let (mut clients, mut waiting) = (Vec::new(), 0);
+        for _ in 0..20 {
+            let mut client = server.connect().await;
+            let before = if path == "/a/Say" { "/a/Large" } else { "/a/Endless" };
+            let calls: Vec<u8> = (0..100).flat_map(|_| client.call(before, &[]).1).collect();
+            client.send(&calls).await;
+            if path == "/a/Say" {
+                settled(&server.service.produced).await;
+            }
+            waiting += client.call_with_long_texts(path, 100).await;
+            clients.push(client);
+        }
+        let bytes = waiting * 16_000;
+        assert!((3 * MIB..6 * MIB).contains(&bytes), "{path}: requests of {bytes} bytes wait");
+        let mut normal = server.connect().await;
+        let (stream, call) = normal.call_with("/a/Say", &"y".repeat(10_000));
+        normal.send(&call).await;
+        let end = normal.end_of(stream).await;
+        assert!(!end.contains("too many"), "{path}: {end:?}");
+        drop(clients);
+        let mut client = server.connect().await;
+        let calls: Vec<u8> = (0..100).flat_map(|_| client.call("/a/Large", &[]).1).collect();
+        client.send(&calls).await;
+        settled(&server.service.produced).await;
+        let again = client.call_with_long_texts("/a/Say", 200).await * 16_000;
+        assert!(again > 3 * MIB / 2, "{path}: only {again} bytes wait after the others have gone");
+    }
 }
 
 /// Returns after 100 ms on a blocking thread. Counts the reads that run.
@@ -1004,6 +1100,22 @@ async fn expected_replies_are_bounded() {
         client.send(&frame(kind::RST_STREAM, 0, stream, &code)).await;
     }
     assert_eq!(settled(&client.service.produced).await, 43, "10 calls were reset");
+}
+
+/// The replies that all connections expect share the memory of 200 MiB.
+#[tokio::test(flavor = "multi_thread")]
+async fn expected_replies_of_all_connections_are_bounded() {
+    let server = Server::new();
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        let mut client = server.connect().await;
+        let calls: Vec<u8> = (0..30).flat_map(|_| client.call("/a/Expect", &[]).1).collect();
+        client.send(&calls).await;
+        client.say().await;
+        clients.push(client);
+    }
+    let expected = settled(&server.service.produced).await;
+    assert!((150..=200).contains(&expected), "replies of {expected} MiB are expected");
 }
 
 /// A connection whose replies wait for memory that another one uses goes on when that is closed.

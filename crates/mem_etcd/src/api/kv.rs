@@ -149,12 +149,13 @@ impl Api {
         validate::txn(&request, self.limits.txn_ops)?;
         let bytes = self.checked_size(&request)?;
         let expected = expected_reply_bytes(&request);
-        let _expected = (expected > SMALL_REPLY_BYTES).then(|| admission.expect_reply(expected));
+        let expected = (expected > SMALL_REPLY_BYTES).then(|| admission.expect_reply(expected));
+        let expected = expected.transpose()?;
         let (client, start) = (ClientId(admission.connection()), self.pipeline.read_start());
         match self.pipeline.txn(client, request, bytes).await.map_err(status::from_pipeline)? {
             TxnRead::Done(mut response) => {
                 self.complete_header(&mut response.header);
-                Ok(WriteResponse::new(&self.pipeline, start, response))
+                Ok(WriteResponse::new(&self.pipeline, start, response).expected(expected))
             }
             TxnRead::Large(txn) if txn.is_executed() => {
                 let read = self.finish_txn(txn, start, bytes, admission).await;

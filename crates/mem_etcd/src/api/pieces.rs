@@ -14,7 +14,7 @@ use etcdpb::rpc::{
     TxnResponse,
 };
 use etcdpb::{Key, KeyValue};
-use grpc::{Encoded, Payload, Reply};
+use grpc::{Encoded, ExpectedReply, Payload, Reply};
 use parking_lot::Mutex;
 use pipeline::{Discard, HeldResponse, Pipeline, ReadStart};
 use prost::Message;
@@ -54,7 +54,7 @@ mod field {
 /// The response to a write.
 pub(super) enum WriteResponse<M> {
     /// A response that is encoded when the connection may hold it, and refers to small records.
-    Small(M),
+    Small(M, #[expect(dead_code, reason = "counts the response")] Option<ExpectedReply>),
     /// A larger one. It is also encoded, in pieces, when the connection may hold it.
     Large(Payload),
     /// A response that a blocking thread has encoded.
@@ -68,8 +68,16 @@ impl<M: ManyPairs + 'static> WriteResponse<M> {
         let is_small = pairs == 0
             || pairs <= MAX_SINGLE_PIECE_PAIRS && response.held_bytes() <= MAX_UNCOUNTED_BYTES;
         match is_small {
-            true => WriteResponse::Small(response),
+            true => WriteResponse::Small(response, None),
             false => WriteResponse::Large(in_pieces(store, start, response).into_payload()),
+        }
+    }
+
+    /// Counts the memory of a response that waits until it is encoded.
+    pub(super) fn expected(self, memory: Option<ExpectedReply>) -> Self {
+        match self {
+            WriteResponse::Small(response, _) => WriteResponse::Small(response, memory),
+            other => other,
         }
     }
 }
@@ -77,7 +85,7 @@ impl<M: ManyPairs + 'static> WriteResponse<M> {
 impl<M: ManyPairs + 'static> Reply for WriteResponse<M> {
     fn unencoded_len(&self) -> usize {
         match self {
-            WriteResponse::Small(response) => response.encoded_len(),
+            WriteResponse::Small(response, _) => response.encoded_len(),
             WriteResponse::Large(payload) => payload.len(),
             WriteResponse::Encoded(encoded) => encoded.unencoded_len(),
         }
@@ -85,7 +93,7 @@ impl<M: ManyPairs + 'static> Reply for WriteResponse<M> {
 
     fn into_payload(self) -> Payload {
         match self {
-            WriteResponse::Small(response) => Payload::encode(&response),
+            WriteResponse::Small(response, _) => Payload::encode(&response),
             WriteResponse::Large(payload) => payload,
             WriteResponse::Encoded(encoded) => encoded.into_payload(),
         }
@@ -531,7 +539,7 @@ mod tests {
         let store = store();
         let put = |bytes| PutResponse { header: None, prev_kv: pairs(1, bytes).pop() };
         let reply = |response| WriteResponse::new(&store, store.read_start(), response);
-        assert!(matches!(reply(put(1000)), WriteResponse::Small(_)));
+        assert!(matches!(reply(put(1000)), WriteResponse::Small(..)));
         let large = reply(put(100_000));
         assert!(matches!(large, WriteResponse::Large(_)) && large.unencoded_len() > 100_000);
         let responses = (0..20).map(|_| op(Response::ResponsePut(put(1000)))).collect();
@@ -539,7 +547,7 @@ mod tests {
         let txn = WriteResponse::new(&store, store.read_start(), txn);
         assert!(matches!(txn, WriteResponse::Large(_)));
         let none = PutResponse::default();
-        assert!(matches!(reply(none), WriteResponse::Small(_)));
+        assert!(matches!(reply(none), WriteResponse::Small(..)));
     }
 
     /// A response with keys of 200 MiB is not encoded before it is sent.

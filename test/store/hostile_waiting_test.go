@@ -1,0 +1,68 @@
+package store
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/net/http2"
+)
+
+// The tests in this file are hostile clients that make the server keep requests, streams, snapshots and
+// heads of requests on many connections.
+
+// grownMemory returns by how much the resident memory of a server exceeds before, once it no longer grows.
+func grownMemory(t *testing.T, s *server, before int) int {
+	t.Helper()
+	grown := 0
+	for quiet := 0; quiet < 10; quiet++ {
+		time.Sleep(100 * time.Millisecond)
+		if now := residentMemory(t, s) - before; now > grown+(1<<20) {
+			grown, quiet = now, 0
+		}
+	}
+	return grown
+}
+
+// checkGrown fails the test if the resident memory of a server exceeds before by more than limit.
+func checkGrown(t *testing.T, s *server, before, limit int) int {
+	t.Helper()
+	grown := grownMemory(t, s, before)
+	if grown > limit {
+		t.Errorf("resident memory grew by %s; want at most %s", mib(grown), mib(limit))
+	}
+	return grown
+}
+
+// TestHostileWaitingRequests sends ranges with a long key on connections whose client has left much
+// unread, so that the calls wait. The requests of all connections share one budget.
+func TestHostileWaitingRequests(t *testing.T) {
+	s := startMemEtcd(t, "--wal-mode", "none")
+	fillKeys(t, s, 100, 1_000_000)
+	all := message(t, &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
+	long := message(t, &pb.RangeRequest{Key: bytes.Repeat([]byte("k"), 16_000)})
+	connections, calls := scaled(10, 40), scaled(500, 2050)
+	stop := bystander(t, s)
+	before := residentMemory(t, s)
+	for range connections {
+		conn := dialRaw(t, s)
+		if err := conn.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
+			t.Fatal(err)
+		}
+		for n := range 2 {
+			if err := conn.start(uint32(2*n+1), "/etcdserverpb.KV/Range", true, all); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+		for n := range calls {
+			if err := conn.start(uint32(2*n+5), "/etcdserverpb.KV/Range", true, long); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// 512 MiB of requests, and the connections themselves.
+	grown := checkGrown(t, s, before, 768<<20)
+	t.Logf("%d connections with %d waiting requests of 16 kB each; memory grew by %s; %s", connections, calls, mib(grown), stop())
+}
