@@ -2,11 +2,14 @@ package store
 
 import (
 	"bytes"
+	"io"
+	"strings"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/net/http2"
+	"google.golang.org/protobuf/proto"
 )
 
 // The tests in this file are hostile clients that make the server keep requests, streams, snapshots and
@@ -65,4 +68,39 @@ func TestHostileWaitingRequests(t *testing.T) {
 	// 512 MiB of requests, and the connections themselves.
 	grown := checkGrown(t, s, before, 768<<20)
 	t.Logf("%d connections with %d waiting requests of 16 kB each; memory grew by %s; %s", connections, calls, mib(grown), stop())
+}
+
+// TestHostileStreams opens streams and sends nothing more on them.
+func TestHostileStreams(t *testing.T) {
+	for path, request := range map[string]proto.Message{
+		"/etcdserverpb.Watch/Watch":    nil,
+		"/etcdserverpb.KV/Range":       nil,
+		"/etcdserverpb.KV/Compact":     nil,
+		"/grpc.health.v1.Health/Watch": &pb.StatusRequest{},
+	} {
+		t.Run(strings.ReplaceAll(path[1:], "/", "."), func(t *testing.T) {
+			s := startMemEtcd(t, "--wal-mode", "none")
+			connections, streams := scaled(2, 16), scaled(10_000, 65_000)
+			stop := bystander(t, s)
+			before := residentMemory(t, s)
+			for range connections {
+				conn := dialRaw(t, s)
+				go func() { _, _ = io.Copy(io.Discard, conn.Conn) }()
+				for n := range streams {
+					var err error
+					if request == nil {
+						err = conn.call(uint32(2*n+1), path)
+					} else {
+						err = conn.start(uint32(2*n+1), path, true, message(t, request))
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			// 1 GiB of what calls keep.
+			grown := checkGrown(t, s, before, 1200<<20)
+			t.Logf("%d connections with %d streams each; memory grew by %s; %s", connections, streams, mib(grown), stop())
+		})
+	}
 }

@@ -68,6 +68,7 @@ impl<S: Service> Calls<S> {
         turn: &mut Turn,
     ) -> bool {
         let mut any = false;
+        connection.release_streams();
         while !self.deferred.is_empty() && self.may_start(connection) && !turn.is_over() {
             let Some(event) = self.deferred.pop() else { break };
             turn.count(event.bytes());

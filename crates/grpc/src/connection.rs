@@ -15,6 +15,7 @@ use crate::admission::{Admission, Unread};
 use crate::assembler::{Assembler, MessageLimits, UnreadMessage};
 use crate::budget::{Account, Share};
 use crate::config::ServerConfig;
+use crate::open_streams::OpenStreams;
 use crate::payload::Payload;
 use crate::request::{GrpcRequest, MethodId, Methods, RequestKind};
 use crate::status::Status;
@@ -106,6 +107,7 @@ pub(crate) struct GrpcConnection {
     http2: http2::Connection<GrpcRequest>,
     limits: MessageLimits,
     admission: Admission,
+    open_streams: OpenStreams,
     /// When the last bytes were received.
     now: Instant,
     /// The newest incomplete request. It is not in `partial`: most requests are directly
@@ -126,11 +128,13 @@ impl GrpcConnection {
         };
         let account = Arc::new(Account::new(config.budget.clone()));
         let admission = Admission::new(&config.capacity, account.clone());
+        let open_streams = OpenStreams::new(&admission);
         let limits = MessageLimits { message_bytes: config.message_bytes, account };
         GrpcConnection {
             http2: http2::Connection::new(&http2, now),
             limits,
             admission,
+            open_streams,
             now,
             newest: None,
             partial: StreamMap::default(),
@@ -210,6 +214,10 @@ impl GrpcConnection {
         if fields_too_large {
             let status = Status::resource_exhausted("grpc: the header fields are too large");
             return self.respond_error(stream, &status);
+        }
+        if let Err(status) = self.open_streams.admit(self.http2.open_streams()) {
+            let is_page = matches!(request, RequestKind::Page { .. });
+            return self.send_error(stream, if is_page { 503 } else { 200 }, &status);
         }
         let request = match request {
             RequestKind::Unsupported(status) => return self.respond_error(stream, &status),
@@ -369,6 +377,11 @@ impl GrpcConnection {
     /// Decides when the calls of the connection may go on.
     pub(crate) fn admission(&self) -> &Admission {
         &self.admission
+    }
+
+    /// Returns the memory of streams that have ended. Call it from time to time.
+    pub(crate) fn release_streams(&mut self) {
+        self.open_streams.release(self.http2.open_streams());
     }
 
     /// Returns what the client has not read.

@@ -51,6 +51,7 @@ mod deferred;
 #[cfg(test)]
 mod fuzz;
 mod inbox;
+mod open_streams;
 mod payload;
 mod request;
 mod routes;

@@ -599,6 +599,43 @@ async fn waiting_requests_of_all_connections_are_bounded() {
     }
 }
 
+/// Streams occupy memory as long as they are open, even those of which only the header fields have
+/// arrived.
+#[tokio::test(flavor = "multi_thread")]
+async fn open_streams_of_all_connections_are_bounded() {
+    let server = Server::new();
+    let config = ServerConfig { capacity: Capacity::new(4 * MIB, 2), ..server.config.clone() };
+    let server = Server { config, ..server };
+    let open = |client: &mut Client, path: &str, count: u32| -> Vec<u8> {
+        let first = client.next_stream;
+        client.next_stream += 2 * count;
+        let head = head(path, &[]);
+        let streams = (first..client.next_stream).step_by(2);
+        streams.flat_map(|stream| frame(kind::HEADERS, flag::END_HEADERS, stream, &head)).collect()
+    };
+    let mut clients = Vec::new();
+    // 8 MiB may be kept. The first connection gets half of it, 2,304 streams.
+    for (path, count) in [("/a/Keep", 2400), ("/a/Say", 1400), ("/a/Listen", 900)] {
+        let mut client = server.connect().await;
+        let streams = open(&mut client, path, count);
+        client.send(&streams).await;
+        let end = client.end_of(client.next_stream - 2).await;
+        assert!(end.contains("etcdserver: too many requests"), "{path}: {end:?}");
+        clients.push(client);
+    }
+    let mut normal = server.connect().await;
+    let streams = open(&mut normal, "/a/Keep", 250);
+    normal.send(&streams).await;
+    let end = normal.say().await;
+    assert!(!end.contains("too many"), "{end:?}");
+    drop(clients);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let streams = open(&mut normal, "/a/Keep", 1500);
+    normal.send(&streams).await;
+    let end = normal.say().await;
+    assert!(!end.contains("too many"), "after the others have gone: {end:?}");
+}
+
 /// Returns after 100 ms on a blocking thread. Counts the reads that run.
 async fn slow(
     service: Arc<Counting>,

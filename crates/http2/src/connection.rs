@@ -75,6 +75,8 @@ pub struct Connection<B: RequestBuilder> {
     sender: Sender,
     liveness: Liveness,
     events: VecDeque<Event<B::Request>>,
+    /// Number of [`Event::Request`]s in `events`.
+    waiting_requests: usize,
 }
 
 /// The first GOAWAY frame of [`Connection::drain`] has been sent.
@@ -172,6 +174,7 @@ impl<B: RequestBuilder> Connection<B> {
             sender,
             liveness: Liveness::new(config.keepalive.clone(), now),
             events: VecDeque::new(),
+            waiting_requests: 0,
         }
     }
 
@@ -191,7 +194,11 @@ impl<B: RequestBuilder> Connection<B> {
 
     /// Removes and returns the next event. Events have the order of the received frames.
     pub fn next_event(&mut self) -> Option<Event<B::Request>> {
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        if matches!(event, Some(Event::Request { .. })) {
+            self.waiting_requests -= 1;
+        }
+        event
     }
 
     /// Allows the client to send as many more bytes on a stream. `bytes` is a number of
@@ -395,6 +402,11 @@ impl<B: RequestBuilder> Connection<B> {
     /// Whether nothing of a stream has been framed yet.
     pub fn is_unsent(&self, id: u32) -> bool {
         self.streams.get(&id).is_some_and(|stream| stream.outgoing.has_head())
+    }
+
+    /// The number of open streams whose [`Event::Request`] was returned.
+    pub fn open_streams(&self) -> usize {
+        self.streams.len().saturating_sub(self.waiting_requests)
     }
 
     /// Whether a stream is open.

@@ -122,6 +122,7 @@ impl<B: RequestBuilder> Connection<B> {
             return Err(Fault::Stream(id, ErrorCode::ProtocolError));
         }
         self.streams.insert(id, stream);
+        self.waiting_requests += 1;
         self.events.push_back(Event::Request {
             stream: id,
             request: complete.builder.build(context),
