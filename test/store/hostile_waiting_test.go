@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"io"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,4 +105,38 @@ func TestHostileStreams(t *testing.T) {
 			t.Logf("%d connections with %d streams each; memory grew by %s; %s", connections, streams, mib(grown), stop())
 		})
 	}
+}
+
+// TestHostileSnapshots starts snapshots of a store with many leases, and reads nothing of them.
+func TestHostileSnapshots(t *testing.T) {
+	s := startMemEtcd(t, "--wal-mode", "none")
+	leases, calls := scaled(20_000, 300_000), 100
+	var granted atomic.Int64
+	var done sync.WaitGroup
+	for range 32 {
+		a := s.dial()
+		done.Go(func() {
+			for id := granted.Add(1); id <= int64(leases); id = granted.Add(1) {
+				if _, err := a.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: id, TTL: 10_000}); err != nil {
+					t.Errorf("lease %d was not granted: %v", id, err)
+					return
+				}
+			}
+		})
+	}
+	done.Wait()
+	stop := bystander(t, s)
+	before := residentMemory(t, s)
+	conn := dialRaw(t, s)
+	if err := conn.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
+		t.Fatal(err)
+	}
+	for n := range calls {
+		if err := conn.start(uint32(2*n+1), "/etcdserverpb.Maintenance/Snapshot", true, message(t, &pb.SnapshotRequest{})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A connection may keep 512 MiB.
+	grown := checkGrown(t, s, before, 768<<20)
+	t.Logf("%d unread snapshots of a store with %d leases; memory grew by %s; %s", calls, leases, mib(grown), stop())
 }

@@ -34,8 +34,8 @@ enum Stage {
     Leases { cursor: LeaseCursor, alarms: Effects },
     /// Pairs from before the compacted revision, after this key.
     Base { after: Option<Key> },
-    /// Events from this revision on.
-    Events { from: i64 },
+    /// Events from this revision on, without its first `visited` events.
+    Events { from: i64, visited: usize },
     /// Nothing: the snapshot is complete.
     Done,
 }
@@ -72,8 +72,7 @@ impl SnapshotCursor {
     }
 
     /// Appends the effects of about `max_entries` leases, keys or events, or fewer if they are large:
-    /// about 1 MiB. The events of one revision are never split. Returns false if the snapshot
-    /// was already complete.
+    /// about 1 MiB. Returns false if the snapshot was already complete.
     pub fn step(&mut self, store: &Store, max_entries: usize, effects: &mut Effects) -> bool {
         match &mut self.stage {
             Stage::Leases { cursor, alarms } => {
@@ -94,12 +93,13 @@ impl SnapshotCursor {
                 );
                 self.stage = match last {
                     Some(last) => Stage::Base { after: Some(last) },
-                    None => Stage::Events { from: self.compacted },
+                    None => Stage::Events { from: self.compacted, visited: 0 },
                 };
             }
-            Stage::Events { from } => {
-                match push_events(store, *from, self.revision, max_entries, effects) {
-                    Some(next) => *from = next,
+            Stage::Events { from, visited } => {
+                let after = (*from, *visited);
+                match push_events(store, after, self.revision, max_entries, effects) {
+                    Some(next) => (*from, *visited) = next,
                     None => {
                         effects.push(Effect::Revision(self.revision));
                         self.stage = Stage::Done;
@@ -137,25 +137,28 @@ fn push_base(
     None
 }
 
-/// Appends the events with revisions from `from` to `to`. Returns the revision at which
-/// the next step continues; `None` if there are no more events. The events of a revision
-/// are never split.
+/// Appends the events with revisions from `from` to `to`, without the first `visited` events of
+/// `from`. Returns where the next step continues; `None` if there are no more events. A revision
+/// can have millions of events, so a step may end within one.
 fn push_events(
     store: &Store,
-    from: i64,
+    (from, visited): (i64, usize),
     to: i64,
     max_entries: usize,
     effects: &mut Effects,
-) -> Option<i64> {
-    let (mut last, mut bytes) = (from, 0);
-    for (visited, event) in store.history.since(from).enumerate() {
+) -> Option<(i64, usize)> {
+    let (mut revision, mut in_revision, mut bytes) = (from, visited, 0);
+    for (count, event) in store.history.since(from).skip(visited).enumerate() {
         if event.revision() > to {
             return None;
         }
-        if (visited >= max_entries || bytes > STEP_BYTES) && event.revision() > last {
-            return Some(event.revision());
+        if event.revision() > revision {
+            (revision, in_revision) = (event.revision(), 0);
         }
-        last = event.revision();
+        if count == max_entries || bytes > STEP_BYTES {
+            return Some((revision, in_revision));
+        }
+        in_revision += 1;
         bytes += record_bytes(&event.record);
         effects.push(Effect::Write(event.record.clone()));
     }
@@ -203,6 +206,39 @@ mod tests {
             assert!((22..=24).contains(&effects), "{effects} effects");
         }
     }
+
+    /// A deletion of many keys is one revision.
+    #[test]
+    fn a_large_revision_is_read_in_steps() {
+        let mut store = Store::default();
+        let key = |number: i64| Key::new(format!("key{number:04}").as_bytes());
+        for number in 1..=1000 {
+            let record = Record::put(key(number), b"value", 2, 2, 1, 0);
+            store.replay(Effect::Write(record)).unwrap();
+        }
+        for number in 1..=1000 {
+            store.replay(Effect::Write(Record::tombstone(key(number), 3))).unwrap();
+        }
+        let mut all = Effects::new();
+        let mut cursor = SnapshotCursor::new(&store, &mut all);
+        loop {
+            let mut effects = Effects::new();
+            if !cursor.step(&store, 64, &mut effects) {
+                break;
+            }
+            assert!(effects.len() <= 66, "a step of {} effects", effects.len());
+            all.append(&mut effects);
+        }
+        let mut restored = Store::default();
+        all.into_iter().for_each(|effect| restored.replay(effect).unwrap());
+        assert_eq!(restored.revision(), 3);
+        let events = |store: &Store| -> Vec<_> {
+            store.events_since(0).map(|e| (e.revision(), e.record.key().clone())).collect()
+        };
+        assert_eq!(events(&restored), events(&store));
+        assert_eq!(events(&restored).len(), 2000);
+    }
+
     fn store_with_leases(count: i64) -> Store {
         let mut store = Store::default();
         (1..=count).for_each(|id| grant(&mut store, id));

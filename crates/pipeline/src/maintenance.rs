@@ -97,9 +97,10 @@ impl Pipeline {
     }
 
     /// Starts an export: chunks of effects with the store at the published revision and
-    /// all readable history. It may have to wait for a write to the log, until `cancelled`
-    /// returns true.
-    pub fn export_unless(&self, cancelled: &dyn Fn() -> bool) -> Result<Export, Error> {
+    /// all readable history. It may have to wait for a write to the log. Fails when `stops`
+    /// returns true; it is called between the steps with the memory in bytes that is occupied so
+    /// far, see [`Export::held_bytes`].
+    pub fn export_unless(&self, stops: &dyn Fn(usize) -> bool) -> Result<Export, Error> {
         let shared = self.shared();
         loop {
             let store = shared.store.read();
@@ -118,13 +119,16 @@ impl Pipeline {
                 // Do not wait for the client meanwhile: the cursor keeps revoked leases.
                 while cursor.reads_leases() {
                     cursor.step(&shared.store.read(), STEP_ENTRIES, &mut effects);
-                    pace::pause(cancelled)?;
+                    pace::pause(&|| stops(memory_bytes(&effects)))?;
                 }
+                effects.shrink_to_fit();
+                let held_bytes = memory_bytes(&effects);
                 let (shared, effects) = (shared.clone(), effects.into_iter());
                 return Ok(Export {
                     shared,
                     cursor,
                     effects,
+                    held_bytes,
                     pin,
                     started,
                     payload: Vec::new(),
@@ -137,7 +141,7 @@ impl Pipeline {
             if let Some(reason) = shared.failure.get() {
                 return Err(Error::LogFailed(reason.clone()));
             }
-            pace::pause(cancelled)?;
+            pace::pause(&|| stops(0))?;
             std::thread::sleep(PUBLISH_POLL_INTERVAL);
         }
     }
@@ -151,6 +155,8 @@ pub struct Export {
     cursor: SnapshotCursor,
     /// Effects to encode. They share keys and values with the store.
     effects: std::vec::IntoIter<Effect>,
+    /// The memory of `effects`.
+    held_bytes: usize,
     pin: Pin,
     started: Instant,
     /// The part of the next chunk that was read.
@@ -173,6 +179,12 @@ impl Export {
         self.estimated_bytes.saturating_sub(self.returned_bytes).max(1)
     }
 
+    /// Approximate memory in bytes of what was read and is not encoded. At the start this is
+    /// every lease of the store, until all of them are encoded.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
     /// Reads effects for the next chunks. Returns false at the end of the export.
     fn refill(&mut self) -> Result<bool, Error> {
         let shared = &self.shared;
@@ -187,6 +199,7 @@ impl Export {
         let more = self.cursor.step(&store, STEP_ENTRIES, &mut effects);
         drop(store);
         yield_thread();
+        self.held_bytes = memory_bytes(&effects);
         self.effects = effects.into_iter();
         Ok(more)
     }
@@ -235,6 +248,11 @@ impl Export {
         }
         Ok(true)
     }
+}
+
+/// The memory of `effects`, without the keys and values that they share with the store.
+fn memory_bytes(effects: &Effects) -> usize {
+    effects.capacity() * size_of::<Effect>()
 }
 
 impl Iterator for Export {

@@ -162,7 +162,7 @@ mod tests {
 
     fn save(pipeline: &Pipeline, path: &Path) {
         let (mut exporter, mut file) = snapshot::Exporter::new();
-        for payload in pipeline.export_unless(&|| false).unwrap() {
+        for payload in pipeline.export_unless(&|_| false).unwrap() {
             file.extend(exporter.encode_chunk(&payload.unwrap()));
         }
         let (end, hash) = exporter.finish();

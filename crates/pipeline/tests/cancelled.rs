@@ -105,7 +105,7 @@ fn cancelled_reads_end_with_the_next_step() {
 
     // A store that was never compacted exports its keys as events, after it has visited them
     // all once for nothing.
-    let mut export = store.export_unless(&|| false).unwrap();
+    let mut export = store.export_unless(&|_| false).unwrap();
     assert!(!export.start_chunk().unwrap(), "the keys have not been visited");
     assert_stops("export", |cancelled| export.finish_chunk_unless(cancelled));
 
@@ -116,6 +116,26 @@ fn cancelled_reads_end_with_the_next_step() {
     (0..2000)
         .for_each(|_| drop(block_on(store.propose(ClientId(0), self::put("other"), 0)).unwrap()));
     assert!(store.is_collected(revision).unwrap());
+}
+
+/// An export gathers all leases before its first result. The caller counts them.
+#[test]
+fn exports_report_their_memory() {
+    let store = store();
+    (1..=KEYS as i64).for_each(|id| {
+        block_on(store.propose(ClientId(0), Command::LeaseGrant { id, ttl_seconds: 60 }, 0))
+            .unwrap();
+    });
+    let most = std::cell::Cell::new(0);
+    let stops = |held: usize| {
+        most.set(most.get().max(held));
+        false
+    };
+    let mut export = store.export_unless(&stops).unwrap();
+    assert!(most.get() >= KEYS * 24, "{} bytes for {KEYS} leases", most.get());
+    assert!(export.held_bytes() >= KEYS * 24);
+    while export.next().is_some() {}
+    assert!(export.held_bytes() < KEYS, "the leases are encoded");
 }
 
 #[test]

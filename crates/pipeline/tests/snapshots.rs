@@ -129,7 +129,7 @@ fn content(pipeline: &Pipeline) -> Vec<(String, i64)> {
 /// Writes to `path` what `etcdctl snapshot save` would.
 fn save(pipeline: &Pipeline, path: &Path) {
     let (mut exporter, mut file) = snapshot::Exporter::new();
-    for payload in pipeline.export_unless(&|| false).unwrap() {
+    for payload in pipeline.export_unless(&|_| false).unwrap() {
         file.extend(exporter.encode_chunk(&payload.unwrap()));
     }
     let (end, hash) = exporter.finish();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use etcdpb::rpc::{SnapshotRequest, SnapshotResponse};
 use futures_util::{Stream, TryStreamExt, stream};
-use grpc::{Admission, SlowRead, Status};
+use grpc::{Admission, Reservation, SlowRead, Status};
 use pipeline::Export;
 use snapshot::Exporter;
 
@@ -28,9 +28,14 @@ impl Api {
         admission: Admission,
     ) -> Result<impl Stream<Item = Result<SnapshotResponse, Status>>, Status> {
         let pipeline = self.pipeline.clone();
-        let export = move |slow: &SlowRead| pipeline.export_unless(&|| slow.give_way());
+        let export =
+            move |slow: &SlowRead| pipeline.export_unless(&|held| slow.give_way_holding(held));
         let export = admission.run_slow(SMALL_REQUEST_BYTES, export).await?;
         let export = export.map_err(status::from_pipeline)?;
+        let mut memory = admission.reserve();
+        if !memory.resize(export.held_bytes()) {
+            return Err(status::from_pipeline(pipeline::Error::TooManyRequests));
+        }
         tracing::info!(revision = export.revision(), "sending a snapshot");
         let header = self.header(export.revision());
         let respond = move |(blob, remaining_bytes): (Vec<u8>, u64)| {
@@ -38,7 +43,7 @@ impl Api {
             SnapshotResponse { header, remaining_bytes, blob: blob.into(), version }
         };
         let next = move |blobs| next_blob(blobs, admission.clone());
-        Ok(stream::try_unfold(SnapshotBlobs::new(export), next).map_ok(respond))
+        Ok(stream::try_unfold(SnapshotBlobs::new(export, memory), next).map_ok(respond))
     }
 }
 
@@ -55,6 +60,7 @@ async fn next_blob(
         let read = admission.run_slow(SMALL_REQUEST_BYTES, read).await?;
         blobs = read.map_err(status::from_pipeline)?;
     }
+    blobs.release_memory();
     Ok(blobs.next().map(|blob| (blob, blobs)))
 }
 
@@ -62,6 +68,8 @@ async fn next_blob(
 /// `next`, the next chunk of the export must be complete.
 struct SnapshotBlobs {
     export: Export,
+    /// Counts the memory of `export`.
+    memory: Reservation,
     /// `None` after the end of the content.
     exporter: Option<Exporter>,
     /// Blobs to return before the next chunk is exported.
@@ -69,9 +77,15 @@ struct SnapshotBlobs {
 }
 
 impl SnapshotBlobs {
-    fn new(export: Export) -> Self {
+    fn new(export: Export, memory: Reservation) -> Self {
         let (exporter, first) = Exporter::new();
-        SnapshotBlobs { export, exporter: Some(exporter), pending: vec![first] }
+        SnapshotBlobs { export, memory, exporter: Some(exporter), pending: vec![first] }
+    }
+
+    /// Returns the memory of what has been encoded.
+    fn release_memory(&mut self) {
+        // If there is no room for the few effects of a step, they are not counted.
+        let _ = self.memory.resize(self.export.held_bytes());
     }
 
     /// Starts to read the next blob. Returns whether it is complete.
