@@ -2,7 +2,9 @@ package store
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -139,4 +141,52 @@ func TestHostileSnapshots(t *testing.T) {
 	// A connection may keep 512 MiB.
 	grown := checkGrown(t, s, before, 768<<20)
 	t.Logf("%d unread snapshots of a store with %d leases; memory grew by %s; %s", calls, leases, mib(grown), stop())
+}
+
+// TestHostileHeads sends incomplete and long heads of requests on HTTP/1.1.
+func TestHostileHeads(t *testing.T) {
+	s := startMemEtcd(t, "--wal-mode", "none")
+	connections := scaled(200, 1500)
+	stop := bystander(t, s)
+	dial := func(head string) net.Conn {
+		conn, err := net.Dial("tcp", s.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		// The server may close the connection before it has read all of the head.
+		_, _ = io.WriteString(conn, head)
+		return conn
+	}
+	head := func(size int) string {
+		return "GET /health HTTP/1.1\r\nHost: test\r\nX-Long: " + strings.Repeat("x", size)
+	}
+	before := residentMemory(t, s)
+	slow := dial(head(10))
+	start := time.Now()
+	for range connections {
+		dial(head(400_000))
+	}
+	grown := checkGrown(t, s, before, connections*48<<10+16<<20)
+
+	long := dial(head(17_000) + "\r\n\r\n")
+	if err := long.SetReadDeadline(time.Now().Add(requestTimeout)); err != nil {
+		t.Fatal(err)
+	}
+	answer, _ := io.ReadAll(long)
+	if len(answer) > 0 && !bytes.HasPrefix(answer, []byte("HTTP/1.1 431 ")) {
+		t.Errorf("a head of 17 kB was answered with %q; want 431 or nothing", answer)
+	}
+	normal := dial(head(12_000) + "\r\nConnection: close\r\n\r\n")
+	if answer, err := io.ReadAll(normal); err != nil || !bytes.HasPrefix(answer, []byte("HTTP/1.1 200 ")) {
+		t.Errorf("a head of 12 kB was answered with %q and the error %v; want 200", answer, err)
+	}
+	if err := slow.SetReadDeadline(start.Add(25 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(slow); err != nil {
+		t.Errorf("the connection with an incomplete head is not closed after %v: %v", time.Since(start), err)
+	}
+	waited := fmt.Sprintf("an incomplete head is closed after %v", time.Since(start).Round(100*time.Millisecond))
+	t.Logf("%d incomplete heads of 400 kB; memory grew by %s; %s; %s", connections, mib(grown), waited, stop())
 }

@@ -60,6 +60,8 @@ async fn metrics(State(state): State<Arc<PageState>>) -> Response {
 pub async fn serve(io: Box<dyn Io>, pages: Router, stop: CancellationToken) -> anyhow::Result<()> {
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new());
+    server.max_buf_size(sockets::HTTP1_HEAD_BYTES);
+    server.header_read_timeout(sockets::HTTP1_HEAD_TIMEOUT);
     let mut connection =
         std::pin::pin!(server.serve_connection(TokioIo::new(io), TowerToHyperService::new(pages)));
     tokio::select! {

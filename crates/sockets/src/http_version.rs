@@ -15,6 +15,13 @@ use crate::io::Io;
 /// disconnected.
 const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Maximum size of the head of a request on HTTP/1.1 in bytes. A server of pages closes a
+/// connection that sends more.
+pub const HTTP1_HEAD_BYTES: usize = 16 << 10;
+/// How long a client on HTTP/1.1 may take to send the head of its next request. Its connection is
+/// closed after that.
+pub const HTTP1_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A connection whose HTTP version is known.
 pub enum Detected {
     /// HTTP/2; its preface has been read.

@@ -23,7 +23,9 @@ mod socket_url;
 mod tls;
 
 pub use accept::{Client, Listener, bind, connection_permits, disable_pacing};
-pub use http_version::{Detected, Replayed, detect_http_version};
+pub use http_version::{
+    Detected, HTTP1_HEAD_BYTES, HTTP1_HEAD_TIMEOUT, Replayed, detect_http_version,
+};
 pub use io::Io;
 pub use socket_url::SocketUrl;
 pub use tls::{
