@@ -95,6 +95,13 @@ impl HashCursor {
         self.revision
     }
 
+    /// Approximate memory in bytes that the hash occupies: the pairs are sorted before they are
+    /// hashed, which needs half of their memory again.
+    pub fn memory_bytes(&self) -> usize {
+        let base = self.base.capacity() * size_of::<Record>();
+        base + base / 2 + self.gathered.capacity() * size_of::<Change>()
+    }
+
     /// Visits about `max_entries` keys or events. Returns false if the hash was already
     /// complete. Call [`HashCursor::digest`] after each call.
     pub fn gather(&mut self, store: &Store, max_entries: usize) -> bool {

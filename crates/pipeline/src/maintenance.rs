@@ -46,15 +46,15 @@ impl Pipeline {
     /// Hashes the history up to `revision`; 0 means the published revision. It reads the
     /// whole store, so call it on a thread that may block.
     pub fn hash(&self, revision: i64) -> Result<HistoryHash, Error> {
-        self.hash_unless(revision, &|| false)
+        self.hash_unless(revision, &|_| false)
     }
 
-    /// Hashes the history as [`Pipeline::hash`] does. Fails when `cancelled` returns true; it
-    /// is called between the steps.
+    /// Hashes the history as [`Pipeline::hash`] does. Fails when `stops` returns true; it is called
+    /// between the steps with the memory in bytes that is occupied so far.
     pub fn hash_unless(
         &self,
         revision: i64,
-        cancelled: &dyn Fn() -> bool,
+        stops: &dyn Fn(usize) -> bool,
     ) -> Result<HistoryHash, Error> {
         let shared = self.shared();
         let (mut cursor, current, _pin) = {
@@ -73,7 +73,7 @@ impl Pipeline {
                 break;
             }
             cursor.digest();
-            pace::pause(cancelled)?;
+            pace::pause(&|| stops(cursor.memory_bytes()))?;
         }
         let revision = cursor.revision();
         let (hash, compact_revision) = cursor.finish();

@@ -86,7 +86,7 @@ fn cancelled_reads_end_with_the_next_step() {
     let points = |count| vec![op(Request::RequestRange(RangeRequest::default())); count];
     let many_small = TxnRequest { success: points(10_000), ..Default::default() };
     assert_stops("small ranges", |cancelled| large(&store, many_small).finish_unless(cancelled));
-    assert_stops("hash", |cancelled| store.hash_unless(0, cancelled));
+    assert_stops("hash", |cancelled| store.hash_unless(0, &|_| cancelled()));
 
     (1..=KEYS as i64).for_each(|id| {
         block_on(store.propose(ClientId(0), Command::LeaseGrant { id, ttl_seconds: 60 }, 0))
@@ -118,21 +118,31 @@ fn cancelled_reads_end_with_the_next_step() {
     assert!(store.is_collected(revision).unwrap());
 }
 
-/// An export gathers all leases before its first result. The caller counts them.
+/// A hash and an export gather memory before their first result. The caller counts it.
 #[test]
-fn exports_report_their_memory() {
+fn hashes_and_exports_report_their_memory() {
     let store = store();
+    let revision = store.revision();
+    block_on(store.propose(ClientId(0), Command::Compact { revision }, 0)).unwrap();
+    block_on(store.propose(ClientId(0), put("other"), 0)).unwrap();
+    let most = |read: &dyn Fn(&dyn Fn(usize) -> bool)| {
+        let most = std::cell::Cell::new(0);
+        read(&|held| {
+            most.set(most.get().max(held));
+            false
+        });
+        most.get()
+    };
+    let hashed = most(&|stops| assert!(store.hash_unless(0, stops).is_ok()));
+    assert!(hashed >= KEYS * size_of::<usize>(), "{hashed} bytes for {KEYS} keys");
+    assert!(store.hash_unless(0, &|held| held > hashed / 2).is_err());
     (1..=KEYS as i64).for_each(|id| {
         block_on(store.propose(ClientId(0), Command::LeaseGrant { id, ttl_seconds: 60 }, 0))
             .unwrap();
     });
-    let most = std::cell::Cell::new(0);
-    let stops = |held: usize| {
-        most.set(most.get().max(held));
-        false
-    };
-    let mut export = store.export_unless(&stops).unwrap();
-    assert!(most.get() >= KEYS * 24, "{} bytes for {KEYS} leases", most.get());
+    let exported = most(&|stops| drop(store.export_unless(stops).unwrap()));
+    assert!(exported >= KEYS * 24, "{exported} bytes for {KEYS} leases");
+    let mut export = store.export_unless(&|_| false).unwrap();
     assert!(export.held_bytes() >= KEYS * 24);
     while export.next().is_some() {}
     assert!(export.held_bytes() < KEYS, "the leases are encoded");

@@ -18,20 +18,17 @@ impl Api {
     ) -> Result<HashResponse, Status> {
         let pipeline = self.pipeline.clone();
         let hash = move |slow: &SlowRead| {
-            let cancelled = || slow.give_way();
-            let history = pipeline.hash_unless(0, &cancelled)?;
-            let mut leases_and_alarms = Vec::new();
-            for (id, ttl_seconds) in
-                pipeline.lease_ttls_unless(&|held| slow.give_way_holding(held))?
-            {
-                leases_and_alarms.extend(id.to_le_bytes());
-                leases_and_alarms.extend(ttl_seconds.to_le_bytes());
+            let stops = |held| slow.give_way_holding(held);
+            let history = pipeline.hash_unless(0, &stops)?;
+            let mut hash = history.hash;
+            for (id, ttl_seconds) in pipeline.lease_ttls_unless(&stops)? {
+                hash = crc32c::crc32c_append(hash, &id.to_le_bytes());
+                hash = crc32c::crc32c_append(hash, &ttl_seconds.to_le_bytes());
             }
             for alarm in pipeline.status().alarms {
-                leases_and_alarms.push(alarm.kind as u8);
-                leases_and_alarms.extend(alarm.member_id.to_le_bytes());
+                hash = crc32c::crc32c_append(hash, &[alarm.kind as u8]);
+                hash = crc32c::crc32c_append(hash, &alarm.member_id.to_le_bytes());
             }
-            let hash = crc32c::crc32c_append(history.hash, &leases_and_alarms);
             Ok((hash, history.current))
         };
         let hashed = admission.run_slow(SMALL_REQUEST_BYTES, hash).await?;
@@ -46,7 +43,9 @@ impl Api {
     ) -> Result<HashKvResponse, Status> {
         let pipeline = self.pipeline.clone();
         let HashKvRequest { revision } = request;
-        let hash = move |slow: &SlowRead| pipeline.hash_unless(revision, &|| slow.give_way());
+        let hash = move |slow: &SlowRead| {
+            pipeline.hash_unless(revision, &|held| slow.give_way_holding(held))
+        };
         let hashed = admission.run_slow(SMALL_REQUEST_BYTES, hash).await?;
         let HistoryHash { hash, compact_revision, revision, current } =
             hashed.map_err(status::from_pipeline)?;
