@@ -12,7 +12,7 @@
 //! - A client is disconnected if it does not complete the TLS handshake within 10 s, or
 //!   does not send the first bytes within 10 s after it.
 //! - Changed certificate files are read again before the next handshake. Open connections
-//!   are not affected.
+//!   are not affected. Sessions with client certificates are not resumed.
 
 #![warn(missing_docs)]
 

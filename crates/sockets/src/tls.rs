@@ -1,5 +1,6 @@
 //! TLS for client listeners. As in etcd, changed certificate files apply from the next
-//! handshake on. Open connections are not affected.
+//! handshake on. Open connections are not affected. Sessions with client certificates are not
+//! resumed, so that each connection has a certificate that is valid at its start.
 
 use std::fs;
 use std::io;
@@ -16,8 +17,8 @@ use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyD
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{
     ProtocolVersion, RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
@@ -214,6 +215,12 @@ fn server_config(files: &TlsFiles, cert: &Path, key: &Path) -> Result<ServerConf
         .with_single_cert(chain, key)
         .with_context(|| format!("use the certificate in {}", cert.display()))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    if files.trusted_ca_file.is_some() {
+        // A resumed session does not verify the client's certificate again, which may have
+        // expired or been revoked since.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     Ok(config)
 }
 
