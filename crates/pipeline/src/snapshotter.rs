@@ -115,7 +115,7 @@ pub(crate) fn snapshotter(
 impl SnapshotTrigger {
     /// Starts a snapshot if one is due. Call it after a round or a record of the idle store has
     /// been logged, and before the next round is applied: the store then contains exactly the
-    /// changes of the log. Fails if the log fails.
+    /// changes of the log. Fails only if the log has failed.
     pub(crate) fn start_if_due(
         &mut self,
         shared: &Arc<SharedStore>,
@@ -128,6 +128,11 @@ impl SnapshotTrigger {
         match self.separate(journal).and_then(|()| journal.sync_for_snapshot()) {
             // The next call tries it again.
             Err(Error::NoSpace { .. }) => return Ok(()),
+            // Likewise: the log is undamaged. An example is that no file descriptor is free.
+            Err(error) if !journal.has_failed() => {
+                tracing::warn!(%error, "could not start a snapshot, trying again");
+                return Ok(());
+            }
             separated => separated?,
         }
         self.start(shared, journal);
@@ -333,6 +338,20 @@ mod tests {
             }
         }
 
+        /// Appends records until the log needs another segment, which cannot be created.
+        fn fill_segment(&mut self) {
+            for count in [100_000, 1000, 1] {
+                let effects = vec![Effect::Clock { ms: 0 }; count];
+                let mut append = || {
+                    self.journal.prepare(&effects, CLOCK);
+                    self.journal.write()
+                };
+                while append().is_ok() {}
+            }
+            while self.journal.append_empty().is_ok() {}
+            assert!(!self.journal.has_failed());
+        }
+
         /// Returns the snapshot that is started if one is due.
         fn start(&mut self) -> Option<SnapshotRequest> {
             self.trigger.start_if_due(&self.shared, &mut self.journal).unwrap();
@@ -383,6 +402,29 @@ mod tests {
         assert!(store.start().is_none(), "nothing was written after the last snapshot");
         drop(store);
         assert!(Fixture::open(root.path()).start().is_none(), "the log is short");
+    }
+
+    /// The log cannot create a file for a while, for example because no file descriptor is free.
+    #[test]
+    fn a_log_that_cannot_grow_does_not_stop_the_store() {
+        let root = tempfile::tempdir().unwrap();
+        let mut store = Fixture::open(root.path());
+        store.log(LIMIT);
+        let slow = store.start().expect("the log has grown");
+        store.log(8 * LIMIT);
+        store.snapshotter.handle(slow);
+        let (log, away) = (store.dir.log_dir(), root.path().join("away"));
+        std::fs::rename(&log, &away).unwrap();
+        store.fill_segment();
+        let next = store.start().expect("the log has grown");
+        store.snapshotter.handle(next);
+        // The third one needs a record before it.
+        assert!(store.start().is_none());
+        assert!(!store.journal.has_failed());
+        std::fs::rename(&away, &log).unwrap();
+        let third = store.start().expect("the log is too long");
+        store.snapshotter.handle(third);
+        store.log(LIMIT);
     }
 
     /// A snapshot that fails is tried again after an interval, however long the log is.
