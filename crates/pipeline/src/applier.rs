@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use data_dir::DataDir;
 use mvcc::{Command, Effects, Event, Reply, Store};
 
 use crate::exclusive_store::{ExclusiveStore, TXN_COMPARE_KEYS};
@@ -56,14 +55,12 @@ pub(crate) struct Applier {
     collecting: bool,
 }
 
-/// The log, its snapshot trigger and its data directory; absent with `WalMode::None`.
+/// The log and its snapshot trigger; absent with `WalMode::None`.
 pub(crate) struct Disk {
     pub(crate) journal: Journal,
     pub(crate) snapshot_trigger: SnapshotTrigger,
     /// The flusher stops when this is dropped together with the applier.
     pub(crate) _alive: Sender<()>,
-    /// Keeps the data directory locked.
-    pub(crate) _dir: Option<DataDir>,
 }
 
 type Replies = Vec<Result<Outcome, Error>>;

@@ -59,7 +59,7 @@ impl Pipeline {
         let mut threads = Vec::new();
         let disk = match files {
             None => None,
-            Some(files) => Some(open_disk(files, dir, modes, &shared, options, &mut threads)?),
+            Some(files) => Some(open_disk(files, modes, &shared, options, &mut threads)?),
         };
         let (commands, queue) = bounded(options.queue_commands);
         let max = Size { commands: options.queue_commands, bytes: options.queue_bytes };
@@ -75,6 +75,7 @@ impl Pipeline {
             large_commands,
             executor,
             threads: Mutex::new(threads),
+            dir: Mutex::new(dir),
             max_queued_bytes: options.queue_bytes,
             min_lease_ttl_seconds: options.min_lease_ttl_seconds,
             identity,
@@ -90,7 +91,6 @@ fn open_directory(options: &PipelineOptions, fresh: Identity) -> Result<DataDir,
 /// Logs the opening effects of this process, and starts the flusher and the snapshotter.
 fn open_disk(
     (mut journal, snapshots, sizes): (Journal, Snapshots, RecoveredSizes),
-    dir: Option<DataDir>,
     modes: Modes,
     shared: &Arc<SharedStore>,
     options: &PipelineOptions,
@@ -116,7 +116,7 @@ fn open_disk(
     let (snapshot_trigger, snapshotter) =
         snapshotter(shared.clone(), snapshots, &journal, modes, log_bytes, sizes);
     threads.push(spawn("snapshotter", move || snapshotter.run())?);
-    Ok(Disk { journal, snapshot_trigger, _alive: alive, _dir: dir })
+    Ok(Disk { journal, snapshot_trigger, _alive: alive })
 }
 
 /// Starts a thread with this name.

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crossbeam_channel::{Sender, TrySendError};
-use data_dir::Identity;
+use data_dir::{DataDir, Identity};
 use futures_channel::oneshot;
 use mvcc::{Alarm, Command, Reply, Stats};
 use parking_lot::Mutex;
@@ -29,6 +29,9 @@ pub struct Pipeline {
     pub(crate) executor: Arc<Executor>,
     /// The threads of the store; empty after [`Pipeline::shutdown`].
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Keeps the data directory locked until the threads have ended, because all of them write
+    /// to it.
+    pub(crate) dir: Mutex<Option<DataDir>>,
     pub(crate) max_queued_bytes: usize,
     pub(crate) min_lease_ttl_seconds: i64,
     pub(crate) identity: Identity,
@@ -220,6 +223,7 @@ impl Pipeline {
         for thread in threads.drain(..).rev() {
             let _ = thread.join();
         }
+        *self.dir.lock() = None;
     }
 
     /// The store and the state that threads share with it.
