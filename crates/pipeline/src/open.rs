@@ -57,9 +57,11 @@ impl Pipeline {
         let shared = Arc::new(SharedStore::new(store, options));
         let inline = !modes.contains(WalMode::Fsync);
         let mut threads = Vec::new();
-        let disk = match files {
+        let disk = match dir.as_ref().zip(files) {
             None => None,
-            Some(files) => Some(open_disk(files, modes, &shared, options, &mut threads)?),
+            Some((dir, files)) => {
+                Some(open_disk(files, dir, modes, &shared, options, &mut threads)?)
+            }
         };
         let (commands, queue) = bounded(options.queue_commands);
         let max = Size { commands: options.queue_commands, bytes: options.queue_bytes };
@@ -91,6 +93,7 @@ fn open_directory(options: &PipelineOptions, fresh: Identity) -> Result<DataDir,
 /// Logs the opening effects of this process, and starts the flusher and the snapshotter.
 fn open_disk(
     (mut journal, snapshots, sizes): (Journal, Snapshots, RecoveredSizes),
+    dir: &DataDir,
     modes: Modes,
     shared: &Arc<SharedStore>,
     options: &PipelineOptions,
@@ -114,7 +117,7 @@ fn open_disk(
     threads.push(spawn("flusher", move || flusher.run())?);
     let log_bytes = options.snapshot_log_bytes;
     let (snapshot_trigger, snapshotter) =
-        snapshotter(shared.clone(), snapshots, &journal, modes, log_bytes, sizes);
+        snapshotter(shared.clone(), snapshots, &dir.log_dir(), &journal, modes, log_bytes, sizes);
     threads.push(spawn("snapshotter", move || snapshotter.run())?);
     Ok(Disk { journal, snapshot_trigger, _alive: alive })
 }

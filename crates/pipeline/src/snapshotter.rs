@@ -1,6 +1,8 @@
 //! The thread that takes snapshots while the store serves requests. After a snapshot it
 //! removes the log before the previous one, which limits the size of the log.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -41,6 +43,8 @@ pub(crate) struct SnapshotTrigger {
     /// End of the log: its size in bytes since a fixed record. [`SnapshotProgress`] has offsets
     /// of the same kind.
     end: u64,
+    /// Whether the snapshots are on the disk of the log.
+    shares_disk: bool,
 }
 
 /// The state that the trigger and the snapshotter share.
@@ -84,10 +88,11 @@ pub(crate) struct Snapshotter {
 }
 
 /// Creates the trigger, and the snapshotter, which trims the log of `journal`. `sizes` are those
-/// of the recovered files.
+/// of the recovered files. `log_dir` is the directory of the log.
 pub(crate) fn snapshotter(
     shared: Arc<SharedStore>,
     snapshots: Snapshots,
+    log_dir: &Path,
     journal: &Journal,
     modes: Modes,
     min_growth_bytes: u64,
@@ -105,11 +110,18 @@ pub(crate) fn snapshotter(
         min_growth_bytes,
         grown_bytes,
         end,
+        shares_disk: share_disk(log_dir, snapshots.directory()),
     };
     let (requests, trimmer, space_claim) = (received, journal.trimmer(), journal.space_claim());
     let snapshotter =
         Snapshotter { requests, progress, snapshots, trimmer, space_claim, modes, shared };
     (trigger, snapshotter)
+}
+
+/// Whether two directories are on the same file system. If that is unknown, they may be.
+fn share_disk(a: &Path, b: &Path) -> bool {
+    let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
+    device(a).zip(device(b)).is_none_or(|(a, b)| a == b)
 }
 
 impl SnapshotTrigger {
@@ -176,9 +188,11 @@ impl SnapshotTrigger {
         update_clock(shared, journal);
         let store = shared.store.read();
         let mut effects = journal.snapshot_header();
-        // The log leaves this space free. The snapshot is not larger than the store.
-        let bytes = store.stats().total_bytes.max(1) as u64;
-        journal.space_claim().set(bytes.max(self.progress.bytes.load(Ordering::Relaxed)));
+        if self.shares_disk {
+            // The log leaves this space free. The snapshot is not larger than the store.
+            let bytes = store.stats().total_bytes.max(1) as u64;
+            journal.space_claim().set(bytes.max(self.progress.bytes.load(Ordering::Relaxed)));
+        }
         let cursor = SnapshotCursor::new(&store, &mut effects);
         let pin = Pin::new(&shared.pins, cursor.oldest_needed_revision(), None);
         // The channel has room, because no snapshot is being taken (`busy`).
@@ -281,8 +295,6 @@ impl Snapshotter {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use data_dir::{DataDir, Identity};
     use mvcc::Effect;
 
@@ -323,8 +335,15 @@ mod tests {
             journal.log_opening().unwrap();
             let shared = Arc::new(SharedStore::new(store, &options));
             let (snapshots, sizes) = (recovered.snapshots, recovered.sizes);
-            let (trigger, snapshotter) =
-                snapshotter(shared.clone(), snapshots, &journal, modes, LIMIT, sizes);
+            let (trigger, snapshotter) = snapshotter(
+                shared.clone(),
+                snapshots,
+                &dir.log_dir(),
+                &journal,
+                modes,
+                LIMIT,
+                sizes,
+            );
             Fixture { shared, journal, trigger, snapshotter, dir }
         }
 
@@ -425,6 +444,23 @@ mod tests {
         let third = store.start().expect("the log is too long");
         store.snapshotter.handle(third);
         store.log(LIMIT);
+    }
+
+    #[test]
+    fn a_snapshot_on_another_disk_claims_no_space_of_the_log() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(share_disk(root.path(), &root.path().join("missing")), "may be the same");
+        assert!(!share_disk(root.path(), Path::new("/proc")));
+        for shares_disk in [true, false] {
+            let mut store = Fixture::open(&root.path().join(shares_disk.to_string()));
+            assert!(store.trigger.shares_disk);
+            store.trigger.shares_disk = shares_disk;
+            store.log(LIMIT);
+            let request = store.start().expect("the log has grown");
+            assert_eq!(store.journal.space_claim().bytes() > 0, shares_disk);
+            store.snapshotter.handle(request);
+            assert_eq!(store.journal.space_claim().bytes(), 0);
+        }
     }
 
     /// A snapshot that fails is tried again after an interval, however long the log is.

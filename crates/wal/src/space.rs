@@ -13,7 +13,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// After a failure, the free space must exceed the segment by this part of its size.
 const MARGIN_DIVISOR: u64 = 16;
 
-/// The space on the disk that a snapshot in progress needs. The log leaves it free.
+/// The space on the disk of the log that a snapshot in progress needs. The log leaves it free.
 #[derive(Clone, Default)]
 pub struct SpaceClaim(Arc<AtomicU64>);
 
@@ -23,7 +23,8 @@ impl SpaceClaim {
         self.0.store(bytes, Ordering::Release);
     }
 
-    fn get(&self) -> u64 {
+    /// Returns the claimed space in bytes.
+    pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 }
@@ -56,7 +57,7 @@ impl SpaceGate {
     ) -> io::Result<T> {
         let now = Instant::now();
         let mut failure = self.failure.lock().expect("no thread panicked with the lock");
-        let claimed = self.claim.get();
+        let claimed = self.claim.bytes();
         let free = if failure.is_some() || claimed > 0 { free() } else { None };
         if !allows(*failure, claimed, needed, free, now) {
             return Err(io::ErrorKind::StorageFull.into());
