@@ -3,8 +3,7 @@
 //! A stream occupies memory as long as it is open, whatever it waits for: the rest of its request,
 //! its turn, or events. A client can open thousands with a few bytes each.
 
-use crate::admission::TOO_MANY_REQUESTS;
-use crate::admission::{Admission, Reservation};
+use crate::admission::{Admission, Reservation, TOO_MANY_REQUESTS};
 use crate::status::Status;
 
 /// Streams of a connection that do not count. kube-apiserver opens one Watch stream for each kind
