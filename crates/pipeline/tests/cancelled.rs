@@ -118,6 +118,16 @@ fn cancelled_reads_end_with_the_next_step() {
     assert!(store.is_collected(revision).unwrap());
 }
 
+/// Returns the most memory that a read reports between its steps.
+fn most_held(read: impl FnOnce(&dyn Fn(usize) -> bool)) -> usize {
+    let most = std::cell::Cell::new(0);
+    read(&|held| {
+        most.set(most.get().max(held));
+        false
+    });
+    most.get()
+}
+
 /// A hash and an export gather memory before their first result. The caller counts it.
 #[test]
 fn hashes_and_exports_report_their_memory() {
@@ -125,22 +135,14 @@ fn hashes_and_exports_report_their_memory() {
     let revision = store.revision();
     block_on(store.propose(ClientId(0), Command::Compact { revision }, 0)).unwrap();
     block_on(store.propose(ClientId(0), put("other"), 0)).unwrap();
-    let most = |read: &dyn Fn(&dyn Fn(usize) -> bool)| {
-        let most = std::cell::Cell::new(0);
-        read(&|held| {
-            most.set(most.get().max(held));
-            false
-        });
-        most.get()
-    };
-    let hashed = most(&|stops| assert!(store.hash_unless(0, stops).is_ok()));
+    let hashed = most_held(|stops| assert!(store.hash_unless(0, stops).is_ok()));
     assert!(hashed >= KEYS * size_of::<usize>(), "{hashed} bytes for {KEYS} keys");
     assert!(store.hash_unless(0, &|held| held > hashed / 2).is_err());
     (1..=KEYS as i64).for_each(|id| {
         block_on(store.propose(ClientId(0), Command::LeaseGrant { id, ttl_seconds: 60 }, 0))
             .unwrap();
     });
-    let exported = most(&|stops| drop(store.export_unless(stops).unwrap()));
+    let exported = most_held(|stops| drop(store.export_unless(stops).unwrap()));
     assert!(exported >= KEYS * 24, "{exported} bytes for {KEYS} leases");
     let mut export = store.export_unless(&|_| false).unwrap();
     assert!(export.held_bytes() >= KEYS * 24);
