@@ -4,6 +4,7 @@ mod client;
 mod detect;
 pub mod leases;
 mod permission;
+mod watches;
 
 use etcd_client::TlsFiles;
 

@@ -1,0 +1,371 @@
+//! The watch cache of one resource: what kube-apiserver's `storage/cacher` does, without I/O.
+//!
+//! # Invariants
+//! - Changes are applied in the order of their versions, each once. Anything else is refused, and the
+//!   objects must then be listed again.
+//! - A watch gets each change after the version where it began once, and in order. What it gets at its
+//!   start and what comes later meet without a gap, because both happen under the same lock.
+//! - A bookmark has a version up to which all changes were delivered before.
+//! - While nothing is [served](Cache::serve), there is no watch.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::event::Event;
+use super::frame::{EventType, Frame};
+use super::history::History;
+use super::kind::Kind;
+use super::mailbox::Mailbox;
+use super::object::Object;
+use super::selector::Selector;
+use super::watchers::{Watcher, Watchers};
+
+/// The annotation of the bookmark after the initial events of a watch.
+pub const INITIAL_EVENTS_END: &[u8] = b"k8s.io/initial-events-end";
+
+type Key = Box<[u8]>;
+
+/// The watch cache of one resource.
+pub struct Cache {
+    kind: Kind,
+    content: Option<Content>,
+    is_serving: bool,
+    watchers: Watchers,
+}
+
+/// The objects and their last changes.
+struct Content {
+    version: u64,
+    objects: BTreeMap<Key, Arc<Object>>,
+    /// Keys of the objects of each node, if objects belong to nodes.
+    by_node: HashMap<Box<[u8]>, BTreeSet<Key>>,
+    history: History,
+    bookmarks: Bookmarks,
+}
+
+/// Bookmarks as the API server encodes them.
+struct Bookmarks {
+    marked: Object,
+    plain: Object,
+    /// The last one that was sent.
+    last: Option<(u64, Frame)>,
+}
+
+/// A change that the API server reports.
+pub struct Change {
+    /// What happened.
+    pub event: EventType,
+    /// The object after it, or the last one with the version of its deletion.
+    pub object: Object,
+}
+
+/// Why a change is refused.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Inconsistent(pub &'static str);
+
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// After a version.
+    After(u64),
+    /// Now.
+    Now,
+    /// With all objects, at this version or later. `marked`: a bookmark follows them.
+    State {
+        /// The version.
+        at_least: u64,
+        /// Whether a bookmark follows.
+        marked: bool,
+    },
+}
+
+/// Why a request must go to an API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Nothing is served now.
+    NotServing,
+    /// The version is not known yet.
+    Behind,
+}
+
+/// A watch that has begun.
+#[derive(Debug)]
+pub enum Started {
+    /// It is open.
+    Open {
+        /// Its number.
+        number: u64,
+        /// What is sent first.
+        frames: Vec<Frame>,
+        /// A bookmark must have a higher version.
+        floor: u64,
+    },
+    /// The version is too old: this error is all that is sent.
+    Expired(Frame),
+}
+
+impl Cache {
+    /// An empty cache.
+    pub fn new(kind: Kind) -> Cache {
+        Cache { kind, content: None, is_serving: false, watchers: Watchers::default() }
+    }
+
+    /// The number of open watches and of objects.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.watchers.len(), self.content.as_ref().map_or(0, |content| content.objects.len()))
+    }
+
+    /// The version up to which changes are known, if there is any content.
+    pub fn version(&self) -> Option<u64> {
+        self.content.as_ref().map(|content| content.version)
+    }
+
+    /// Begins to serve, if there is any content, or stops and ends all watches.
+    pub fn serve(&mut self, serving: bool) {
+        self.is_serving = serving && self.content.is_some();
+        if !self.is_serving {
+            self.watchers.end();
+        }
+    }
+
+    /// Whether it serves.
+    pub fn is_serving(&self) -> bool {
+        self.is_serving
+    }
+
+    /// Forgets everything, and stops serving.
+    pub fn clear(&mut self) {
+        self.content = None;
+        self.serve(false);
+    }
+
+    /// Begins with all objects at the version of a bookmark, the one that follows the initial events of a
+    /// watch. Open watches end: changes before it are not known.
+    ///
+    /// # Errors
+    /// If an object occurs twice, or the bookmark is not the expected one.
+    pub fn replace(&mut self, objects: Vec<Object>, marked: Object) -> Result<(), Inconsistent> {
+        self.clear();
+        let version = marked.version();
+        let mut content = Content {
+            version,
+            objects: BTreeMap::new(),
+            by_node: HashMap::new(),
+            history: History::new(version),
+            bookmarks: Bookmarks::new(self.kind, marked)?,
+        };
+        for object in objects {
+            if object.version() > version {
+                return Err(Inconsistent("an object is newer than the bookmark after it"));
+            }
+            if content.put(self.kind, Arc::new(object)).is_some() {
+                return Err(Inconsistent("an object was sent twice"));
+            }
+        }
+        self.content = Some(content);
+        Ok(())
+    }
+
+    /// Applies a change, and delivers it. Returns to how many watches.
+    ///
+    /// # Errors
+    /// If the change does not follow from what is known. The cache must be cleared then.
+    pub fn apply(&mut self, change: Change, now: Instant) -> Result<usize, Inconsistent> {
+        let content = self.content.as_mut().ok_or(Inconsistent("nothing was listed"))?;
+        let Change { event, object } = change;
+        if object.version() <= content.version {
+            return Err(Inconsistent("the version of a change is not higher than the last one"));
+        }
+        let version = object.version();
+        let event = match event {
+            EventType::Added | EventType::Modified => {
+                let object = Arc::new(object);
+                let before = content.put(self.kind, object.clone());
+                if before.is_none() != (event == EventType::Added) {
+                    return Err(Inconsistent("a change does not fit to the object that is known"));
+                }
+                Event::changed(before, object)
+            }
+            EventType::Deleted => {
+                let before = content.remove(&object.key());
+                let before = before.ok_or(Inconsistent("an unknown object was deleted"))?;
+                Event::deleted(before, &object)
+            }
+            EventType::Bookmark | EventType::Error => {
+                return Err(Inconsistent("the event is no change"));
+            }
+        };
+        let event = Arc::new(event);
+        let delivered = self.watchers.deliver(&event);
+        content.history.push(event, now);
+        content.version = version;
+        Ok(delivered)
+    }
+
+    /// Notes that there is no further change up to a version.
+    ///
+    /// # Errors
+    /// If the version is lower than that of the last change.
+    pub fn progress(&mut self, version: u64) -> Result<(), Inconsistent> {
+        let content = self.content.as_mut().ok_or(Inconsistent("nothing was listed"))?;
+        if version < content.version {
+            return Err(Inconsistent("a bookmark is older than the last change"));
+        }
+        content.version = version;
+        Ok(())
+    }
+
+    /// Returns the selected objects in the order of their keys, at a version that is at least this one.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub fn list(
+        &self,
+        selector: &Selector,
+        at_least: u64,
+    ) -> Result<(u64, Vec<Arc<Object>>), Refused> {
+        let content = self.content.as_ref().filter(|_| self.is_serving);
+        let content = content.ok_or(Refused::NotServing)?;
+        if content.version < at_least {
+            return Err(Refused::Behind);
+        }
+        Ok((content.version, content.select(self.kind, selector)))
+    }
+
+    /// Opens a watch. The mailbox gets what follows the first frames.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub fn watch(
+        &mut self,
+        selector: &Selector,
+        start: Start,
+        mailbox: &Arc<Mailbox>,
+        stream: u32,
+    ) -> Result<Started, Refused> {
+        let content = self.content.as_mut().filter(|_| self.is_serving);
+        let content = content.ok_or(Refused::NotServing)?;
+        let now = content.version;
+        let (frames, floor) = match start {
+            Start::Now => (Vec::new(), now),
+            Start::After(version) => {
+                let oldest = content.history.oldest();
+                if version < oldest {
+                    return Ok(Started::Expired(Frame::expired(version, oldest)));
+                }
+                let (mut frames, mut floor) = (Vec::new(), version);
+                for event in content.history.since(version) {
+                    if let Some(frame) = event.frame(selector) {
+                        frames.push(frame);
+                        floor = event.version();
+                    }
+                }
+                (frames, floor)
+            }
+            Start::State { at_least, marked } => {
+                if now < at_least {
+                    return Err(Refused::Behind);
+                }
+                let objects = content.select(self.kind, selector);
+                let added =
+                    |object: &Arc<Object>| Frame::new(EventType::Added, object.envelope().clone());
+                let mut frames: Vec<_> = objects.iter().map(added).collect();
+                if marked {
+                    frames.push(content.bookmarks.marked(now));
+                }
+                (frames, now)
+            }
+        };
+        let mailbox = mailbox.clone();
+        let number = self.watchers.add(selector, Watcher { mailbox, stream, floor });
+        Ok(Started::Open { number, frames, floor })
+    }
+
+    /// Removes a watch, unless it has ended.
+    pub fn remove(&mut self, selector: &Selector, number: u64) {
+        self.watchers.remove(selector, number);
+    }
+
+    /// Returns the bookmark of now, with its version; `None` if nothing is served. All changes up to it
+    /// are in the mailboxes already.
+    pub fn bookmark(&mut self) -> Option<(u64, Frame)> {
+        let content = self.content.as_mut().filter(|_| self.is_serving)?;
+        Some((content.version, content.bookmarks.plain(content.version)))
+    }
+}
+
+impl Content {
+    /// Adds or replaces an object. Returns the one before.
+    fn put(&mut self, kind: Kind, object: Arc<Object>) -> Option<Arc<Object>> {
+        let key = object.key();
+        let before = self.objects.insert(key.clone(), object.clone());
+        if kind.node_field().is_some() {
+            let moved = before.as_ref().is_none_or(|before| before.node() != object.node());
+            if moved {
+                before.iter().for_each(|before| self.forget_node(before, &key));
+                self.by_node.entry(object.node().into()).or_default().insert(key);
+            }
+        }
+        before
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Option<Arc<Object>> {
+        let before = self.objects.remove(key)?;
+        self.forget_node(&before, key);
+        Some(before)
+    }
+
+    fn forget_node(&mut self, object: &Object, key: &[u8]) {
+        if let Some(keys) = self.by_node.get_mut(object.node()) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_node.remove(object.node());
+            }
+        }
+    }
+
+    fn select(&self, kind: Kind, selector: &Selector) -> Vec<Arc<Object>> {
+        match selector {
+            Selector::Node(node) => {
+                let keys = self.by_node.get(node).into_iter().flatten();
+                keys.filter_map(|key| self.objects.get(key).cloned()).collect()
+            }
+            // Objects without a namespace have their names as keys.
+            Selector::Name(name) if kind == Kind::Nodes => {
+                self.objects.get(name).cloned().into_iter().collect()
+            }
+            _ => {
+                let selected = self.objects.values().filter(|object| selector.selects(object));
+                selected.cloned().collect()
+            }
+        }
+    }
+}
+
+impl Bookmarks {
+    fn new(kind: Kind, marked: Object) -> Result<Bookmarks, Inconsistent> {
+        let wrong = Inconsistent("the bookmark after the initial events is not the expected one");
+        if !marked.mentions(INITIAL_EVENTS_END) || !marked.name().is_empty() {
+            return Err(wrong);
+        }
+        let plain = marked.without_annotations().and_then(|plain| Object::parse(kind, plain));
+        Ok(Bookmarks { plain: plain.ok_or(wrong)?, marked, last: None })
+    }
+
+    /// The bookmark that follows initial events.
+    fn marked(&self, version: u64) -> Frame {
+        Frame::new(EventType::Bookmark, self.marked.with_version(version))
+    }
+
+    fn plain(&mut self, version: u64) -> Frame {
+        match &self.last {
+            Some((last, frame)) if *last == version => frame.clone(),
+            _ => {
+                let frame = Frame::new(EventType::Bookmark, self.plain.with_version(version));
+                self.last = Some((version, frame.clone()));
+                frame
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The last changes of the objects of one kind.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::event::Event;
+
+/// Changes that are kept whatever their age.
+const MIN_EVENTS: usize = 100;
+/// Changes that are kept at most, as in kube-apiserver.
+const MAX_EVENTS: usize = 100 << 10;
+/// How long further changes are kept. kube-apiserver keeps them for 75 s: a bookmark comes every minute.
+const MAX_AGE: Duration = Duration::from_secs(150);
+
+/// The last changes, in the order of their versions.
+pub struct History {
+    /// The version of the list with which it began.
+    listed: u64,
+    events: VecDeque<(Instant, Arc<Event>)>,
+    /// Whether changes since the list were removed.
+    is_cut: bool,
+}
+
+impl History {
+    /// An empty history after a list.
+    pub fn new(listed: u64) -> History {
+        History { listed, events: VecDeque::new(), is_cut: false }
+    }
+
+    /// Adds a change, and removes what is old.
+    pub fn push(&mut self, event: Arc<Event>, now: Instant) {
+        self.events.push_back((now, event));
+        while self.events.len() > MIN_EVENTS
+            && (self.events.len() > MAX_EVENTS || self.is_first_old(now))
+        {
+            self.events.pop_front();
+            self.is_cut = true;
+        }
+    }
+
+    fn is_first_old(&self, now: Instant) -> bool {
+        let first = self.events.front();
+        first.is_some_and(|(time, _)| now.saturating_duration_since(*time) > MAX_AGE)
+    }
+
+    /// The lowest version from which a watch can begin: all later changes are here.
+    pub fn oldest(&self) -> u64 {
+        match self.events.front() {
+            Some((_, first)) if self.is_cut => first.version() - 1,
+            _ => self.listed,
+        }
+    }
+
+    /// The changes after a version.
+    pub fn since(&self, version: u64) -> impl Iterator<Item = &Event> {
+        let start = self.events.partition_point(|(_, event)| event.version() <= version);
+        self.events.range(start..).map(|(_, event)| &**event)
+    }
+}

@@ -1,0 +1,133 @@
+//! The resources that are served.
+
+/// A resource that is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Pods.
+    Pods,
+    /// Nodes.
+    Nodes,
+    /// Services.
+    Services,
+    /// EndpointSlices.
+    EndpointSlices,
+    /// CSIDrivers.
+    CsiDrivers,
+    /// RuntimeClasses.
+    RuntimeClasses,
+    /// PodCertificateRequests.
+    PodCertificateRequests,
+}
+
+/// How a resource is addressed and encoded.
+pub struct Names {
+    /// The API group.
+    pub group: &'static str,
+    /// The name of the resource in URLs.
+    pub resource: &'static str,
+    /// The URL of all objects.
+    pub path: &'static str,
+    /// `apiVersion` of an object and of a list.
+    pub api_version: &'static str,
+    /// `kind` of an object.
+    pub kind: &'static str,
+    /// `kind` of a list.
+    pub list: &'static str,
+}
+
+impl Kind {
+    /// All resources. The position is [`Kind::index`].
+    pub const ALL: [Kind; 7] = [
+        Kind::Pods,
+        Kind::Nodes,
+        Kind::Services,
+        Kind::EndpointSlices,
+        Kind::CsiDrivers,
+        Kind::RuntimeClasses,
+        Kind::PodCertificateRequests,
+    ];
+
+    /// The position in [`Kind::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The resource with this URL.
+    pub fn of_path(path: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.names().path == path)
+    }
+
+    /// How the resource is addressed and encoded. The versions are those that kubelet and kube-proxy 1.37
+    /// use.
+    pub fn names(self) -> &'static Names {
+        macro_rules! names {
+            ($group:literal, $api_version:literal, $prefix:literal, $resource:literal, $kind:literal) => {
+                &Names {
+                    group: $group,
+                    resource: $resource,
+                    path: concat!($prefix, $resource),
+                    api_version: $api_version,
+                    kind: $kind,
+                    list: concat!($kind, "List"),
+                }
+            };
+        }
+        match self {
+            Kind::Pods => names!("", "v1", "/api/v1/", "pods", "Pod"),
+            Kind::Nodes => names!("", "v1", "/api/v1/", "nodes", "Node"),
+            Kind::Services => names!("", "v1", "/api/v1/", "services", "Service"),
+            Kind::EndpointSlices => names!(
+                "discovery.k8s.io",
+                "discovery.k8s.io/v1",
+                "/apis/discovery.k8s.io/v1/",
+                "endpointslices",
+                "EndpointSlice"
+            ),
+            Kind::CsiDrivers => names!(
+                "storage.k8s.io",
+                "storage.k8s.io/v1",
+                "/apis/storage.k8s.io/v1/",
+                "csidrivers",
+                "CSIDriver"
+            ),
+            Kind::RuntimeClasses => names!(
+                "node.k8s.io",
+                "node.k8s.io/v1",
+                "/apis/node.k8s.io/v1/",
+                "runtimeclasses",
+                "RuntimeClass"
+            ),
+            Kind::PodCertificateRequests => names!(
+                "certificates.k8s.io",
+                "certificates.k8s.io/v1",
+                "/apis/certificates.k8s.io/v1/",
+                "podcertificaterequests",
+                "PodCertificateRequest"
+            ),
+        }
+    }
+
+    /// The number of the field `nodeName` in the spec, if objects belong to a node.
+    pub fn node_field(self) -> Option<u64> {
+        match self {
+            Kind::Pods => Some(10),
+            Kind::PodCertificateRequests => Some(6),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_found_by_their_urls() {
+        for (index, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(kind.index(), index);
+            assert_eq!(Kind::of_path(kind.names().path), Some(kind));
+            assert!(kind.names().path.ends_with(kind.names().resource));
+        }
+        assert_eq!(Kind::of_path("/api/v1/namespaces/a/pods"), None);
+    }
+}
