@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::{LeaseMode, Size, check_address};
+use crate::config::{LeaseMode, Size, WatchMode, check_address};
 use crate::control::ThrottleCommand;
 
 const EXAMPLES: &str = "Examples:
@@ -38,6 +38,7 @@ A configuration file:
   nodePath:                          # renewals of node Leases without an API server
     store: {endpoints: ['https://10.0.0.1:2379'], caFile: etcd-ca.crt, certFile: etcd.crt, keyFile: etcd.key}
     leases: {mode: shadow}
+    watches: {mode: on}              # watches of kubelets, from a cache of the gateway
 
 Files that change are read again within 2 s, and after SIGHUP at once. upstream.servers, balance, lists,
 throttle, buffers, accessLog and drainTimeout then apply; other fields need a restart.";
@@ -101,6 +102,10 @@ pub struct Options {
     /// What happens to renewals of node Leases, instead of nodePath.leases.mode.
     #[arg(long, value_enum, value_name = "MODE")]
     pub node_path_leases: Option<LeaseMode>,
+
+    /// What happens to watches and lists of kubelets, instead of nodePath.watches.mode.
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub node_path_watches: Option<WatchMode>,
 
     /// Check the configuration and the files that it names, and exit.
     #[arg(long)]

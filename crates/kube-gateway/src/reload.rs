@@ -43,6 +43,9 @@ pub fn configuration(options: &Options) -> Result<Configuration> {
     if let Some(mode) = options.node_path_leases {
         configuration.node_path.leases.mode = mode;
     }
+    if let Some(mode) = options.node_path_watches {
+        configuration.node_path.watches.mode = mode;
+    }
     config::check(&configuration)?;
     Ok(configuration)
 }

@@ -13,15 +13,16 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::balance::{Freshness, balance_forever};
-use crate::config::{Configuration, LeaseMode};
+use crate::config::{Configuration, LeaseMode, WatchMode};
 use crate::control;
 use crate::forward::Shared;
 use crate::front::{Front, FrontFiles, FrontTls, Pace, Workers, listen};
 use crate::http1;
 use crate::identity::FieldNames;
 use crate::metrics::Metrics;
-use crate::node_path::leases::{Leases, Reviewer};
-use crate::node_path::{Detection, Dialer, Permission};
+use crate::node_path::leases::Leases;
+use crate::node_path::watches::Watches;
+use crate::node_path::{Detection, Dialer, Permission, Reviewer};
 use crate::options::{LogFormat, Options};
 use crate::pages::{self, PageState};
 use crate::protect::Protection;
@@ -55,6 +56,13 @@ fn start_log(options: &Options) {
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().init(),
     }
+}
+
+/// What may be served without an API server.
+#[derive(Clone, Default)]
+struct Permissions {
+    renewals: Permission,
+    reads: Permission,
 }
 
 /// Everything that is read before the first client is served.
@@ -110,8 +118,8 @@ impl Gateway {
         let (pool, config) = (self.pool.clone(), self.config.clone());
         tokio::spawn(balance_forever(pool, config, metrics.clone()));
         tokio::spawn(self.reloader(options, prober, metrics.clone()).run_forever());
-        let permission = self.start_detection(metrics.clone())?;
-        let front = Arc::new(self.front(metrics, permission)?);
+        let permissions = self.start_detection(metrics.clone())?;
+        let front = Arc::new(self.front(metrics, permissions)?);
         let mut serving = JoinSet::new();
         for listener in listeners {
             serving.spawn(front.clone().run(listener, stop.clone()));
@@ -158,20 +166,22 @@ impl Gateway {
         Dialer { connector: self.connector.clone(), names: self.names.clone() }
     }
 
-    /// Starts the detection of what would see renewals of Leases, unless they are only forwarded.
-    fn start_detection(&self, metrics: Arc<Metrics>) -> Result<Permission> {
-        let permission = Permission::default();
+    /// Starts the detection of what would see the requests of nodes that are served, unless none are.
+    fn start_detection(&self, metrics: Arc<Metrics>) -> Result<Permissions> {
+        let permissions = Permissions::default();
         let config = self.configuration.node_path.clone();
-        if config.leases.mode != LeaseMode::Off {
-            let (pool, dialer, permission) = (self.pool.clone(), self.dialer(), permission.clone());
-            Detection { config, pool, dialer, metrics, permission }.start()?;
+        if config.leases.mode != LeaseMode::Off || config.watches.mode != WatchMode::Off {
+            let (pool, dialer) = (self.pool.clone(), self.dialer());
+            let Permissions { renewals, reads } = permissions.clone();
+            Detection { config, pool, dialer, metrics, renewals, reads }.start()?;
         }
-        Ok(permission)
+        Ok(permissions)
     }
 
-    fn front(&self, metrics: Arc<Metrics>, permission: Permission) -> Result<Front> {
+    fn front(&self, metrics: Arc<Metrics>, permissions: Permissions) -> Result<Front> {
         let workers = Workers::start()?;
-        let leases = self.start_leases(&workers, metrics.clone(), permission);
+        let leases = self.start_leases(&workers, metrics.clone(), permissions.renewals);
+        let watches = self.start_watches(metrics.clone(), permissions.reads)?;
         let shared = Shared {
             pool: self.pool.clone(),
             connector: self.connector.clone(),
@@ -180,6 +190,7 @@ impl Gateway {
             metrics,
             protection: self.protection.clone(),
             leases,
+            watches,
             config: self.config.clone(),
         };
         let listen = &self.configuration.listen;
@@ -210,6 +221,19 @@ impl Gateway {
         workers.on_each(|worker| leases.clone().connect_forever(worker));
         tokio::spawn(leases.clone().follow_versions_forever());
         Some(leases)
+    }
+
+    /// Starts what serves watches and lists of kubelets, unless that is off.
+    fn start_watches(
+        &self,
+        metrics: Arc<Metrics>,
+        permission: Permission,
+    ) -> Result<Option<Arc<Watches>>> {
+        if self.configuration.node_path.watches.mode == WatchMode::Off {
+            return Ok(None);
+        }
+        let reviewer = Reviewer { pool: self.pool.clone(), dialer: self.dialer() };
+        Ok(Some(Watches::start(permission, reviewer, metrics)?))
     }
 
     fn reloader(&self, options: &Options, prober: Arc<Prober>, metrics: Arc<Metrics>) -> Reloader {

@@ -15,7 +15,7 @@ pub use limits::{Buffers, Control, Lists, ThrottleRule};
 #[cfg(test)]
 pub use load::example;
 pub use load::{check, check_address, load};
-pub use node_path::{LeaseMode, NodePath, Store};
+pub use node_path::{LeaseMode, NodePath, Store, WatchMode};
 pub use size::Size;
 
 /// The only version so far.

@@ -14,6 +14,8 @@ pub struct NodePath {
     pub store: Store,
     /// Renewals of the Leases of nodes.
     pub leases: Leases,
+    /// Watches and lists of kubelets and kube-proxies.
+    pub watches: Watches,
 }
 
 /// The store of the API servers.
@@ -61,6 +63,28 @@ pub enum LeaseMode {
     On,
 }
 
+/// Watches and lists of kubelets and kube-proxies.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Watches {
+    /// What happens to them.
+    pub mode: WatchMode,
+    /// The operator declares that the audit policy has the level None for these reads. Otherwise an audit
+    /// policy forbids to serve them.
+    pub audit_level_none: bool,
+}
+
+/// What happens to watches and lists.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum WatchMode {
+    /// They are forwarded.
+    #[default]
+    Off,
+    /// They are served from the gateway's watch cache.
+    On,
+}
+
 impl Default for Store {
     fn default() -> Self {
         let (endpoints, ca_file, cert_file, key_file) = (Vec::new(), None, None, None);
@@ -88,7 +112,7 @@ impl NodePath {
     /// # Errors
     /// Returns a one-line message for the first invalid field.
     pub fn check(&self) -> Result<()> {
-        let NodePath { store, leases } = self;
+        let NodePath { store, leases, watches: _ } = self;
         ensure!(leases.comparisons > 0, "nodePath.leases.comparisons must be at least 1");
         ensure!((0.0..=1.0).contains(&leases.sample), "nodePath.leases.sample must be from 0 to 1");
         store.check()?;
@@ -138,6 +162,7 @@ mod tests {
     #[test]
     fn what_is_on_is_complete() {
         checked("{}").unwrap();
+        checked("watches: {mode: on, auditLevelNone: true}").unwrap();
         let store = "store: {endpoints: ['http://127.0.0.1:2379']}";
         for mode in ["shadow", "on"] {
             checked(&format!("leases: {{mode: {mode}, auditLevelNone: true}}\n{store}")).unwrap();
@@ -148,6 +173,7 @@ mod tests {
             ("leases: {sample: 2}".into(), "sample must be"),
             ("leases: {comparisons: 0}".into(), "comparisons must be"),
             ("leases: {mode: always}".into(), "always"),
+            ("watches: {mode: shadow}".into(), "shadow"),
             ("store: {endpoints: ['a:1']}".into(), "is not a URL"),
             ("store: {endpoints: ['https://a:1']}".into(), "caFile is needed"),
             ("store: {certFile: a}".into(), "only valid together"),

@@ -10,6 +10,7 @@ use crate::exchange::Sampled;
 use crate::identity::FieldNames;
 use crate::metrics::Metrics;
 use crate::node_path::leases::Leases;
+use crate::node_path::watches::Watches;
 use crate::protect::Protection;
 use crate::upstream::{Connector, Pool};
 
@@ -29,6 +30,8 @@ pub struct Shared {
     pub protection: Arc<Protection>,
     /// Serves renewals of node Leases, unless that is off.
     pub leases: Option<Arc<Leases>>,
+    /// Serves watches and lists of kubelets, unless that is off.
+    pub watches: Option<Arc<Watches>>,
     /// The configuration in force.
     pub config: Arc<ArcSwap<Configuration>>,
 }

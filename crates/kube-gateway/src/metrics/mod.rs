@@ -4,6 +4,7 @@ mod create;
 mod leases;
 mod node_path;
 mod protection;
+mod reads;
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -18,6 +19,7 @@ use self::create::Create;
 use self::leases::LeaseMetrics;
 use self::node_path::NodePathMetrics;
 use self::protection::ProtectionMetrics;
+use self::reads::ReadMetrics;
 use crate::protect::Protection;
 use crate::request_info::RequestInfo;
 use crate::upstream::Pool;
@@ -40,6 +42,8 @@ pub struct Metrics {
     protection: ProtectionMetrics,
     /// Renewals of node Leases.
     pub leases: LeaseMetrics,
+    /// Watches and lists of nodes.
+    pub reads: ReadMetrics,
     node_path: NodePathMetrics,
     reloads: IntCounterVec,
     reload_failed: IntGauge,
@@ -100,6 +104,7 @@ impl Metrics {
             ),
             protection: ProtectionMetrics::new(&create),
             leases: LeaseMetrics::new(&create),
+            reads: ReadMetrics::new(&create),
             node_path: NodePathMetrics::new(&create),
             reloads: create.counters(
                 "kube_gateway_config_reloads_total",
@@ -173,9 +178,15 @@ impl Metrics {
         self.protection.throttled.inc();
     }
 
-    /// Notes for each rule whether it forbids to serve requests of nodes without an API server.
-    pub fn node_path_judged(&self, rules: impl Iterator<Item = (&'static str, bool)>) {
-        self.node_path.judged(rules);
+    /// Notes for each rule whether it forbids to serve requests of nodes without an API server, and
+    /// whether renewals and reads are permitted.
+    pub fn node_path_judged(
+        &self,
+        rules: impl Iterator<Item = (&'static str, bool)>,
+        renewals: bool,
+        reads: bool,
+    ) {
+        self.node_path.judged(rules, renewals, reads);
     }
 
     /// Notes that a changed configuration file was applied, without `restart` fields that need a

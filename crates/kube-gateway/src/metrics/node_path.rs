@@ -7,6 +7,7 @@ use super::create::Create;
 /// Metrics of the detection.
 pub struct NodePathMetrics {
     permitted: IntGauge,
+    reads_permitted: IntGauge,
     refused: IntGaugeVec,
 }
 
@@ -16,7 +17,11 @@ impl NodePathMetrics {
         NodePathMetrics {
             permitted: create.gauge(
                 "kube_gateway_node_path_permitted",
-                "1 if requests of nodes may be served without an API server, otherwise 0.",
+                "1 if renewals of node Leases may be served without an API server, otherwise 0.",
+            ),
+            reads_permitted: create.gauge(
+                "kube_gateway_node_path_reads_permitted",
+                "1 if watches and lists of nodes may be served without an API server, otherwise 0.",
             ),
             refused: create.gauges_by(
                 "kube_gateway_node_path_refused",
@@ -26,13 +31,17 @@ impl NodePathMetrics {
         }
     }
 
-    /// Notes for each rule whether it is true.
-    pub fn judged(&self, rules: impl Iterator<Item = (&'static str, bool)>) {
-        let mut permitted = true;
+    /// Notes for each rule whether it is true, and what is permitted.
+    pub fn judged(
+        &self,
+        rules: impl Iterator<Item = (&'static str, bool)>,
+        renewals: bool,
+        reads: bool,
+    ) {
         for (rule, is_true) in rules {
             self.refused.with_label_values(&[rule]).set(i64::from(is_true));
-            permitted &= !is_true;
         }
-        self.permitted.set(i64::from(permitted));
+        self.permitted.set(i64::from(renewals));
+        self.reads_permitted.set(i64::from(reads));
     }
 }

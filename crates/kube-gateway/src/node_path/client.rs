@@ -121,8 +121,9 @@ impl Client {
     }
 
     /// Starts a watch.
-    pub async fn watch(&self, path: &str) -> Result<Incoming> {
-        let answer = within_timeout(self.open(Ask::get(path))).await?;
+    pub async fn watch(&self, ask: Ask<'_>) -> Result<Incoming> {
+        let path = ask.path;
+        let answer = within_timeout(self.open(ask)).await?;
         let code = answer.status();
         ensure!(code == StatusCode::OK, "{}", status_text(path, code));
         Ok(answer.into_body())

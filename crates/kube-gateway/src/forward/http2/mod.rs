@@ -19,7 +19,7 @@
 //!
 //! # Reading order
 //! `head`, `channel`, `young`, `stream`, `upstreams`, then `session`, `requests`, `renewals`,
-//! `answers` and `failures`.
+//! `watches`, `answers` and `failures`.
 
 mod answers;
 mod channel;
@@ -30,6 +30,7 @@ mod requests;
 mod session;
 mod stream;
 mod upstreams;
+mod watches;
 mod young;
 
 pub use session::serve;

@@ -58,6 +58,9 @@ impl Session {
             Ok(credential) => credential,
             Err(refusal) => return self.answer(id, *refusal, exchange),
         };
+        if end_stream && let Some(served) = self.begin_read(id, &request, &credential) {
+            return self.serve_read(id, served, exchange);
+        }
         let list = list_of(&self.client, &request, exchange.info(), &credential);
         let (mut parts, ()) = request.into_parts();
         let leases = self.client.shared.leases.as_ref();
@@ -117,6 +120,7 @@ impl Session {
 
     /// The client has reset a stream.
     fn abandon(&mut self, id: u32) {
+        self.watches.remove(&id);
         let Some(mut stream) = self.streams.remove(&id) else { return };
         self.turns.retain(|turn| turn.stream != id);
         self.arriving.retain(|other| *other != id);

@@ -16,9 +16,11 @@ use super::channel::{self, Channel, keepalive};
 use super::head::RequestHead;
 use super::stream::{Stream, Turn};
 use super::upstreams::{SPEAKERS, Upstreams};
+use super::watches::OpenWatch;
 use crate::forward::request::Client;
 use crate::forward::watch;
 use crate::node_path::leases::Serving;
+use crate::node_path::watches::Mailbox;
 use crate::protect::Held;
 
 /// A connection whose PING is not answered within this time is closed.
@@ -49,6 +51,12 @@ pub(super) struct Session {
     pub(super) arriving: Vec<u32>,
     /// Renewals of Leases that are being written.
     pub(super) servings: Vec<(u32, Serving)>,
+    /// Watches that are served from a cache, by the client's stream.
+    pub(super) watches: StreamMap<OpenWatch>,
+    /// When something must be done for one of them.
+    pub(super) watch_due: Option<Instant>,
+    /// Their events, from the first one on.
+    pub(super) mailbox: Option<Arc<Mailbox>>,
     /// What waits for the client.
     held: Arc<Held>,
     /// Streams with bytes that were not released when they were last looked at.
@@ -103,6 +111,9 @@ impl Session {
             turns: Vec::new(),
             arriving: Vec::new(),
             servings: Vec::new(),
+            watches: StreamMap::default(),
+            watch_due: None,
+            mailbox: None,
             unreleased: Vec::new(),
             signal: Box::pin(moved.clone().cancelled_owned()),
             is_registered: false,
@@ -122,6 +133,7 @@ impl Session {
         for _ in 0..MAX_ROUNDS {
             let mut progress = self.poll_dials(cx) | self.poll_turns(cx);
             progress |= self.poll_renewals(cx);
+            progress |= self.poll_watches(cx);
             match self.receive_requests(cx) {
                 Ok(received) => progress |= received,
                 Err(end) => {
@@ -157,6 +169,7 @@ impl Session {
         }
         if self.is_moving && self.now >= self.next_look {
             self.end_watches();
+            self.end_served_watches(cx.waker());
             self.next_look = self.now + watch::RETRY;
         }
     }
@@ -193,6 +206,7 @@ impl Session {
         // A watch is not young after so long a silence.
         self.streams.values_mut().for_each(Stream::forget_request);
         self.streams.shrink_to_fit();
+        self.watches.shrink_to_fit();
         self.unreleased.shrink_to_fit();
     }
 
@@ -290,11 +304,11 @@ impl Session {
             next = next.min(upstream.channel.http.alarm().unwrap_or(never));
         }
         self.held.set(held);
-        if self.is_moving && !self.streams.is_empty() {
+        if self.is_moving && !(self.streams.is_empty() && self.watches.is_empty()) {
             next = next.min(self.next_look);
         }
-        if let Some(late) = self.late_renewal() {
-            next = next.min(late);
+        for due in [self.late_renewal(), self.watch_due].into_iter().flatten() {
+            next = next.min(due);
         }
         if let Some(active) = self.active {
             next = next.min(active + IDLE);

@@ -60,7 +60,8 @@ async fn examine(shared: &Shared, server: &str, client: &Client) -> Result<Exami
         reasons.push(Reason::new(Rule::Version, object));
     }
     // What an API server with encryption or another format wrote, the others could not read.
-    if reasons.is_empty()
+    if shared.renewals
+        && !reasons.iter().any(|reason| reason.rule.forbids_renewals())
         && let Err(error) = stored::check(client, &shared.store).await
     {
         reasons.push(Reason::new(Rule::Storage, format!("{server}: {error:#}")));

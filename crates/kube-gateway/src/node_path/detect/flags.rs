@@ -12,6 +12,8 @@ pub type Flags = BTreeMap<String, String>;
 pub struct Expected {
     /// The audit policy has the level None for renewals of Leases.
     pub audit_level_none: bool,
+    /// Reads of nodes are not served, or the audit policy has the level None for them.
+    pub read_audit_level_none: bool,
     /// The prefix of all keys, as `--etcd-prefix`.
     pub etcd_prefix: String,
 }
@@ -71,6 +73,9 @@ pub fn reasons(server: &str, flags: &Flags, expected: &Expected) -> Vec<Reason> 
     found.must_be_empty("encryption-provider-config", Rule::Encryption);
     if !expected.audit_level_none {
         found.must_be_empty("audit-policy-file", Rule::Audit);
+    }
+    if !expected.read_audit_level_none {
+        found.must_be_empty("audit-policy-file", Rule::ReadAudit);
     }
     found.must_be("storage-media-type", Rule::Storage, |value| value == PROTOBUF);
     let prefix = normal_prefix(&expected.etcd_prefix);
@@ -165,7 +170,8 @@ mod tests {
     }
 
     fn expected() -> Expected {
-        Expected { audit_level_none: false, etcd_prefix: "/registry".into() }
+        let (audit_level_none, read_audit_level_none) = (false, true);
+        Expected { audit_level_none, read_audit_level_none, etcd_prefix: "/registry".into() }
     }
 
     #[test]
@@ -219,10 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_can_declare_that_leases_are_not_audited() {
+    fn the_operator_can_declare_what_is_not_audited() {
         let mut flags = usual();
         flags.insert("audit-policy-file".into(), "/a".into());
         let declared = Expected { audit_level_none: true, ..expected() };
         assert_eq!(reasons("s", &flags, &declared), []);
+        let renewals_only = Expected { read_audit_level_none: false, ..declared };
+        let found = reasons("s", &flags, &renewals_only);
+        assert_eq!(found.iter().map(|reason| reason.rule).collect::<Vec<_>>(), [Rule::ReadAudit]);
+        assert!(Rule::ReadAudit.forbids_reads() && !Rule::ReadAudit.forbids_renewals());
     }
 }

@@ -57,7 +57,8 @@ async fn follow(shared: &Shared, kind: Kind, server: &str) -> Result<()> {
         };
         let path =
             format!("{}watch=true&allowWatchBookmarks=true&resourceVersion={version}", kind.path());
-        let mut events = Events { body: client.watch(&path).await?, buffer: BytesMut::new() };
+        let mut events =
+            Events { body: client.watch(Ask::get(&path)).await?, buffer: BytesMut::new() };
         shared.change(|knowledge| knowledge.track(kind).watching());
         tokio::select! {
             ended = watch(shared, kind, &mut events) => ended,

@@ -42,7 +42,7 @@ use self::knowledge::Knowledge;
 use self::reason::{Reason, Rule};
 use self::shared::Shared;
 use super::{Dialer, Permission};
-use crate::config::NodePath;
+use crate::config::{LeaseMode, NodePath, WatchMode};
 use crate::metrics::Metrics;
 use crate::upstream::Pool;
 
@@ -50,6 +50,9 @@ use crate::upstream::Pool;
 const PERIOD: Duration = Duration::from_millis(100);
 /// Reasons that are shown at most.
 const MAX_SHOWN: usize = 5;
+/// For how long watches stay open while an API server that has restarted is examined again. To end them
+/// costs a new request for each.
+const READ_GRACE: Duration = Duration::from_secs(5);
 
 /// What the detection needs.
 pub struct Detection {
@@ -61,8 +64,10 @@ pub struct Detection {
     pub dialer: Dialer,
     /// Shows the result.
     pub metrics: Arc<Metrics>,
-    /// The result.
-    pub permission: Permission,
+    /// Whether renewals of Leases may be served.
+    pub renewals: Permission,
+    /// Whether watches and lists may be served.
+    pub reads: Permission,
 }
 
 impl Detection {
@@ -78,9 +83,10 @@ impl Detection {
     }
 
     async fn run(self) {
-        let NodePath { store, leases } = self.config;
+        let NodePath { store, leases, watches } = self.config;
         let expected = Expected {
             audit_level_none: leases.audit_level_none,
+            read_audit_level_none: watches.mode == WatchMode::Off || watches.audit_level_none,
             etcd_prefix: store.prefix.clone(),
         };
         let shared = Arc::new(Shared {
@@ -88,21 +94,28 @@ impl Detection {
             dialer: self.dialer,
             store,
             expected,
+            renewals: leases.mode != LeaseMode::Off,
             knowledge: Mutex::new(Knowledge::default()),
             changed: Notify::new(),
         });
-        for kind in Kind::ALL {
+        for kind in Kind::ALL.into_iter().filter(|_| shared.renewals) {
             let shared = shared.clone();
             tokio::spawn(async move { follow::follow_forever(&shared, kind).await });
         }
-        let mut judge =
-            Judge { permission: self.permission, metrics: self.metrics, rules: BTreeSet::new() };
+        let mut judge = Judge {
+            renewals: shared.renewals.then_some(self.renewals),
+            reads: self.reads,
+            unexamined: None,
+            metrics: self.metrics,
+            rules: BTreeSet::new(),
+        };
         let mut examiners = HashMap::new();
         loop {
             start_examiners(&shared, &mut examiners);
             let in_use = shared.servers_in_use();
-            let reasons = shared.knowledge.lock().reasons(Instant::now(), &in_use);
-            judge.judge(&reasons);
+            let now = Instant::now();
+            let reasons = shared.knowledge.lock().reasons(now, &in_use);
+            judge.judge(reasons, now);
             tokio::select! {
                 () = shared.changed.notified() => {}
                 () = tokio::time::sleep(PERIOD) => {}
@@ -124,28 +137,55 @@ fn start_examiners(shared: &Arc<Shared>, examiners: &mut HashMap<String, JoinHan
 
 /// Applies the reasons.
 struct Judge {
-    permission: Permission,
+    /// `None` if renewals are only forwarded.
+    renewals: Option<Permission>,
+    reads: Permission,
+    /// Since when an API server is not examined.
+    unexamined: Option<Instant>,
     metrics: Arc<Metrics>,
     /// The rules that were true at the last judgement.
     rules: BTreeSet<Rule>,
 }
 
 impl Judge {
-    fn judge(&mut self, reasons: &[Reason]) {
+    fn judge(&mut self, mut reasons: Vec<Reason>, now: Instant) {
+        if self.renewals.is_none() {
+            reasons.retain(|reason| reason.rule.forbids_reads());
+        }
         let rules: BTreeSet<Rule> = reasons.iter().map(|reason| reason.rule).collect();
-        let turned = match reasons {
-            [] => self.permission.allow(),
-            _ => self.permission.refuse(&shown(reasons)),
+        let turned_reads = self.judge_reads(&reasons, now);
+        reasons.retain(|reason| self.renewals.is_none() || reason.rule.forbids_renewals());
+        let turned = match (&self.renewals, &reasons[..]) {
+            (None, _) => turned_reads,
+            (Some(renewals), []) => renewals.allow(),
+            (Some(renewals), _) => renewals.refuse(&shown(&reasons)),
         };
-        if turned || rules != self.rules {
-            match reasons {
+        if turned || turned_reads || rules != self.rules {
+            match &reasons[..] {
                 [] => tracing::info!("the node path may be used"),
-                _ => tracing::warn!(reasons = shown(reasons), "the node path must not be used"),
+                _ => tracing::warn!(reasons = shown(&reasons), "the node path must not be used"),
             }
             let judged = Rule::ALL.map(|rule| (rule.name(), rules.contains(&rule)));
-            self.metrics.node_path_judged(judged.into_iter());
+            let renewals = self.renewals.as_ref().is_some_and(Permission::is_allowed);
+            self.metrics.node_path_judged(judged.into_iter(), renewals, self.reads.is_allowed());
             self.rules = rules;
         }
+    }
+
+    /// Decides about reads. Returns whether the decision is another one than before.
+    fn judge_reads(&mut self, reasons: &[Reason], now: Instant) -> bool {
+        let forbidding = reasons.iter().filter(|reason| reason.rule.forbids_reads());
+        let forbidding: Vec<Reason> = forbidding.cloned().collect();
+        let only_unexamined = forbidding.iter().all(|reason| reason.rule == Rule::Server);
+        if forbidding.is_empty() {
+            self.unexamined = None;
+            return self.reads.allow();
+        }
+        let since = *self.unexamined.get_or_insert(now);
+        if only_unexamined && now.saturating_duration_since(since) < READ_GRACE {
+            return false;
+        }
+        self.reads.refuse(&shown(&forbidding))
     }
 }
 

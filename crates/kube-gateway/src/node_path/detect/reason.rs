@@ -17,8 +17,10 @@ pub enum Rule {
     AdmissionPlugin,
     /// The Node authorizer is not the first to decide.
     Authorization,
-    /// Requests are audited.
+    /// Renewals are audited.
     Audit,
+    /// Watches and lists are audited.
+    ReadAudit,
     /// Objects are encrypted in the store.
     Encryption,
     /// Objects are stored in another format, under other keys or in another store.
@@ -33,7 +35,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Rule; 12] = [
+    pub const ALL: [Rule; 13] = [
         Rule::Webhook,
         Rule::AdmissionPolicy,
         Rule::Namespace,
@@ -41,12 +43,24 @@ impl Rule {
         Rule::AdmissionPlugin,
         Rule::Authorization,
         Rule::Audit,
+        Rule::ReadAudit,
         Rule::Encryption,
         Rule::Storage,
         Rule::Version,
         Rule::Server,
         Rule::Stale,
     ];
+
+    /// Whether it forbids to serve renewals.
+    pub fn forbids_renewals(self) -> bool {
+        self != Rule::ReadAudit
+    }
+
+    /// Whether it forbids to serve watches and lists. Admission does not see them, and how objects are
+    /// stored does not matter, because they come from an API server.
+    pub fn forbids_reads(self) -> bool {
+        matches!(self, Rule::Authorization | Rule::ReadAudit | Rule::Version | Rule::Server)
+    }
 
     /// Returns the name of the rule.
     pub fn name(self) -> &'static str {
@@ -58,6 +72,7 @@ impl Rule {
             Rule::AdmissionPlugin => "admission-plugin",
             Rule::Authorization => "authorization",
             Rule::Audit => "audit",
+            Rule::ReadAudit => "read-audit",
             Rule::Encryption => "encryption",
             Rule::Storage => "storage",
             Rule::Version => "version",

@@ -21,6 +21,8 @@ pub struct Shared {
     pub store: Store,
     /// What the flags of API servers must be.
     pub expected: Expected,
+    /// Whether renewals may be served. Otherwise only what concerns reads is examined.
+    pub renewals: bool,
     /// What is known.
     pub knowledge: Mutex<Knowledge>,
     /// Notified after each change of what is known.

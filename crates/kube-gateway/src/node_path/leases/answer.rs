@@ -4,6 +4,8 @@ use std::time::SystemTime;
 
 use http2::Fields;
 
+use crate::node_path::uuid;
+
 const FLOW_SCHEMA: &[u8] = b"x-kubernetes-pf-flowschema-uid";
 const PRIORITY_LEVEL: &[u8] = b"x-kubernetes-pf-prioritylevel-uid";
 /// Bytes of the fields, about.
@@ -45,13 +47,6 @@ impl AnswerFields {
         fields.push(b"date", httpdate::fmt_http_date(now).as_bytes());
         fields
     }
-}
-
-/// Writes a random number as a UUID of version 4.
-fn uuid(random: u128) -> String {
-    let bits = (random & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
-    let hex = format!("{bits:032x}");
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! A renewal replaces two times in the stored value, and kube-apiserver answers with these bytes (see
 //! the crate `node_lease`). So it needs no decoding, only the certainty that kube-apiserver would do
 //! the same: that the request has nothing unusual (`recognize`), that its sender may send it
-//! (`authorize`), that its base is the value in the store and nothing but `renewTime` changes
+//! (`reviews`), that its base is the value in the store and nothing but `renewTime` changes
 //! (`known`), and that nothing else would see the request ([`Permission`]). Everything else is
 //! forwarded byte for byte.
 //!
@@ -23,17 +23,15 @@
 //!   nothing after one that found a difference.
 //!
 //! # Reading order
-//! `recognize`, `authorize`, `known`, `serve`, `shadow`; `trials` and `compare` decide about serving,
+//! `recognize`, `known`, `serve`, `shadow`; `trials` and `compare` decide about serving,
 //! `link` is the connection to the store.
 
 mod answer;
-mod authorize;
 mod compare;
 mod known;
 mod link;
 mod reason;
 mod recognize;
-mod review;
 #[cfg(test)]
 mod sample;
 mod serve;
@@ -50,22 +48,23 @@ use http::request::Parts;
 use parking_lot::Mutex;
 
 use self::answer::AnswerFields;
-use self::authorize::Authorizer;
 use self::known::KnownLeases;
 use self::link::{Endpoints, Link};
 use self::recognize::recognize;
 use self::trials::{State, Trials};
+use super::review::{Access, Reviewer};
+use super::reviews::Reviews;
 use super::{NAMESPACE, Permission, lease_keys, tls_files};
 use crate::config::{LeaseMode, NodePath};
-use crate::identity::Credential;
+use crate::identity::{Credential, IdentityFields};
 use crate::metrics::Metrics;
 use crate::request_info::RequestInfo;
 use crate::upstream::Pool;
 
 pub use self::reason::Reason;
 pub use self::recognize::MAX_BODY;
-pub use self::review::Reviewer;
 pub use self::serve::{Examined, Served, Serving};
+use self::tracked::Sender;
 pub use self::tracked::{Forwarded, Renewal};
 
 /// Time between two looks at the versions of the API servers.
@@ -73,10 +72,18 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Different fields of answers that are kept. There is one for each flow schema.
 const MAX_FIELDS: usize = 16;
 
+/// What a sender that is no node must be allowed.
+const RENEWAL: Access = Access {
+    verb: "update",
+    group: "coordination.k8s.io",
+    resource: "leases",
+    namespace: NAMESPACE,
+};
+
 /// Serves renewals, or compares what would be served.
 pub struct Leases {
     permission: Permission,
-    authorizer: Arc<Authorizer>,
+    reviews: Arc<Reviews>,
     known: KnownLeases,
     /// Share of the forwarded renewals that are compared.
     sample: f64,
@@ -104,11 +111,11 @@ impl Leases {
         workers: usize,
         metrics: Arc<Metrics>,
     ) -> Leases {
-        let NodePath { store, leases } = config;
+        let NodePath { store, leases, .. } = config;
         Leases {
             permission,
             pool: reviewer.pool.clone(),
-            authorizer: Arc::new(Authorizer::new(reviewer)),
+            reviews: Arc::new(Reviews::new(reviewer)),
             known: KnownLeases::default(),
             sample: leases.sample,
             trials: Mutex::new(Trials::new(leases.mode == LeaseMode::On, leases.comparisons)),
@@ -166,11 +173,20 @@ impl Leases {
             let Credential::Certificate(identity) = credential else {
                 return Err(Reason::Identity);
             };
-            let right = self.authorizer.right(identity, &candidate.name);
-            let sender = right.ok_or(Reason::Identity)?;
+            let sender = self.sender(identity, &candidate.name).ok_or(Reason::Identity)?;
             Ok(Renewal { candidate, sender })
         });
         result.map_err(|reason| self.count_forwarded(reason)).ok()
+    }
+
+    /// Returns somebody as the sender of a renewal, if it may renew the Lease with this name: a node its
+    /// own one, as the Node authorizer says, and anybody else if RBAC says so.
+    fn sender(&self, identity: &Arc<IdentityFields>, lease: &[u8]) -> Option<Sender> {
+        if let Some(node) = identity.node() {
+            return (node == lease).then_some(Sender::Node);
+        }
+        let allowed = self.reviews.allows(identity, &RENEWAL);
+        allowed.then(|| Sender::Reviewed(identity.clone()))
     }
 
     /// Counts a request of HTTP/1.1, which always goes to an API server.

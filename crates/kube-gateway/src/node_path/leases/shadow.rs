@@ -7,11 +7,10 @@ use bytes::Bytes;
 use http::StatusCode;
 use node_lease::Lease;
 
-use super::Leases;
-use super::authorize::Sender;
 use super::compare::{Checked, check_answer, check_stored};
 use super::known::{Known, parse};
-use super::tracked::{Answer, Forwarded};
+use super::tracked::{Answer, Forwarded, Sender};
+use super::{Leases, RENEWAL};
 
 /// A difference only counts if the permission still stands after this time. What changes the result,
 /// such as a new webhook, reaches API servers before the permission ends.
@@ -49,7 +48,7 @@ impl Leases {
             (&renewal.sender, answer.status)
         {
             // RBAC has changed since the review.
-            return self.authorizer.forget(identity);
+            return self.reviews.forget(identity, &RENEWAL);
         }
         let Some(generation) = predicted else { return };
         let Ok(request) = parse(&renewal.candidate, &body) else { return };

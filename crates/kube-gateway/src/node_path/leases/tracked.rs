@@ -1,12 +1,22 @@
 //! A renewal on its way through a session.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http2::Fields;
 
 use super::answer::AnswerFields;
-use super::authorize::Sender;
 use super::recognize::{Candidate, MAX_BODY};
+use crate::identity::IdentityFields;
+
+/// Somebody who may renew a Lease.
+pub enum Sender {
+    /// Its node.
+    Node,
+    /// Anybody, by a review.
+    Reviewed(Arc<IdentityFields>),
+}
 
 /// A request that is a renewal, whose body has not arrived.
 pub struct Renewal {

@@ -29,8 +29,6 @@ pub struct Names {
     pub path: &'static str,
     /// `apiVersion` of an object and of a list.
     pub api_version: &'static str,
-    /// `kind` of an object.
-    pub kind: &'static str,
     /// `kind` of a list.
     pub list: &'static str,
 }
@@ -67,7 +65,6 @@ impl Kind {
                     resource: $resource,
                     path: concat!($prefix, $resource),
                     api_version: $api_version,
-                    kind: $kind,
                     list: concat!($kind, "List"),
                 }
             };

@@ -1,8 +1,29 @@
-//! Watches and lists of kubelets, served from a watch cache.
-#![allow(dead_code)]
+//! Watches and lists of kubelets and kube-proxies, served from a watch cache.
+//!
+//! ```text
+//! API server ─▶ source ─▶ feed ─▶ cache ─▶ mailbox of each client ─▶ its session
+//!               client's GET: recognize, authorize ─┴─▶ list, or a watch that begins
+//! ```
+//!
+//! A wrong or missing event is worse than a request that is forwarded. So everything that is not
+//! exactly what kubelet and kube-proxy send, or that the cache cannot answer now, is forwarded.
+//!
+//! # Invariants
+//! - A watch gets each change that its selector concerns once and in order, from the version on where it
+//!   began, until it ends. It ends between two events; the client continues at its last one.
+//! - A bookmark follows all changes up to its version.
+//! - Nobody reads what an API server would not let it read.
+//! - While the cache has no source, or something must see reads, there is no watch.
+//!
+//! # Reading order
+//! `wire`, `object`, `frame`, `event`, `cache` are pure, and follow
+//! `k8s.io/apiserver/pkg/storage/cacher`. `feed` fills the cache. `recognize` and `authorize` decide
+//! about a request; `forward/http2/watches.rs` is its way through a session.
 
+mod authorize;
 mod cache;
 mod event;
+mod feed;
 mod frame;
 mod history;
 mod kind;
@@ -10,6 +31,163 @@ mod mailbox;
 #[cfg(test)]
 mod model;
 mod object;
+mod reason;
+mod recognize;
 mod selector;
+mod shared;
+mod source;
 mod watchers;
 mod wire;
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use http::Request;
+use http2::Fields;
+
+use self::authorize::may_read;
+use self::cache::Started;
+use self::feed::{Feed, State};
+use self::kind::Kind;
+use self::reason::Reason;
+use self::recognize::recognize;
+use self::shared::SharedCache;
+use super::review::Reviewer;
+use super::reviews::Reviews;
+use super::{Permission, uuid};
+use crate::identity::Credential;
+use crate::metrics::Metrics;
+
+pub use self::frame::Frame;
+pub use self::mailbox::{Item, Mailbox};
+pub use self::recognize::{DEFAULT_TIMEOUT, Read, Verb};
+pub use self::shared::Registration;
+
+/// Bytes of the fields of an answer, about.
+const FIELD_BYTES: usize = 256;
+
+/// Serves watches and lists.
+pub struct Watches {
+    permission: Permission,
+    reviews: Arc<Reviews>,
+    /// By the position of the resource.
+    caches: [Arc<SharedCache>; Kind::ALL.len()],
+    metrics: Arc<Metrics>,
+}
+
+/// A watch that is served.
+pub struct Opened {
+    /// The header of the answer.
+    pub fields: Fields,
+    /// What is sent first.
+    pub frames: Vec<Frame>,
+    /// A bookmark must have a higher version.
+    pub floor: u64,
+    /// `None` if nothing follows.
+    pub registration: Option<Registration>,
+}
+
+impl Watches {
+    /// Starts to fill the caches, on a thread of their own.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn start(
+        permission: Permission,
+        reviewer: Reviewer,
+        metrics: Arc<Metrics>,
+    ) -> Result<Arc<Watches>> {
+        let caches = Kind::ALL.map(|kind| Arc::new(SharedCache::new(kind)));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        for cache in &caches {
+            let feed = Feed {
+                cache: cache.clone(),
+                permission: permission.clone(),
+                pool: reviewer.pool.clone(),
+                dialer: reviewer.dialer.clone(),
+                metrics: metrics.clone(),
+                state: State::new(Instant::now()),
+            };
+            runtime.spawn(feed.run_forever());
+        }
+        std::thread::Builder::new()
+            .name("watches".into())
+            .spawn(move || runtime.block_on(std::future::pending::<()>()))
+            .context("start the watch caches")?;
+        let reviews = Arc::new(Reviews::new(reviewer));
+        Ok(Arc::new(Watches { permission, reviews, caches, metrics }))
+    }
+
+    /// Reads the head of a client's request before anything is changed in it. Returns the request if it
+    /// may be served. Must be called in a runtime.
+    pub fn begin(&self, request: &Request<()>, credential: &Credential) -> Option<Read> {
+        let result = recognize(request)?.and_then(|read| match credential {
+            _ if !self.permission.is_allowed() => Err((read.kind, Reason::NotPermitted)),
+            Credential::Certificate(identity) if may_read(&self.reviews, identity, &read) => {
+                Ok(read)
+            }
+            _ => Err((read.kind, Reason::Identity)),
+        });
+        result.map_err(|(kind, reason)| self.count(kind, "", Some(reason))).ok()
+    }
+
+    /// Answers a list; `None` if an API server must.
+    pub fn list(&self, read: &Read, at_least: u64) -> Option<(Fields, Bytes)> {
+        let listed = self.cache(read).lock().list(&read.selector, at_least);
+        let (version, objects) = self.counted(read, listed)?;
+        let body = frame::list(read.kind, version, &objects);
+        let mut fields = answer_fields(b"application/vnd.kubernetes.protobuf");
+        fields.push(b"content-length", body.len().to_string().as_bytes());
+        Some((fields, body))
+    }
+
+    /// Opens a watch, whose events go to the mailbox; `None` if an API server must.
+    pub fn watch(
+        &self,
+        read: Read,
+        start: cache::Start,
+        mailbox: &Arc<Mailbox>,
+        stream: u32,
+    ) -> Option<Opened> {
+        let cache = self.cache(&read).clone();
+        let started = cache.lock().watch(&read.selector, start, mailbox, stream);
+        let started = self.counted(&read, started)?;
+        let fields = answer_fields(b"application/vnd.kubernetes.protobuf;stream=watch");
+        Some(match started {
+            Started::Open { number, frames, floor } => {
+                let registration = Some(Registration::new(cache, read.selector, number));
+                Opened { fields, frames, floor, registration }
+            }
+            Started::Expired(frame) => {
+                Opened { fields, frames: vec![frame], floor: 0, registration: None }
+            }
+        })
+    }
+
+    fn cache(&self, read: &Read) -> &Arc<SharedCache> {
+        &self.caches[read.kind.index()]
+    }
+
+    fn counted<T>(&self, read: &Read, result: Result<T, cache::Refused>) -> Option<T> {
+        let reason = result.as_ref().err().map(|refused| Reason::from(*refused));
+        self.count(read.kind, read.verb.name(), reason);
+        result.ok()
+    }
+
+    fn count(&self, kind: Kind, verb: &str, reason: Option<Reason>) {
+        let reason = reason.map(Reason::label);
+        self.metrics.reads.count(kind.names().resource, verb, reason);
+    }
+}
+
+/// Returns the header of an answer. `Audit-Id` is a random UUID that no audit log has.
+fn answer_fields(content_type: &[u8]) -> Fields {
+    let mut fields = Fields::with_capacity(6, FIELD_BYTES);
+    fields.push(b"audit-id", uuid(rand::random()).as_bytes());
+    fields.push(b"cache-control", b"no-cache, private");
+    fields.push(b"content-type", content_type);
+    fields.push(b"date", httpdate::fmt_http_date(SystemTime::now()).as_bytes());
+    fields
+}

@@ -274,7 +274,8 @@ pub mod sample {
         put_bytes(&mut raw, 2, spec);
         let mut envelope = Vec::new();
         let names = kind.names();
-        put_envelope_head(&mut envelope, names.api_version, names.kind, raw.len());
+        let name = names.list.trim_end_matches("List");
+        put_envelope_head(&mut envelope, names.api_version, name, raw.len());
         envelope.extend_from_slice(&raw);
         put_envelope_tail(&mut envelope);
         envelope.into()

@@ -1,4 +1,4 @@
-//! Asks API servers who may renew Leases.
+//! Asks API servers what users may do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +8,25 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::identity::{FieldNames, IdentityFields};
-use crate::node_path::NAMESPACE;
 use crate::node_path::client::{Ask, Dialer, status_text};
 use crate::upstream::Pool;
 
 const PATH: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ANSWER: usize = 64 << 10;
+
+/// What somebody wants to do with all objects of a resource.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The verb.
+    pub verb: &'static str,
+    /// The API group.
+    pub group: &'static str,
+    /// The resource.
+    pub resource: &'static str,
+    /// The namespace; empty for all.
+    pub namespace: &'static str,
+}
 
 /// Sends SubjectAccessReviews as the gateway's own user, which must be allowed to create them.
 pub struct Reviewer {
@@ -25,26 +37,26 @@ pub struct Reviewer {
 }
 
 impl Reviewer {
-    /// Returns whether somebody may renew every Lease of a node.
+    /// Returns whether somebody may do this.
     ///
     /// # Errors
     /// If no API server says so.
-    pub async fn may_renew(&self, identity: &IdentityFields) -> Result<bool> {
+    pub async fn allows(&self, identity: &IdentityFields, access: &Access) -> Result<bool> {
         let servers = self.pool.servers();
         let server = servers.iter().find(|server| server.is_ready());
         let server = server.context("no API server is ready")?;
-        let ask = self.ask(&server.address, identity);
+        let ask = self.ask(&server.address, identity, access);
         tokio::time::timeout(TIMEOUT, ask).await?.with_context(|| server.address.clone())
     }
 
-    async fn ask(&self, address: &str, identity: &IdentityFields) -> Result<bool> {
+    async fn ask(&self, address: &str, identity: &IdentityFields, access: &Access) -> Result<bool> {
         let client = self.dialer.connect(address).await?;
         let ask = Ask {
             method: Method::POST,
             path: PATH,
             accept: "application/json",
             content_type: "application/json",
-            body: review(identity, &self.dialer.names)?.to_string().into(),
+            body: review(identity, &self.dialer.names, access)?.to_string().into(),
             max_answer: MAX_ANSWER,
         };
         let (status, body) = client.send(ask).await?;
@@ -54,14 +66,14 @@ impl Reviewer {
     }
 }
 
-/// Returns the review. Without a name, RBAC allows it only if every Lease of the namespace may be
-/// updated.
-fn review(identity: &IdentityFields, names: &FieldNames) -> Result<Value> {
+/// Returns the review. Without a name, RBAC allows it only for all objects.
+fn review(identity: &IdentityFields, names: &FieldNames, access: &Access) -> Result<Value> {
+    let Access { verb, group, resource, namespace } = access;
     let mut spec = json!({
         "groups": [],
         "resourceAttributes": {
-            "namespace": NAMESPACE, "verb": "update",
-            "group": "coordination.k8s.io", "version": "v1", "resource": "leases",
+            "namespace": namespace, "verb": verb,
+            "group": group, "version": "v1", "resource": resource,
         },
     });
     let mut groups = Vec::new();
@@ -97,9 +109,12 @@ mod tests {
             credential_id: "X509SHA256=00".into(),
         };
         let names = FieldNames::default();
-        let spec = &review(&names.encode(&user).unwrap(), &names).unwrap()["spec"];
+        let (verb, group, resource, namespace) = ("list", "", "services", "");
+        let access = Access { verb, group, resource, namespace };
+        let spec = &review(&names.encode(&user).unwrap(), &names, &access).unwrap()["spec"];
         assert_eq!((&spec["user"], &spec["uid"]), (&json!("kwok"), &json!("u")));
         assert_eq!(spec["groups"], json!(["a", "b", "system:authenticated"]));
         assert_eq!(spec["resourceAttributes"]["name"], Value::Null);
+        assert_eq!(spec["resourceAttributes"]["resource"], "services");
     }
 }

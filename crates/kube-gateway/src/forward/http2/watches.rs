@@ -1,0 +1,255 @@
+//! Watches and lists that are served from a watch cache.
+
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http2::{Connection, Data, Fields, Headers, ResponseHead};
+
+use super::head::RequestHead;
+use super::session::Session;
+use crate::exchange::Exchange;
+use crate::forward::watch::MIN_AGE;
+use crate::identity::Credential;
+use crate::node_path::watches::{DEFAULT_TIMEOUT, Frame, Item, Opened, Registration, Verb};
+
+/// Time between two bookmarks.
+const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+/// The last bookmark precedes the end of a watch by this time.
+const BEFORE_END: Duration = Duration::from_secs(2);
+/// What is due within this time is done together.
+const TOLERANCE: Duration = Duration::from_millis(500);
+/// Bytes of a watch that wait for the client. Beyond that the watch ends, and the client watches on from
+/// the last event that it has read.
+const MAX_QUEUED: usize = 256 << 10;
+
+/// What a request gets from a cache.
+pub(super) enum Served {
+    /// A list: its header and its body.
+    List(Fields, Bytes),
+    /// A watch.
+    Watch {
+        /// How it begins.
+        opened: Opened,
+        /// Whether bookmarks are wanted.
+        bookmarks: bool,
+        /// For how long, if the client says so.
+        timeout: Option<Duration>,
+    },
+}
+
+/// A watch that is served.
+pub(super) struct OpenWatch {
+    /// Ends with the watch.
+    exchange: Exchange,
+    registration: Registration,
+    /// A bookmark must have a higher version.
+    floor: u64,
+    started: Instant,
+    deadline: Instant,
+    /// When the next bookmark is due, if there is one before the end.
+    bookmark: Option<Instant>,
+    bookmarks: bool,
+}
+
+impl OpenWatch {
+    /// When something must be done.
+    fn due(&self) -> Instant {
+        self.bookmark.unwrap_or(self.deadline)
+    }
+
+    /// Plans the next bookmark as kube-apiserver does.
+    fn plan(&mut self, now: Instant) {
+        let last = self.deadline.checked_sub(BEFORE_END);
+        let next = last.map(|last| last.min(now + BOOKMARK_PERIOD));
+        self.bookmark = next.filter(|next| self.bookmarks && *next > now);
+    }
+}
+
+impl Session {
+    /// Reads from a cache what a request asks for, if it may be served.
+    pub(super) fn begin_read(
+        &mut self,
+        id: u32,
+        request: &Request<()>,
+        credential: &Credential,
+    ) -> Option<Served> {
+        let watches = self.client.shared.watches.as_ref()?;
+        let read = watches.begin(request, credential)?;
+        match read.verb {
+            Verb::List(at_least) => {
+                let (fields, body) = watches.list(&read, at_least)?;
+                Some(Served::List(fields, body))
+            }
+            Verb::Watch { start, bookmarks, timeout } => {
+                let mailbox = self.mailbox.get_or_insert_default();
+                let opened = watches.watch(read, start, mailbox, id)?;
+                Some(Served::Watch { opened, bookmarks, timeout })
+            }
+        }
+    }
+
+    /// Answers a request from a cache.
+    pub(super) fn serve_read(&mut self, id: u32, served: Served, exchange: Exchange) {
+        match served {
+            Served::List(fields, body) => self.answer_list(id, fields, body, exchange),
+            Served::Watch { opened, bookmarks, timeout } => {
+                self.open_watch(id, opened, bookmarks, timeout, exchange);
+            }
+        }
+    }
+
+    fn answer_list(&mut self, id: u32, fields: Fields, body: Bytes, mut exchange: Exchange) {
+        exchange.answered_by_gateway(StatusCode::OK);
+        exchange.count(body.len());
+        let head = ResponseHead { status: 200, headers: Headers::Fields(fields) };
+        self.front.http.respond(id, head, [Data::Bytes(body)], None);
+    }
+
+    fn open_watch(
+        &mut self,
+        id: u32,
+        opened: Opened,
+        bookmarks: bool,
+        timeout: Option<Duration>,
+        mut exchange: Exchange,
+    ) {
+        let Opened { fields, frames, floor, registration } = opened;
+        exchange.answered_by_gateway(StatusCode::OK);
+        let head = ResponseHead { status: 200, headers: Headers::Fields(fields) };
+        self.front.http.send_head(id, head);
+        for frame in frames {
+            send(&mut self.front.http, id, frame, &mut exchange);
+        }
+        let Some(registration) = registration else {
+            return self.front.http.finish(id, None);
+        };
+        let started = self.now;
+        let default = || DEFAULT_TIMEOUT.mul_f64(1.0 + rand::random::<f64>());
+        let deadline = started + timeout.unwrap_or_else(default);
+        let mut watch = OpenWatch {
+            exchange,
+            registration,
+            floor,
+            started,
+            deadline,
+            bookmark: None,
+            bookmarks,
+        };
+        watch.plan(started);
+        self.watch_due = earlier(self.watch_due, watch.due());
+        self.watches.insert(id, watch);
+    }
+
+    /// Sends what was delivered and what is due. Returns whether there was anything.
+    pub(super) fn poll_watches(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.watches.is_empty() && self.mailbox.is_none() {
+            return false;
+        }
+        let due = self.watch_due.is_some_and(|due| due <= self.now);
+        // What precedes a bookmark is in the mailbox before the bookmark is made.
+        let bookmarks = if due { self.due_bookmarks() } else { Vec::new() };
+        let delivered = self.deliver(cx.waker());
+        for (id, version, frame) in bookmarks {
+            self.send_bookmark(id, version, frame);
+        }
+        if due {
+            self.end_expired();
+            self.watch_due = self.watches.values().map(OpenWatch::due).min();
+        }
+        delivered || due
+    }
+
+    /// Makes the bookmarks that are due, and plans the next ones.
+    fn due_bookmarks(&mut self) -> Vec<(u32, u64, Frame)> {
+        let until = self.now + TOLERANCE;
+        let mut made = Vec::new();
+        for (id, watch) in &mut self.watches {
+            if watch.bookmark.is_some_and(|due| due <= until) {
+                watch.plan(self.now);
+                let bookmark = watch.registration.bookmark();
+                made.extend(bookmark.map(|(version, frame)| (*id, version, frame)));
+            }
+        }
+        made
+    }
+
+    fn send_bookmark(&mut self, id: u32, version: u64, frame: Frame) {
+        let Some(watch) = self.watches.get_mut(&id) else { return };
+        if version <= watch.floor {
+            return;
+        }
+        send(&mut self.front.http, id, frame, &mut watch.exchange);
+    }
+
+    /// Sends the content of the mailbox. Returns whether there was any.
+    fn deliver(&mut self, waker: &Waker) -> bool {
+        let Some(mailbox) = &self.mailbox else { return false };
+        mailbox.register(waker);
+        let delivery = mailbox.take();
+        let delivered = !delivery.items.is_empty();
+        for (id, item) in delivery.items {
+            match item {
+                Item::Event(frame) => self.send_event(id, frame),
+                Item::End => self.end_watch(id),
+            }
+        }
+        if delivery.overflowed {
+            // Some events are missing, so that no watch can go on.
+            let all: Vec<u32> = self.watches.keys().copied().collect();
+            all.into_iter().for_each(|id| self.end_watch(id));
+            self.mailbox = None;
+        }
+        delivered
+    }
+
+    fn send_event(&mut self, id: u32, frame: Frame) {
+        if self.front.http.queued_bytes_of(id) > MAX_QUEUED {
+            return self.end_watch(id);
+        }
+        let Some(watch) = self.watches.get_mut(&id) else { return };
+        send(&mut self.front.http, id, frame, &mut watch.exchange);
+    }
+
+    /// Ends a watch after what was sent, as if its time were over.
+    fn end_watch(&mut self, id: u32) {
+        if self.watches.remove(&id).is_some() {
+            self.front.http.finish(id, None);
+        }
+    }
+
+    fn end_expired(&mut self) {
+        let now = self.now;
+        let expired = self.watches.iter().filter(|(_, watch)| watch.deadline <= now);
+        let expired: Vec<u32> = expired.map(|(id, _)| *id).collect();
+        expired.into_iter().for_each(|id| self.end_watch(id));
+    }
+
+    /// Ends the watches of a connection that moves, each after a bookmark, from which the client watches
+    /// on. One without bookmarks stays until its time is over.
+    pub(super) fn end_served_watches(&mut self, waker: &Waker) {
+        let now = self.now;
+        let may_end = |watch: &OpenWatch| watch.bookmarks && watch.started + MIN_AGE <= now;
+        let mut ending = Vec::new();
+        for (id, watch) in self.watches.iter().filter(|(_, watch)| may_end(watch)) {
+            ending.extend(watch.registration.bookmark().map(|bookmark| (*id, bookmark)));
+        }
+        self.deliver(waker);
+        for (id, (version, frame)) in ending {
+            self.send_bookmark(id, version, frame);
+            self.end_watch(id);
+        }
+    }
+}
+
+fn send(http: &mut Connection<RequestHead>, id: u32, frame: Frame, exchange: &mut Exchange) {
+    exchange.count(frame.len());
+    http.send_data(id, Data::Bytes(frame.head));
+    http.send_data(id, Data::Bytes(frame.object));
+}
+
+/// The earlier one of two times, of which the first may be missing.
+fn earlier(first: Option<Instant>, second: Instant) -> Option<Instant> {
+    Some(first.map_or(second, |first| first.min(second)))
+}

@@ -1,0 +1,266 @@
+//! Fills the cache of one resource from one API server after the other.
+//!
+//! The first watch begins with all objects as the store has them then (`sendInitialEvents`, without a
+//! version). Later ones continue at the last version. If the API server does not have that any more, or
+//! its events do not follow from what is known, everything is read again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tokio::time::MissedTickBehavior;
+
+use super::cache::{Change, Inconsistent};
+use super::frame::EventType;
+use super::object::Object;
+use super::shared::SharedCache;
+use super::source::{Received, Source, status_code};
+use crate::metrics::Metrics;
+use crate::node_path::client::{Ask, Client, Dialer};
+use crate::node_path::permission::Permission;
+use crate::upstream::{Pool, Server};
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// Seconds after which the API server ends a watch.
+const TIMEOUT_SECONDS: u32 = 3600;
+/// Time between two looks at what forbids to serve.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Time between two attempts after an error: at first, and at most.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// For how long open watches stay while there is no source.
+const MAX_INTERRUPTION: Duration = Duration::from_secs(5);
+/// A source without an event or a bookmark for this time is lost. kube-apiserver sends a bookmark each
+/// minute.
+const MAX_SILENCE: Duration = Duration::from_secs(90);
+/// A watch from a version that the API server does not have any more.
+const EXPIRED: u64 = 410;
+
+/// Fills a cache.
+pub struct Feed {
+    /// The cache.
+    pub cache: Arc<SharedCache>,
+    /// Whether something forbids to serve.
+    pub permission: Permission,
+    /// The API servers.
+    pub pool: Arc<Pool>,
+    /// Connects to them.
+    pub dialer: Dialer,
+    /// Shows the state.
+    pub metrics: Arc<Metrics>,
+    /// What is known of the source.
+    pub state: State,
+}
+
+/// What is known of the source.
+pub struct State {
+    /// When the last event or bookmark arrived.
+    heard: Instant,
+    /// Since when there is no source.
+    interrupted: Option<Instant>,
+}
+
+impl State {
+    /// Nothing has arrived.
+    pub fn new(now: Instant) -> State {
+        State { heard: now, interrupted: Some(now) }
+    }
+
+    /// Whether the cache may be relied on.
+    fn is_current(&self, now: Instant) -> bool {
+        let since = |time: Instant| now.saturating_duration_since(time);
+        since(self.heard) < MAX_SILENCE
+            && self.interrupted.is_none_or(|time| since(time) < MAX_INTERRUPTION)
+    }
+}
+
+impl Feed {
+    /// Fills the cache until the process ends.
+    pub async fn run_forever(mut self) {
+        let (mut attempt, mut delay) = (0, RETRY_DELAY);
+        let mut last_error = String::new();
+        loop {
+            let Some(server) = self.server(attempt) else {
+                self.wait(RETRY_DELAY).await;
+                continue;
+            };
+            let ended = self.follow(&server).await.with_context(|| server.address.clone());
+            self.state.interrupted.get_or_insert(Instant::now());
+            let Err(error) = ended else {
+                delay = RETRY_DELAY;
+                continue;
+            };
+            let error = format!("{error:#}");
+            if error != last_error {
+                let resource = self.cache.kind.names().resource;
+                tracing::warn!(resource, error, "the watch of the node path is interrupted");
+                last_error = error;
+            }
+            attempt += 1;
+            self.wait(delay).await;
+            delay = (delay * 2).min(MAX_RETRY_DELAY);
+        }
+    }
+
+    /// One of the API servers that are ready.
+    fn server(&self, attempt: usize) -> Option<Arc<Server>> {
+        let servers = self.pool.servers();
+        let ready: Vec<_> = servers.iter().filter(|server| server.is_ready()).collect();
+        // The resources are spread over the API servers.
+        let at = (attempt + self.cache.kind.index()) % ready.len().max(1);
+        ready.get(at).map(|server| Arc::clone(server))
+    }
+
+    /// Waits, and stops serving if the time is over.
+    async fn wait(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            tokio::time::sleep(PERIOD.min(time)).await;
+            self.judge();
+        }
+    }
+
+    /// Begins or stops to serve.
+    fn judge(&self) {
+        let serves = self.permission.is_allowed() && self.state.is_current(Instant::now());
+        let mut cache = self.cache.lock();
+        if cache.is_serving() != serves {
+            cache.serve(serves);
+            if cache.is_serving() == serves {
+                let (resource, version) = (self.cache.kind.names().resource, cache.version());
+                tracing::info!(resource, serves, version, "cache of the node path");
+            }
+        }
+        let (watches, objects) = cache.counts();
+        let names = self.cache.kind.names();
+        self.metrics.reads.set_state(names.resource, cache.is_serving(), watches, objects);
+    }
+
+    /// Follows the objects at one API server, until its watch ends.
+    async fn follow(&mut self, server: &Arc<Server>) -> Result<()> {
+        let client = self.dialer.connect(&server.address).await?;
+        let version = self.cache.lock().version();
+        let mut source = match version {
+            Some(version) => {
+                open(&client, &self.path(&format!("&resourceVersion={version}"))).await?
+            }
+            None => self.fill(&client).await?,
+        };
+        self.heard();
+        let mut ticks = tokio::time::interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                received = source.next() => match received? {
+                    Some(received) => self.receive(received)?,
+                    None => return Ok(()),
+                },
+                _ = ticks.tick() => {
+                    self.judge();
+                    if self.state.heard.elapsed() > MAX_SILENCE {
+                        bail!("no event or bookmark for {} s", MAX_SILENCE.as_secs());
+                    }
+                    self.check(server)?;
+                }
+            }
+        }
+    }
+
+    /// Fails if the API server is not ready, and another one is.
+    fn check(&self, server: &Arc<Server>) -> Result<()> {
+        let is_in_use = self.pool.contains(server) && server.is_ready();
+        if !is_in_use && self.pool.servers().iter().any(|other| other.is_ready()) {
+            bail!("the API server is not ready");
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self) {
+        self.state = State { heard: Instant::now(), interrupted: None };
+    }
+
+    fn path(&self, rest: &str) -> String {
+        let path = self.cache.kind.names().path;
+        format!("{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={TIMEOUT_SECONDS}{rest}")
+    }
+
+    /// Reads all objects. Returns the watch that goes on.
+    async fn fill(&self, client: &Client) -> Result<Source> {
+        let rest = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+        let mut source = open(client, &self.path(rest)).await?;
+        let mut objects = Vec::new();
+        loop {
+            let next = tokio::time::timeout(MAX_SILENCE, source.next()).await;
+            let received = next.context("the initial events do not end")??;
+            let Received { event, object } = received.context("the initial events broke off")?;
+            match event {
+                EventType::Added => objects.push(self.parse(object)?),
+                EventType::Bookmark => {
+                    let marked = self.parse(object)?;
+                    let replaced = self.cache.lock().replace(objects, marked);
+                    return replaced.map(|()| source).map_err(failure);
+                }
+                EventType::Error => bail!("status {}", status_code(&object)?),
+                EventType::Modified | EventType::Deleted => {
+                    bail!("an initial event is {event:?}")
+                }
+            }
+        }
+    }
+
+    /// Applies an event. After an error the cache is empty.
+    fn receive(&mut self, received: Received) -> Result<()> {
+        let Received { event, object } = received;
+        let applied = match event {
+            EventType::Error => match status_code(&object)? {
+                EXPIRED => Err(anyhow::anyhow!("the last version is too old")),
+                // The version is still valid.
+                code => bail!("status {code}"),
+            },
+            EventType::Bookmark => self.parse(object).and_then(|bookmark| {
+                let progress = self.cache.lock().progress(bookmark.version());
+                progress.map_err(failure)
+            }),
+            _ => self.parse(object).and_then(|object| self.apply(Change { event, object })),
+        };
+        if applied.is_err() {
+            self.cache.lock().clear();
+        }
+        self.heard();
+        applied
+    }
+
+    fn apply(&self, change: Change) -> Result<()> {
+        let delivered = self.cache.lock().apply(change, Instant::now()).map_err(failure)?;
+        self.metrics.reads.delivered(delivered);
+        Ok(())
+    }
+
+    fn parse(&self, object: bytes::Bytes) -> Result<Object> {
+        Object::parse(self.cache.kind, object).context("an object has an unknown encoding")
+    }
+}
+
+async fn open(client: &Client, path: &str) -> Result<Source> {
+    let body = client.watch(Ask { accept: PROTOBUF, ..Ask::get(path) }).await?;
+    Ok(Source::new(body))
+}
+
+fn failure(Inconsistent(what): Inconsistent) -> anyhow::Error {
+    anyhow::Error::msg(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_is_current_while_its_source_speaks() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut state = State { heard: start, interrupted: None };
+        assert!(state.is_current(at(89)) && !state.is_current(at(90)));
+        state.interrupted = Some(at(10));
+        assert!(state.is_current(at(14)) && !state.is_current(at(15)));
+    }
+}
