@@ -31,6 +31,9 @@ use crate::upstream::{Connector, ConnectorFiles, Pool, Prober, probe_forever};
 
 /// File descriptors of a client connection: its own, and that of its connection to an API server.
 const FILES_PER_CONNECTION: u64 = 2;
+/// For how long the start waits for the watch caches.
+const CACHE_WAIT: Duration = Duration::from_secs(10);
+
 /// Runs the gateway until SIGTERM or SIGINT.
 pub fn run(options: &Options) -> Result<()> {
     let configuration = reload::configuration(options)?;
@@ -120,6 +123,9 @@ impl Gateway {
         tokio::spawn(self.reloader(options, prober, metrics.clone()).run_forever());
         let permissions = self.start_detection(metrics.clone())?;
         let front = Arc::new(self.front(metrics, permissions)?);
+        if let Some(watches) = &front.shared.watches {
+            watches.wait(CACHE_WAIT).await;
+        }
         let mut serving = JoinSet::new();
         for listener in listeners {
             serving.spawn(front.clone().run(listener, stop.clone()));
@@ -229,11 +235,13 @@ impl Gateway {
         metrics: Arc<Metrics>,
         permission: Permission,
     ) -> Result<Option<Arc<Watches>>> {
-        if self.configuration.node_path.watches.mode == WatchMode::Off {
+        let config = &self.configuration.node_path.watches;
+        if config.mode == WatchMode::Off {
             return Ok(None);
         }
+        let interval = config.lease_interval.map(|interval| interval.0);
         let reviewer = Reviewer { pool: self.pool.clone(), dialer: self.dialer() };
-        Ok(Some(Watches::start(permission, reviewer, metrics)?))
+        Ok(Some(Watches::start(permission, reviewer, interval, metrics)?))
     }
 
     fn reloader(&self, options: &Options, prober: Arc<Prober>, metrics: Arc<Metrics>) -> Reloader {

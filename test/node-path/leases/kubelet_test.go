@@ -3,17 +3,10 @@ package leases
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"io"
 	"math/big"
 	"net/http"
-	"os"
 	"testing"
 	"time"
 
@@ -54,27 +47,9 @@ func (c *cluster) newKubelet(t *testing.T, name string) *kubelet {
 // httpClient returns a client with the certificate of a user that the cluster's CA has signed.
 func (c *cluster) httpClient(t *testing.T, http2 bool, user string, groups ...string) *http.Client {
 	t.Helper()
-	read := func(name string) []byte {
-		text, err := os.ReadFile(c.PKI(name))
-		must(t, err)
-		block, _ := pem.Decode(text)
-		return block.Bytes
-	}
-	ca, err := x509.ParseCertificate(read("ca.crt"))
-	must(t, err)
-	signer := parseKey(t, read("ca.key"))
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	serial, _ := rand.Int(rand.Reader, big.NewInt(1<<62))
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: user, Organization: groups},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}, ca, key.Public(), signer)
-	must(t, err)
 	transport := &http.Transport{
 		// The servers' certificates are not what is tested.
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}},
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{c.ClientCertificate(t, user, groups...)}},
 		ForceAttemptHTTP2: http2,
 	}
 	if !http2 {
@@ -82,19 +57,6 @@ func (c *cluster) httpClient(t *testing.T, http2 bool, user string, groups ...st
 	}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: requestTimeout}
-}
-
-func parseKey(t *testing.T, der []byte) any {
-	t.Helper()
-	if key, err := x509.ParsePKCS8PrivateKey(der); err == nil {
-		return key
-	}
-	if key, err := x509.ParseECPrivateKey(der); err == nil {
-		return key
-	}
-	key, err := x509.ParsePKCS1PrivateKey(der)
-	must(t, err)
-	return key
 }
 
 // try sends a request with a protobuf body.

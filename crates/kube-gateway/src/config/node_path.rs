@@ -1,10 +1,16 @@
 //! The fields of requests that are served without an API server.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use serde::Deserialize;
+
+use super::duration::Span;
+
+/// A node must have missed several renewals before its last one may be reported late.
+const MAX_LEASE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Serving requests of nodes without an API server.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -72,6 +78,9 @@ pub struct Watches {
     /// The operator declares that the audit policy has the level None for these reads. Otherwise an audit
     /// policy forbids to serve them.
     pub audit_level_none: bool,
+    /// kube-controller-manager gets at most one event for each Lease and interval. Without one its watch of
+    /// Leases is forwarded.
+    pub lease_interval: Option<Span>,
 }
 
 /// What happens to watches and lists.
@@ -112,10 +121,14 @@ impl NodePath {
     /// # Errors
     /// Returns a one-line message for the first invalid field.
     pub fn check(&self) -> Result<()> {
-        let NodePath { store, leases, watches: _ } = self;
+        let NodePath { store, leases, watches } = self;
         ensure!(leases.comparisons > 0, "nodePath.leases.comparisons must be at least 1");
         ensure!((0.0..=1.0).contains(&leases.sample), "nodePath.leases.sample must be from 0 to 1");
         store.check()?;
+        ensure!(
+            watches.lease_interval.is_none_or(|interval| interval.0 <= MAX_LEASE_INTERVAL),
+            "nodePath.watches.leaseInterval must be at most 10s, far below the grace period of nodes"
+        );
         if leases.mode == LeaseMode::Off {
             return Ok(());
         }
@@ -162,7 +175,7 @@ mod tests {
     #[test]
     fn what_is_on_is_complete() {
         checked("{}").unwrap();
-        checked("watches: {mode: on, auditLevelNone: true}").unwrap();
+        checked("watches: {mode: on, auditLevelNone: true, leaseInterval: 5s}").unwrap();
         let store = "store: {endpoints: ['http://127.0.0.1:2379']}";
         for mode in ["shadow", "on"] {
             checked(&format!("leases: {{mode: {mode}, auditLevelNone: true}}\n{store}")).unwrap();
@@ -174,6 +187,7 @@ mod tests {
             ("leases: {comparisons: 0}".into(), "comparisons must be"),
             ("leases: {mode: always}".into(), "always"),
             ("watches: {mode: shadow}".into(), "shadow"),
+            ("watches: {leaseInterval: 11s}".into(), "at most 10s"),
             ("store: {endpoints: ['a:1']}".into(), "is not a URL"),
             ("store: {endpoints: ['https://a:1']}".into(), "caFile is needed"),
             ("store: {certFile: a}".into(), "only valid together"),

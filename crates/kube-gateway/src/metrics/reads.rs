@@ -20,7 +20,7 @@ impl ReadMetrics {
         ReadMetrics {
             reads: create.counters(
                 "kube_gateway_node_path_reads_total",
-                "Watches and lists of nodes that were served from a watch cache, or forwarded to an API server for a reason.",
+                "Watches and lists of nodes that were served from a watch cache, forwarded to an API server for a reason, or continued after an API server had sent the initial events.",
                 &["resource", "verb", "result", "reason"],
             ),
             events: create.counter(
@@ -45,11 +45,10 @@ impl ReadMetrics {
         }
     }
 
-    /// Counts a request that was served, or forwarded for a reason.
-    pub fn count(&self, resource: &str, verb: &str, forwarded: Option<&str>) {
-        let result = if forwarded.is_some() { "forwarded" } else { "served" };
-        let labels = [resource, verb, result, forwarded.unwrap_or_default()];
-        self.reads.with_label_values(&labels).inc();
+    /// Counts a request that was served, forwarded for a reason, or continued after an API server had
+    /// sent the initial events.
+    pub fn count(&self, resource: &str, verb: &str, result: &str, reason: &str) {
+        self.reads.with_label_values(&[resource, verb, result, reason]).inc();
     }
 
     /// Counts events that were delivered.

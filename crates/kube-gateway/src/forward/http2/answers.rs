@@ -57,6 +57,9 @@ impl Session {
         if let Some(RenewalPhase::Forwarded(forwarded)) = &mut stream.renewal {
             forwarded.begin_answer(status, &fields);
         }
+        if let Some(continuation) = &mut stream.continuation {
+            continuation.begin_answer(status, &fields);
+        }
         let Some(place) = stream.place() else { return };
         let sent = stream.begin_answer(place);
         if let (Some(mut pending), Phase::Answering(_, answering)) = (sent, &mut stream.phase) {
@@ -84,22 +87,26 @@ impl Session {
     }
 
     fn pass_data(&mut self, id: u32, bytes: bytes::Bytes) {
-        let Some(Stream { phase: Phase::Answering(_, answering), exchange, renewal, .. }) =
-            self.streams.get_mut(&id)
-        else {
-            return;
-        };
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Stream { phase: Phase::Answering(_, answering), exchange, .. } = stream else { return };
         if !bytes.is_empty() {
             answering.again = None;
         }
         answering.followed.follow(&bytes);
-        if let Some(RenewalPhase::Forwarded(forwarded)) = renewal {
+        if let Some(RenewalPhase::Forwarded(forwarded)) = &mut stream.renewal {
             forwarded.continue_answer(&bytes);
+        }
+        let continues = stream.continuation.is_some();
+        if let Some(continuation) = &mut stream.continuation {
+            continuation.continue_answer(&bytes);
         }
         exchange.count(bytes.len());
         answering.unreleased += bytes.len();
         self.unreleased.push(id);
         self.front.http.send_data(id, Data::Bytes(bytes));
+        if continues {
+            self.try_to_go_on(id);
+        }
     }
 
     fn end_answer(&mut self, id: u32, trailers: Option<Fields>) {

@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, DATE, HeaderValue};
+use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, DATE, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http2::{Data, ErrorCode, Event, Headers, ResponseHead};
@@ -12,6 +12,7 @@ use super::head::{answer_fields, request_fields};
 use super::session::Session;
 use super::stream::{Body, Pending, Phase, Place, RenewalPhase, Stream, Turn};
 use super::upstreams::SPEAKERS;
+use super::watches::Read;
 use crate::exchange::Exchange;
 use crate::forward::answer;
 use crate::forward::followed::watch_of;
@@ -58,19 +59,27 @@ impl Session {
             Ok(credential) => credential,
             Err(refusal) => return self.answer(id, *refusal, exchange),
         };
-        if end_stream && let Some(served) = self.begin_read(id, &request, &credential) {
-            return self.serve_read(id, served, exchange);
-        }
+        let read = if end_stream { self.read(id, &request, &credential) } else { Read::Forward };
+        let continuation = match read {
+            Read::Served(served) => return self.serve_read(id, served, exchange),
+            Read::Continued(continuation) => Some(continuation),
+            Read::Forward => None,
+        };
         let list = list_of(&self.client, &request, exchange.info(), &credential);
         let (mut parts, ()) = request.into_parts();
         let leases = self.client.shared.leases.as_ref();
         let renewal = leases.and_then(|leases| leases.begin(&parts, &credential));
         prepare(&self.client, &mut parts, &credential);
+        if continuation.is_some() {
+            // The cache goes on in plain text. A client need not get a compressed answer.
+            parts.headers.remove(ACCEPT_ENCODING);
+        }
         let body = Body::new(end_stream);
         let speaker = speaker(&credential);
         let (reservation, attempts, given) = (None, 0, None);
         let pending = Pending { parts, speaker, list, reservation, watch, body, attempts, given };
-        self.streams.insert(id, Stream::new(exchange, pending));
+        let stream = Stream { continuation, ..Stream::new(exchange, pending) };
+        self.streams.insert(id, stream);
         match renewal {
             Some(renewal) => self.begin_renewal(id, renewal, end_stream),
             None => self.submit(id),

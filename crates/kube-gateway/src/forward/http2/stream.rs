@@ -13,6 +13,7 @@ use crate::exchange::Exchange;
 use crate::forward::followed::{Followed, InitialEvents};
 use crate::forward::watch::WatchEnd;
 use crate::node_path::leases::{Forwarded, Renewal};
+use crate::node_path::watches::Continuation;
 use crate::protect::{List, Refused, Reservation};
 use crate::upstream::Speaker;
 
@@ -30,6 +31,8 @@ pub struct Stream {
     pub unreleased: usize,
     /// What is special about it if it renews the Lease of a node.
     pub renewal: Option<RenewalPhase>,
+    /// The watch, if a cache goes on with it after its initial events.
+    pub continuation: Option<Box<Continuation>>,
 }
 
 /// What happens to a renewal of the Lease of a node.
@@ -118,7 +121,8 @@ pub struct Body {
 impl Stream {
     /// A request that was not sent yet.
     pub fn new(exchange: Exchange, pending: Pending) -> Stream {
-        Stream { exchange, phase: Phase::Pending(Box::new(pending)), unreleased: 0, renewal: None }
+        let phase = Phase::Pending(Box::new(pending));
+        Stream { exchange, phase, unreleased: 0, renewal: None, continuation: None }
     }
 
     /// Begins the answer from `place`. Returns what was needed to send the request; `None` if the

@@ -12,7 +12,9 @@ use super::session::Session;
 use crate::exchange::Exchange;
 use crate::forward::watch::MIN_AGE;
 use crate::identity::Credential;
-use crate::node_path::watches::{DEFAULT_TIMEOUT, Frame, Item, Opened, Registration, Verb};
+use crate::node_path::watches::{
+    Continuation, DEFAULT_TIMEOUT, Frame, Item, Opened, Registration, Verb,
+};
 
 /// Time between two bookmarks.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
@@ -23,6 +25,16 @@ const TOLERANCE: Duration = Duration::from_millis(500);
 /// Bytes of a watch that wait for the client. Beyond that the watch ends, and the client watches on from
 /// the last event that it has read.
 const MAX_QUEUED: usize = 256 << 10;
+
+/// How a request is answered.
+pub(super) enum Read {
+    /// From a cache.
+    Served(Served),
+    /// By an API server, and then from a cache.
+    Continued(Box<Continuation>),
+    /// By an API server.
+    Forward,
+}
 
 /// What a request gets from a cache.
 pub(super) enum Served {
@@ -69,25 +81,25 @@ impl OpenWatch {
 
 impl Session {
     /// Reads from a cache what a request asks for, if it may be served.
-    pub(super) fn begin_read(
-        &mut self,
-        id: u32,
-        request: &Request<()>,
-        credential: &Credential,
-    ) -> Option<Served> {
-        let watches = self.client.shared.watches.as_ref()?;
-        let read = watches.begin(request, credential)?;
-        match read.verb {
+    pub(super) fn read(&mut self, id: u32, request: &Request<()>, credential: &Credential) -> Read {
+        let Some(watches) = &self.client.shared.watches else { return Read::Forward };
+        let Some(read) = watches.begin(request, credential) else { return Read::Forward };
+        let served = match read.verb {
+            Verb::WatchList(timeout) => {
+                let continuation = Continuation::new(read, timeout, self.now);
+                return Read::Continued(Box::new(continuation));
+            }
             Verb::List(at_least) => {
-                let (fields, body) = watches.list(&read, at_least)?;
-                Some(Served::List(fields, body))
+                let list = watches.list(&read, at_least);
+                list.map(|(fields, body)| Served::List(fields, body))
             }
             Verb::Watch { start, bookmarks, timeout } => {
                 let mailbox = self.mailbox.get_or_insert_default();
-                let opened = watches.watch(read, start, mailbox, id)?;
-                Some(Served::Watch { opened, bookmarks, timeout })
+                let opened = watches.watch(read, start, mailbox, id);
+                opened.map(|opened| Served::Watch { opened, bookmarks, timeout })
             }
-        }
+        };
+        served.map_or(Read::Forward, Read::Served)
     }
 
     /// Answers a request from a cache.
@@ -126,20 +138,45 @@ impl Session {
             return self.front.http.finish(id, None);
         };
         let started = self.now;
-        let default = || DEFAULT_TIMEOUT.mul_f64(1.0 + rand::random::<f64>());
-        let deadline = started + timeout.unwrap_or_else(default);
-        let mut watch = OpenWatch {
-            exchange,
-            registration,
-            floor,
-            started,
-            deadline,
-            bookmark: None,
-            bookmarks,
-        };
-        watch.plan(started);
+        let deadline = deadline(started, timeout);
+        let bookmark = None;
+        let watch =
+            OpenWatch { exchange, registration, floor, started, deadline, bookmark, bookmarks };
+        self.add_watch(id, watch);
+    }
+
+    fn add_watch(&mut self, id: u32, mut watch: OpenWatch) {
+        watch.plan(self.now);
         self.watch_due = earlier(self.watch_due, watch.due());
         self.watches.insert(id, watch);
+    }
+
+    /// Lets a cache go on with a watch whose initial events are complete, if it can. The API server's
+    /// part ends then.
+    pub(super) fn try_to_go_on(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let continuation = stream.continuation.take_if(|it| it.version().is_some() || it.is_lost());
+        let Some(continuation) = continuation else { return };
+        let Some(floor) = continuation.version() else { return };
+        let Some(watches) = &self.client.shared.watches else { return };
+        let mailbox = self.mailbox.get_or_insert_default();
+        let Some((frames, registration)) = watches.go_on(&continuation.read, floor, mailbox, id)
+        else {
+            return;
+        };
+        let Some(stream) = self.streams.remove(&id) else { return };
+        self.cancel(&stream);
+        let mut exchange = stream.exchange;
+        exchange.unassign();
+        for frame in frames {
+            send(&mut self.front.http, id, frame, &mut exchange);
+        }
+        let Continuation { started, timeout, .. } = *continuation;
+        let deadline = deadline(started, timeout);
+        let (bookmark, bookmarks) = (None, true);
+        let watch =
+            OpenWatch { exchange, registration, floor, started, deadline, bookmark, bookmarks };
+        self.add_watch(id, watch);
     }
 
     /// Sends what was delivered and what is due. Returns whether there was anything.
@@ -247,6 +284,12 @@ fn send(http: &mut Connection<RequestHead>, id: u32, frame: Frame, exchange: &mu
     exchange.count(frame.len());
     http.send_data(id, Data::Bytes(frame.head));
     http.send_data(id, Data::Bytes(frame.object));
+}
+
+/// When a watch ends: without a time from the client after a random one, as in kube-apiserver.
+fn deadline(started: Instant, timeout: Option<Duration>) -> Instant {
+    let default = || DEFAULT_TIMEOUT.mul_f64(1.0 + rand::random::<f64>());
+    started + timeout.unwrap_or_else(default)
 }
 
 /// The earlier one of two times, of which the first may be missing.

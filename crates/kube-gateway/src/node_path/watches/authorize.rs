@@ -14,11 +14,15 @@ use crate::identity::IdentityFields;
 use crate::node_path::review::Access;
 use crate::node_path::reviews::Reviews;
 
-/// What users of RBAC must be allowed, by the position of the resource.
-static LISTS: LazyLock<[Access; 7]> = LazyLock::new(|| accesses("list"));
-static WATCHES: LazyLock<[Access; 7]> = LazyLock::new(|| accesses("watch"));
+/// The only user who gets a thinned watch of Leases. It needs to know whether a Lease was renewed, not
+/// each renewal.
+const CONTROLLER_MANAGER: &[u8] = b"system:kube-controller-manager";
 
-fn accesses(verb: &'static str) -> [Access; 7] {
+/// What users of RBAC must be allowed, by the position of the resource.
+static LISTS: LazyLock<[Access; 8]> = LazyLock::new(|| accesses("list"));
+static WATCHES: LazyLock<[Access; 8]> = LazyLock::new(|| accesses("watch"));
+
+fn accesses(verb: &'static str) -> [Access; 8] {
     Kind::ALL.map(|kind| {
         let names = kind.names();
         Access { verb, group: names.group, resource: names.resource, namespace: "" }
@@ -29,6 +33,8 @@ fn accesses(verb: &'static str) -> [Access; 7] {
 pub fn may_read(reviews: &Arc<Reviews>, identity: &Arc<IdentityFields>, read: &Read) -> bool {
     match identity.node() {
         Some(node) => node_may_read(node, read),
+        // Others may need each event.
+        None if read.kind == Kind::Leases && identity.user() != CONTROLLER_MANAGER => false,
         None => {
             let accesses = if read.verb.name() == "list" { &LISTS } else { &WATCHES };
             reviews.allows(identity, &accesses[read.kind.index()])
@@ -72,7 +78,9 @@ mod tests {
         for kind in [Kind::Services, Kind::CsiDrivers, Kind::RuntimeClasses] {
             assert!(may(kind, Selector::Without(Default::default())));
         }
-        assert!(!may(Kind::EndpointSlices, Selector::Without(Default::default())));
+        for kind in [Kind::EndpointSlices, Kind::Leases] {
+            assert!(!may(kind, Selector::Without(Default::default())));
+        }
         let selector = Selector::Node((*b"").into());
         let read = Read { kind: Kind::Pods, selector, verb: Verb::List(0) };
         assert!(!node_may_read(b"", &read), "a node without a name");

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::event::Event;
 use super::frame::{EventType, Frame};
@@ -32,6 +32,15 @@ pub struct Cache {
     content: Option<Content>,
     is_serving: bool,
     watchers: Watchers,
+    thinned: Option<Thinned>,
+}
+
+/// What is known of watches that get at most one event for each object and interval.
+struct Thinned {
+    interval: Duration,
+    /// Changes up to this version were delivered, at this time.
+    version: u64,
+    time: Instant,
 }
 
 /// The objects and their last changes.
@@ -108,7 +117,15 @@ pub enum Started {
 impl Cache {
     /// An empty cache.
     pub fn new(kind: Kind) -> Cache {
-        Cache { kind, content: None, is_serving: false, watchers: Watchers::default() }
+        let watchers = Watchers::default();
+        Cache { kind, content: None, is_serving: false, watchers, thinned: None }
+    }
+
+    /// An empty cache whose watches get at most one event for each object and interval, and deletions at
+    /// once. Events stay in the order of their versions, so a deletion brings all other changes with it.
+    pub fn thinned(kind: Kind, interval: Duration, now: Instant) -> Cache {
+        let thinned = Some(Thinned { interval, version: 0, time: now });
+        Cache { thinned, ..Cache::new(kind) }
     }
 
     /// The number of open watches and of objects.
@@ -164,6 +181,9 @@ impl Cache {
             }
         }
         self.content = Some(content);
+        if let Some(thinned) = &mut self.thinned {
+            thinned.version = version;
+        }
         Ok(())
     }
 
@@ -197,10 +217,41 @@ impl Cache {
             }
         };
         let event = Arc::new(event);
+        content.version = version;
+        if self.thinned.is_some() {
+            let is_deletion = event.is_deletion();
+            content.history.push(event, now);
+            return Ok(if is_deletion { self.flush(now) } else { 0 });
+        }
         let delivered = self.watchers.deliver(&event);
         content.history.push(event, now);
-        content.version = version;
         Ok(delivered)
+    }
+
+    /// Delivers what was held back, if the interval ends within `tolerance`. Returns to how many watches.
+    pub fn flush_due(&mut self, now: Instant, tolerance: Duration) -> usize {
+        let is_due = self.thinned.as_ref().is_some_and(|thinned| {
+            now.saturating_duration_since(thinned.time) + tolerance >= thinned.interval
+        });
+        if is_due { self.flush(now) } else { 0 }
+    }
+
+    /// Delivers what was held back.
+    fn flush(&mut self, now: Instant) -> usize {
+        let (Some(thinned), Some(content)) = (&mut self.thinned, &self.content) else { return 0 };
+        let since = std::mem::replace(&mut thinned.version, content.version);
+        thinned.time = now;
+        if self.watchers.len() == 0 {
+            return 0;
+        }
+        match content.history.merged_since(since) {
+            Some(events) => events.iter().map(|event| self.watchers.deliver(event)).sum(),
+            None => {
+                // Changes were lost in the meantime.
+                self.watchers.end();
+                0
+            }
+        }
     }
 
     /// Notes that there is no further change up to a version.
@@ -243,7 +294,10 @@ impl Cache {
         start: Start,
         mailbox: &Arc<Mailbox>,
         stream: u32,
+        time: Instant,
     ) -> Result<Started, Refused> {
+        // All watches continue at the same version.
+        self.flush(time);
         let content = self.content.as_mut().filter(|_| self.is_serving);
         let content = content.ok_or(Refused::NotServing)?;
         let now = content.version;
@@ -289,7 +343,8 @@ impl Cache {
 
     /// Returns the bookmark of now, with its version; `None` if nothing is served. All changes up to it
     /// are in the mailboxes already.
-    pub fn bookmark(&mut self) -> Option<(u64, Frame)> {
+    pub fn bookmark(&mut self, now: Instant) -> Option<(u64, Frame)> {
+        self.flush(now);
         let content = self.content.as_mut().filter(|_| self.is_serving)?;
         Some((content.version, content.bookmarks.plain(content.version)))
     }

@@ -33,6 +33,22 @@ impl Event {
         Event { version, before: Some(before), after: None, deleted, frames: Default::default() }
     }
 
+    /// Several changes of an object as one: from what it was `before` to what the last one made of it.
+    pub fn merged(before: Option<Arc<Object>>, last: &Event) -> Event {
+        let (after, deleted) = (last.after.clone(), last.deleted.clone());
+        Event { version: last.version, before, after, deleted, frames: Default::default() }
+    }
+
+    /// Whether the object was deleted.
+    pub fn is_deletion(&self) -> bool {
+        self.deleted.is_some()
+    }
+
+    /// The object before the change.
+    pub fn before(&self) -> Option<&Arc<Object>> {
+        self.before.as_ref()
+    }
+
     /// The version of the change.
     pub fn version(&self) -> u64 {
         self.version

@@ -122,8 +122,10 @@ impl Feed {
 
     /// Begins or stops to serve.
     fn judge(&self) {
-        let serves = self.permission.is_allowed() && self.state.is_current(Instant::now());
+        let now = Instant::now();
+        let serves = self.permission.is_allowed() && self.state.is_current(now);
         let mut cache = self.cache.lock();
+        self.metrics.reads.delivered(cache.flush_due(now, PERIOD));
         if cache.is_serving() != serves {
             cache.serve(serves);
             if cache.is_serving() == serves {
@@ -158,6 +160,8 @@ impl Feed {
                 _ = ticks.tick() => {
                     self.judge();
                     if self.state.heard.elapsed() > MAX_SILENCE {
+                        // The store may have gone back, so that nothing comes after the last version.
+                        self.cache.lock().clear();
                         bail!("no event or bookmark for {} s", MAX_SILENCE.as_secs());
                     }
                     self.check(server)?;

@@ -1,6 +1,6 @@
 //! The last changes of the objects of one kind.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,24 @@ impl History {
             Some((_, first)) if self.is_cut => first.version() - 1,
             _ => self.listed,
         }
+    }
+
+    /// The changes after a version, as one for each object, in the order of their versions; `None` if not
+    /// all of them are here.
+    pub fn merged_since(&self, version: u64) -> Option<Vec<Event>> {
+        if version < self.oldest() {
+            return None;
+        }
+        let mut by_key: HashMap<_, (_, &Event)> = HashMap::new();
+        for event in self.since(version) {
+            let Some(object) = event.objects().next() else { continue };
+            let first = by_key.entry(object.key()).or_insert((event.before().cloned(), event));
+            first.1 = event;
+        }
+        let merged = by_key.into_values().map(|(before, last)| Event::merged(before, last));
+        let mut merged: Vec<_> = merged.collect();
+        merged.sort_unstable_by_key(Event::version);
+        Some(merged)
     }
 
     /// The changes after a version.

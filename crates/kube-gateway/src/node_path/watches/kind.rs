@@ -17,6 +17,8 @@ pub enum Kind {
     RuntimeClasses,
     /// PodCertificateRequests.
     PodCertificateRequests,
+    /// Leases.
+    Leases,
 }
 
 /// How a resource is addressed and encoded.
@@ -35,7 +37,7 @@ pub struct Names {
 
 impl Kind {
     /// All resources. The position is [`Kind::index`].
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 8] = [
         Kind::Pods,
         Kind::Nodes,
         Kind::Services,
@@ -43,6 +45,7 @@ impl Kind {
         Kind::CsiDrivers,
         Kind::RuntimeClasses,
         Kind::PodCertificateRequests,
+        Kind::Leases,
     ];
 
     /// The position in [`Kind::ALL`].
@@ -55,8 +58,8 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| kind.names().path == path)
     }
 
-    /// How the resource is addressed and encoded. The versions are those that kubelet and kube-proxy 1.37
-    /// use.
+    /// How the resource is addressed and encoded. The versions are those that kubelet, kube-proxy and
+    /// kube-controller-manager 1.37 use.
     pub fn names(self) -> &'static Names {
         macro_rules! names {
             ($group:literal, $api_version:literal, $prefix:literal, $resource:literal, $kind:literal) => {
@@ -100,6 +103,13 @@ impl Kind {
                 "/apis/certificates.k8s.io/v1/",
                 "podcertificaterequests",
                 "PodCertificateRequest"
+            ),
+            Kind::Leases => names!(
+                "coordination.k8s.io",
+                "coordination.k8s.io/v1",
+                "/apis/coordination.k8s.io/v1/",
+                "leases",
+                "Lease"
             ),
         }
     }

@@ -18,10 +18,11 @@
 //! # Reading order
 //! `wire`, `object`, `frame`, `event`, `cache` are pure, and follow
 //! `k8s.io/apiserver/pkg/storage/cacher`. `feed` fills the cache. `recognize` and `authorize` decide
-//! about a request; `forward/http2/watches.rs` is its way through a session.
+//! about a request, `continuation` takes over a watch that an API server has begun; `forward/http2/watches.rs` is its way through a session.
 
 mod authorize;
 mod cache;
+mod continuation;
 mod event;
 mod feed;
 mod frame;
@@ -40,7 +41,7 @@ mod watchers;
 mod wire;
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
@@ -60,11 +61,16 @@ use super::{Permission, uuid};
 use crate::identity::Credential;
 use crate::metrics::Metrics;
 
+pub use self::continuation::Continuation;
 pub use self::frame::Frame;
 pub use self::mailbox::{Item, Mailbox};
 pub use self::recognize::{DEFAULT_TIMEOUT, Read, Verb};
 pub use self::shared::Registration;
 
+/// `Content-Type` of a watch.
+const WATCH_TYPE: &[u8] = b"application/vnd.kubernetes.protobuf;stream=watch";
+/// Time between two looks whether all caches serve.
+const PERIOD: Duration = Duration::from_millis(20);
 /// Bytes of the fields of an answer, about.
 const FIELD_BYTES: usize = 256;
 
@@ -73,7 +79,7 @@ pub struct Watches {
     permission: Permission,
     reviews: Arc<Reviews>,
     /// By the position of the resource.
-    caches: [Arc<SharedCache>; Kind::ALL.len()],
+    caches: Vec<Arc<SharedCache>>,
     metrics: Arc<Metrics>,
 }
 
@@ -97,9 +103,16 @@ impl Watches {
     pub fn start(
         permission: Permission,
         reviewer: Reviewer,
+        lease_interval: Option<Duration>,
         metrics: Arc<Metrics>,
     ) -> Result<Arc<Watches>> {
-        let caches = Kind::ALL.map(|kind| Arc::new(SharedCache::new(kind)));
+        let kinds = Kind::ALL.into_iter().filter(|kind| {
+            // Their events are most of all: nobody but the controller-manager needs them.
+            *kind != Kind::Leases || lease_interval.is_some()
+        });
+        let interval = |kind| lease_interval.filter(|_| kind == Kind::Leases);
+        let caches = kinds.map(|kind| Arc::new(SharedCache::new(kind, interval(kind))));
+        let caches: Vec<_> = caches.collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         for cache in &caches {
             let feed = Feed {
@@ -123,19 +136,22 @@ impl Watches {
     /// Reads the head of a client's request before anything is changed in it. Returns the request if it
     /// may be served. Must be called in a runtime.
     pub fn begin(&self, request: &Request<()>, credential: &Credential) -> Option<Read> {
-        let result = recognize(request)?.and_then(|read| match credential {
+        let recognized = recognize(request)?;
+        let (Ok(Read { kind, .. }) | Err((kind, _))) = &recognized;
+        self.caches.get(kind.index())?;
+        let result = recognized.and_then(|read| match credential {
             _ if !self.permission.is_allowed() => Err((read.kind, Reason::NotPermitted)),
             Credential::Certificate(identity) if may_read(&self.reviews, identity, &read) => {
                 Ok(read)
             }
             _ => Err((read.kind, Reason::Identity)),
         });
-        result.map_err(|(kind, reason)| self.count(kind, "", Some(reason))).ok()
+        result.map_err(|(kind, reason)| self.count(kind, "", "forwarded", Some(reason))).ok()
     }
 
     /// Answers a list; `None` if an API server must.
     pub fn list(&self, read: &Read, at_least: u64) -> Option<(Fields, Bytes)> {
-        let listed = self.cache(read).lock().list(&read.selector, at_least);
+        let listed = self.cache(read)?.lock().list(&read.selector, at_least);
         let (version, objects) = self.counted(read, listed)?;
         let body = frame::list(read.kind, version, &objects);
         let mut fields = answer_fields(b"application/vnd.kubernetes.protobuf");
@@ -151,10 +167,10 @@ impl Watches {
         mailbox: &Arc<Mailbox>,
         stream: u32,
     ) -> Option<Opened> {
-        let cache = self.cache(&read).clone();
-        let started = cache.lock().watch(&read.selector, start, mailbox, stream);
+        let cache = self.cache(&read)?.clone();
+        let started = cache.lock().watch(&read.selector, start, mailbox, stream, Instant::now());
         let started = self.counted(&read, started)?;
-        let fields = answer_fields(b"application/vnd.kubernetes.protobuf;stream=watch");
+        let fields = answer_fields(WATCH_TYPE);
         Some(match started {
             Started::Open { number, frames, floor } => {
                 let registration = Some(Registration::new(cache, read.selector, number));
@@ -166,19 +182,47 @@ impl Watches {
         })
     }
 
-    fn cache(&self, read: &Read) -> &Arc<SharedCache> {
-        &self.caches[read.kind.index()]
+    /// Goes on with a watch that an API server has begun, after a version. Returns what follows, and the
+    /// watch; `None` if the API server must go on.
+    pub fn go_on(
+        &self,
+        read: &Read,
+        version: u64,
+        mailbox: &Arc<Mailbox>,
+        stream: u32,
+    ) -> Option<(Vec<Frame>, Registration)> {
+        let cache = self.cache(read)?;
+        let (start, now) = (cache::Start::After(version), Instant::now());
+        let started = cache.lock().watch(&read.selector, start, mailbox, stream, now).ok()?;
+        let Started::Open { number, frames, .. } = started else { return None };
+        self.count(read.kind, read.verb.name(), "continued", None);
+        Some((frames, Registration::new(cache.clone(), read.selector.clone(), number)))
+    }
+
+    /// Waits until all caches serve, but not longer than this: meanwhile all requests would go to API
+    /// servers, and stay there.
+    pub async fn wait(&self, longest: Duration) {
+        let serve = || self.caches.iter().all(|cache| cache.lock().is_serving());
+        let until = Instant::now() + longest;
+        while !serve() && Instant::now() < until {
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+
+    fn cache(&self, read: &Read) -> Option<&Arc<SharedCache>> {
+        self.caches.get(read.kind.index())
     }
 
     fn counted<T>(&self, read: &Read, result: Result<T, cache::Refused>) -> Option<T> {
         let reason = result.as_ref().err().map(|refused| Reason::from(*refused));
-        self.count(read.kind, read.verb.name(), reason);
+        let outcome = if reason.is_some() { "forwarded" } else { "served" };
+        self.count(read.kind, read.verb.name(), outcome, reason);
         result.ok()
     }
 
-    fn count(&self, kind: Kind, verb: &str, reason: Option<Reason>) {
-        let reason = reason.map(Reason::label);
-        self.metrics.reads.count(kind.names().resource, verb, reason);
+    fn count(&self, kind: Kind, verb: &str, result: &str, reason: Option<Reason>) {
+        let reason = reason.map(Reason::label).unwrap_or_default();
+        self.metrics.reads.count(kind.names().resource, verb, result, reason);
     }
 }
 

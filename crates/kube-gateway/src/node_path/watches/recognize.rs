@@ -52,6 +52,8 @@ pub enum Verb {
         /// For how long, if the client says so.
         timeout: Option<Duration>,
     },
+    /// It watches, for this time, from the state of now on. Bookmarks are wanted.
+    WatchList(Option<Duration>),
 }
 
 impl Verb {
@@ -59,7 +61,7 @@ impl Verb {
     pub fn name(self) -> &'static str {
         match self {
             Verb::List(_) => "list",
-            Verb::Watch { .. } => "watch",
+            Verb::Watch { .. } | Verb::WatchList(_) => "watch",
         }
     }
 }
@@ -194,15 +196,18 @@ impl Query {
         if self.initial_events.is_some() != self.not_older_than || self.limit {
             return Err(Reason::Form);
         }
-        let version = self.version.ok_or(Reason::Consistent)?;
+        let timeout = self.timeout.filter(|seconds| *seconds > 0);
+        let timeout = timeout.map(|seconds| Duration::from_secs(seconds.into()));
         let bookmarks = self.bookmarks.unwrap_or(false);
+        let Some(version) = self.version else {
+            let is_marked = bookmarks && self.initial_events != Some(false);
+            return is_marked.then_some(Verb::WatchList(timeout)).ok_or(Reason::Consistent);
+        };
         let start = match (version, self.initial_events) {
             (_, Some(true)) | (0, None) => Start::State { at_least: version, marked: bookmarks },
             (0, Some(false)) => Start::Now,
             (version, _) => Start::After(version),
         };
-        let timeout = self.timeout.filter(|seconds| *seconds > 0);
-        let timeout = timeout.map(|seconds| Duration::from_secs(seconds.into()));
         Ok(Verb::Watch { start, bookmarks, timeout })
     }
 }
@@ -302,6 +307,12 @@ mod tests {
             (format!("&resourceVersion=7{}", initial(true)), watch(state(7, false), false)),
             (format!("&resourceVersion=7{}", initial(false)), watch(Start::After(7), false)),
             (format!("&resourceVersion=0{}", initial(false)), watch(Start::Now, false)),
+            (format!("&allowWatchBookmarks=true{}", initial(true)), Ok(Verb::WatchList(None))),
+            (
+                "&allowWatchBookmarks=true&resourceVersion=&timeoutSeconds=9".into(),
+                Ok(Verb::WatchList(Some(Duration::from_secs(9)))),
+            ),
+            (format!("&allowWatchBookmarks=true{}", initial(false)), Err(Reason::Consistent)),
             (initial(true), Err(Reason::Consistent)),
             (initial(false), Err(Reason::Consistent)),
             (String::new(), Err(Reason::Consistent)),

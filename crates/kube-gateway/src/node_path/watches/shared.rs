@@ -1,6 +1,7 @@
 //! The cache of one resource, as the feed and the clients share it.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -17,9 +18,13 @@ pub struct SharedCache {
 }
 
 impl SharedCache {
-    /// An empty cache.
-    pub fn new(kind: Kind) -> SharedCache {
-        SharedCache { kind, cache: Mutex::new(Cache::new(kind)) }
+    /// An empty cache. With an interval, its watches are thinned.
+    pub fn new(kind: Kind, interval: Option<Duration>) -> SharedCache {
+        let cache = match interval {
+            Some(interval) => Cache::thinned(kind, interval, Instant::now()),
+            None => Cache::new(kind),
+        };
+        SharedCache { kind, cache: Mutex::new(cache) }
     }
 
     /// The cache, which nobody else uses meanwhile.
@@ -43,7 +48,7 @@ impl Registration {
 
     /// The bookmark of now, with its version. All changes up to it are in the mailbox already.
     pub fn bookmark(&self) -> Option<(u64, Frame)> {
-        self.cache.lock().bookmark()
+        self.cache.lock().bookmark(Instant::now())
     }
 }
 

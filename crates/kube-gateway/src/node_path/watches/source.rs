@@ -53,7 +53,7 @@ impl Source {
 }
 
 /// Takes the first event from a buffer, if all of it has arrived.
-fn take(buffer: &mut BytesMut) -> Result<Option<Received>> {
+pub fn take(buffer: &mut BytesMut) -> Result<Option<Received>> {
     let Some((length, rest)) = buffer.split_at_checked(4) else { return Ok(None) };
     let length = u32::from_be_bytes(length.try_into().unwrap_or_default()) as usize;
     ensure!(length <= MAX_EVENT, "an event has {length} bytes");

@@ -1,0 +1,170 @@
+//! A watch whose initial events an API server sends, and the cache what follows.
+//!
+//! A kubelet begins with the state of now, which only the store knows. The bookmark after the initial
+//! events says at which version the cache can go on.
+
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use http::StatusCode;
+use http2::Fields;
+
+use super::WATCH_TYPE;
+use super::cache::INITIAL_EVENTS_END;
+use super::frame::EventType;
+use super::object::Object;
+use super::recognize::Read;
+use super::source::{Received, take};
+
+/// A watch that an API server has begun or will begin.
+pub struct Continuation {
+    /// The request.
+    pub read: Read,
+    /// When it was sent.
+    pub started: Instant,
+    /// How long the watch lasts, if the client says so.
+    pub timeout: Option<Duration>,
+    progress: Progress,
+}
+
+/// How far the answer is known.
+enum Progress {
+    /// The head has not arrived.
+    NoHead,
+    /// These bytes of an event have arrived, and events up to this version, if the initial ones are
+    /// complete.
+    Events(BytesMut, Option<u64>),
+    /// The answer is not as expected.
+    Lost,
+}
+
+impl Continuation {
+    /// A request that is to be sent.
+    pub fn new(read: Read, timeout: Option<Duration>, started: Instant) -> Continuation {
+        Continuation { read, started, timeout, progress: Progress::NoHead }
+    }
+
+    /// Notes the head of the answer.
+    pub fn begin_answer(&mut self, status: StatusCode, fields: &Fields) {
+        let is_watch = fields.get(b"content-type") == Some(WATCH_TYPE);
+        let is_plain = fields.get(b"content-encoding").is_none();
+        self.progress = match status == StatusCode::OK && is_watch && is_plain {
+            true => Progress::Events(BytesMut::new(), None),
+            false => Progress::Lost,
+        };
+    }
+
+    /// Notes further bytes of the answer.
+    pub fn continue_answer(&mut self, bytes: &[u8]) {
+        let Progress::Events(buffer, version) = &mut self.progress else { return };
+        buffer.extend_from_slice(bytes);
+        loop {
+            let next = match take(buffer) {
+                Ok(None) => return,
+                Ok(Some(received)) => advance(&self.read, *version, received),
+                Err(_) => None,
+            };
+            match next {
+                Some(next) => *version = next,
+                None => {
+                    self.progress = Progress::Lost;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Returns the version after which the cache can go on, if the answer is between two events, and all
+    /// initial ones were sent.
+    pub fn version(&self) -> Option<u64> {
+        match &self.progress {
+            Progress::Events(buffer, version) if buffer.is_empty() => *version,
+            _ => None,
+        }
+    }
+
+    /// Whether the cache can never go on.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.progress, Progress::Lost)
+    }
+}
+
+/// Returns the version after an event; `None` if the event is not the expected one.
+fn advance(read: &Read, version: Option<u64>, received: Received) -> Option<Option<u64>> {
+    let Received { event, object } = received;
+    let is_initial = version.is_none();
+    match event {
+        EventType::Added if is_initial => Some(None),
+        EventType::Error => None,
+        EventType::Bookmark | EventType::Added | EventType::Modified | EventType::Deleted => {
+            let object = Object::parse(read.kind, object)?;
+            let is_end = event == EventType::Bookmark && object.mentions(INITIAL_EVENTS_END);
+            (is_end == is_initial).then(|| Some(version.unwrap_or(0).max(object.version())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_path::watches::frame::Frame;
+    use crate::node_path::watches::kind::Kind;
+    use crate::node_path::watches::object::sample::pod;
+    use crate::node_path::watches::recognize::Verb;
+    use crate::node_path::watches::selector::Selector;
+
+    const MARK: &str = "k8s.io/initial-events-end";
+
+    fn continuation(fields: &[(&str, &str)]) -> Continuation {
+        let selector = Selector::Node((*b"n").into());
+        let read = Read { kind: Kind::Pods, selector, verb: Verb::WatchList(None) };
+        let mut continuation = Continuation::new(read, None, Instant::now());
+        let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        continuation.begin_answer(StatusCode::OK, &fields.collect());
+        continuation
+    }
+
+    fn frame(event: EventType, version: u64, text: &str) -> Vec<u8> {
+        let frame = Frame::new(event, pod("ns", "p", "n", version, text));
+        [&frame.head[..], &frame.object].concat()
+    }
+
+    #[test]
+    fn it_goes_on_after_the_bookmark_and_between_two_events() {
+        let mut it =
+            continuation(&[("content-type", "application/vnd.kubernetes.protobuf;stream=watch")]);
+        let frames = [
+            (frame(EventType::Added, 5, ""), None),
+            (frame(EventType::Added, 3, ""), None),
+            (frame(EventType::Bookmark, 9, MARK), Some(9)),
+            (frame(EventType::Modified, 12, ""), Some(12)),
+            (frame(EventType::Bookmark, 15, ""), Some(15)),
+        ];
+        for (bytes, version) in frames {
+            for byte in &bytes[..bytes.len() - 1] {
+                it.continue_answer(&[*byte]);
+                assert_eq!(it.version(), None);
+            }
+            it.continue_answer(&bytes[bytes.len() - 1..]);
+            assert_eq!(it.version(), version);
+        }
+        it.continue_answer(&frame(EventType::Error, 1, ""));
+        assert!(it.is_lost() && it.version().is_none());
+    }
+
+    #[test]
+    fn other_answers_are_lost() {
+        let protobuf = ("content-type", "application/vnd.kubernetes.protobuf;stream=watch");
+        assert!(continuation(&[("content-type", "application/json")]).is_lost());
+        assert!(continuation(&[protobuf, ("content-encoding", "gzip")]).is_lost());
+        for bytes in [
+            frame(EventType::Modified, 5, ""),
+            frame(EventType::Bookmark, 5, ""),
+            b"\xff\xff\xff\xff".to_vec(),
+        ] {
+            let mut it = continuation(&[protobuf]);
+            it.continue_answer(&bytes);
+            assert!(it.is_lost());
+        }
+    }
+}

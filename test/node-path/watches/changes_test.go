@@ -1,0 +1,191 @@
+package watches
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
+)
+
+const (
+	namespace = "default"
+	// names is the number of names from which random objects take theirs, so that they are created again.
+	names = 12
+)
+
+// nodes are the nodes of the test. The simulator does not know them.
+var nodes = []string{"w-0", "w-1", "w-2"}
+
+// prepare creates the nodes, and waits until pods can be created.
+func (c *cluster) prepare(t *testing.T) {
+	t.Helper()
+	ctx := context.Background()
+	for _, name := range nodes {
+		_, err := c.admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	testcluster.Eventually(t, startTimeout, "there is a service account", func() bool {
+		_, err := c.admin.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
+		return err == nil
+	})
+}
+
+// changeRandomly changes a random object. Conflicts and objects that exist already or not are no errors.
+func (c *cluster) changeRandomly(random *rand.Rand) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	name := fmt.Sprintf("r-%d", random.IntN(names))
+	switch random.IntN(10) {
+	case 0, 1, 2:
+		return c.createPod(ctx, name, random)
+	case 3, 4:
+		zero := int64(0)
+		return c.admin.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &zero})
+	case 5:
+		return c.bindPod(ctx, name, random)
+	case 6:
+		return c.annotatePod(ctx, name, random)
+	case 7:
+		return c.annotateNode(ctx, nodes[random.IntN(len(nodes))])
+	case 8:
+		return c.changeService(ctx, name, random)
+	default:
+		return c.changeOthers(ctx, name, random)
+	}
+}
+
+func ignore(err error) error {
+	if errors.IsNotFound(err) || errors.IsAlreadyExists(err) || errors.IsConflict(err) || errors.IsInvalid(err) {
+		return nil
+	}
+	return err
+}
+
+// createPod creates a pod that has a node, or is bound later.
+func (c *cluster) createPod(ctx context.Context, name string, random *rand.Rand) error {
+	node := append([]string{""}, nodes...)[random.IntN(len(nodes)+1)]
+	_, err := c.admin.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"size": fmt.Sprintf("%0*d", random.IntN(3000), 1)}},
+		Spec: corev1.PodSpec{
+			NodeName: node,
+			// Only the test binds it.
+			SchedulerName: "none",
+			Containers:    []corev1.Container{{Name: "c", Image: "i"}},
+		},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+func (c *cluster) bindPod(ctx context.Context, name string, random *rand.Rand) error {
+	return c.admin.CoreV1().Pods(namespace).Bind(ctx, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: nodes[random.IntN(len(nodes))]},
+	}, metav1.CreateOptions{})
+}
+
+func (c *cluster) annotatePod(ctx context.Context, name string, random *rand.Rand) error {
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{"time":"%d"}},"status":{"message":"%d"}}`, time.Now().UnixNano(), random.Int())
+	_, err := c.admin.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+func (c *cluster) annotateNode(ctx context.Context, name string) error {
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{"time":"%d"}}}`, time.Now().UnixNano())
+	_, err := c.admin.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// changeService creates, labels or deletes a Service. It enters and leaves the selectors of kubelet and kube-proxy.
+func (c *cluster) changeService(ctx context.Context, name string, random *rand.Rand) error {
+	services := c.admin.CoreV1().Services(namespace)
+	switch random.IntN(4) {
+	case 0:
+		return services.Delete(ctx, name, metav1.DeleteOptions{})
+	case 1:
+		value := []string{`"x"`, "null"}[random.IntN(2)]
+		patch := fmt.Sprintf(`{"metadata":{"labels":{"service.kubernetes.io/service-proxy-name":%s}}}`, value)
+		_, err := services.Patch(ctx, name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+		return err
+	}
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}, Selector: map[string]string{"app": strconv.Itoa(random.IntN(3))}},
+	}
+	if random.IntN(2) == 0 {
+		service.Spec.ClusterIP = corev1.ClusterIPNone
+	}
+	_, err := services.Create(ctx, service, metav1.CreateOptions{})
+	return err
+}
+
+// changeOthers creates or deletes objects of the other kinds that are served.
+func (c *cluster) changeOthers(ctx context.Context, name string, random *rand.Rand) error {
+	var err error
+	created, deleted := metav1.CreateOptions{}, metav1.DeleteOptions{}
+	labels := map[string]string{}
+	if random.IntN(2) == 0 {
+		labels["service.kubernetes.io/headless"] = ""
+	}
+	switch random.IntN(8) {
+	case 0, 1:
+		_, err = c.admin.DiscoveryV1().EndpointSlices(namespace).Create(ctx, &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, AddressType: discoveryv1.AddressTypeIPv4,
+		}, created)
+	case 2:
+		err = c.admin.DiscoveryV1().EndpointSlices(namespace).Delete(ctx, name, deleted)
+	case 3:
+		_, err = c.admin.StorageV1().CSIDrivers().Create(ctx, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: name}}, created)
+	case 4:
+		err = c.admin.StorageV1().CSIDrivers().Delete(ctx, name, deleted)
+	case 5:
+		_, err = c.admin.NodeV1().RuntimeClasses().Create(ctx, &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: "h"}, created)
+	case 6:
+		err = c.admin.NodeV1().RuntimeClasses().Delete(ctx, name, deleted)
+	default:
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"time":"%d"}}}`, time.Now().UnixNano())
+		_, err = c.admin.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	return err
+}
+
+// mark changes an object for each watch, and returns the versions: of pods by node, of nodes by name, and of Services.
+func (c *cluster) mark(t *testing.T) (pods, objects map[string]int64, services int64) {
+	t.Helper()
+	ctx := context.Background()
+	pods, objects = map[string]int64{}, map[string]int64{}
+	version := func(object metav1.Object) int64 {
+		number, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
+		must(t, err)
+		return number
+	}
+	suffix := strconv.FormatInt(time.Now().UnixNano(), 36)
+	for _, node := range nodes {
+		pod, err := c.admin.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "mark-" + node + "-" + suffix},
+			Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}, metav1.CreateOptions{})
+		must(t, err)
+		pods[node] = version(pod)
+		must(t, c.annotateNode(ctx, node))
+		object, err := c.admin.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		must(t, err)
+		objects[node] = version(object)
+	}
+	service, err := c.admin.CoreV1().Services(namespace).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "mark-" + suffix}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	return pods, objects, version(service)
+}

@@ -1,0 +1,178 @@
+// Package watches tests how kube-gateway serves watches and lists of kubelets from its watch cache: in front of real API
+// servers, with all answers and events compared with those of kube-apiserver and with the history of the store.
+//
+//	K1M_BIN                 directory of the binaries (default ../../../bin)
+//	NODE_PATH_CHANGES       number of random changes in each part (default 300)
+//	NODE_PATH_REQUESTS      number of random requests whose permission is compared (default 2,000)
+//	NODE_PATH_KUBELETS      number of kubelets whose memory is measured (default 200)
+//	NODE_PATH_SEED          seed of the random changes and requests, or "random" (default 1)
+package watches
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
+)
+
+const (
+	startTimeout = 30 * time.Second
+	// settleTimeout bounds the time in which all watches see the last change, also after a kill.
+	settleTimeout = time.Minute
+	protobuf      = "application/vnd.kubernetes.protobuf"
+	leaseInterval = 2 * time.Second
+)
+
+// cluster is a k1m cluster with two API servers.
+type cluster struct {
+	testcluster.Cluster
+	store *clientv3.Client
+	admin kubernetes.Interface
+}
+
+// gateway is a process in front of the API servers, which can be started again.
+type gateway struct {
+	address, metrics, log, config string
+	process                       *exec.Cmd
+}
+
+// newCluster starts a cluster, which ends with the test.
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{Cluster: testcluster.New(t, "watches", "k1m", "kube-gateway", "mem_etcd", "kube-apiserver", "kwok", "kubectl")}
+	c.Up(t, "--nodes", "1")
+	tls, err := transport.TLSInfo{
+		TrustedCAFile: c.PKI("etcd/ca.crt"), CertFile: c.PKI("apiserver-etcd-client.crt"), KeyFile: c.PKI("apiserver-etcd-client.key"),
+	}.ClientConfig()
+	must(t, err)
+	c.store, err = clientv3.New(clientv3.Config{Endpoints: []string{c.Named(t, "store").Address}, DialTimeout: startTimeout, TLS: tls})
+	must(t, err)
+	t.Cleanup(func() { _ = c.store.Close() })
+	kubeconfig := c.Kubeconfig(t)
+	apply := exec.Command(filepath.Join(c.Bin, "kubectl"), "--kubeconfig", kubeconfig, "apply", "-f", "../../../deploy/kube-gateway/node-path.yaml")
+	if out, err := apply.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl apply: %v: %s", err, out)
+	}
+	c.admin, err = kubernetes.NewForConfig(testcluster.Admin(t, kubeconfig, c.Servers[0]))
+	must(t, err)
+	return c
+}
+
+// startGateway starts a gateway that serves watches, and waits until all its caches are filled. It ends with the test.
+func (c *cluster) startGateway(t *testing.T) *gateway {
+	t.Helper()
+	directory := t.TempDir()
+	g := &gateway{
+		address: testcluster.FreeAddress(t), metrics: testcluster.FreeAddress(t),
+		log: filepath.Join(directory, "gateway.log"), config: filepath.Join(directory, "gateway.yaml"),
+	}
+	must(t, os.WriteFile(g.config, fmt.Appendf(nil, `apiVersion: gateway.k8s-1m.dev/v1alpha1
+kind: GatewayConfiguration
+listen: {address: %q, metricsAddress: %q, certFile: %q, keyFile: %q, clientCaFile: %q}
+upstream: {servers: [%q, %q], caFile: %q}
+requestHeader: {certFile: %q, keyFile: %q}
+nodePath: {watches: {mode: on, leaseInterval: %s}}
+`, g.address, g.metrics, c.PKI("apiserver.crt"), c.PKI("apiserver.key"), c.PKI("ca.crt"),
+		c.Servers[0], c.Servers[1], c.PKI("ca.crt"), c.PKI("front-proxy-client.crt"), c.PKI("front-proxy-client.key"), leaseInterval), 0o600))
+	c.restart(t, g)
+	return g
+}
+
+// restart starts the process of a gateway.
+func (c *cluster) restart(t *testing.T, g *gateway) {
+	t.Helper()
+	g.process = testcluster.StartGateway(t, c.Bin, g.config, g.log)
+	testcluster.Eventually(t, startTimeout, "all caches serve", func() bool { return g.metric("kube_gateway_node_path_cache_serving") == 8 })
+}
+
+// metric returns the sum of all samples whose name and labels begin with a text.
+func (g *gateway) metric(start string) int {
+	sum := 0
+	text := testcluster.Page(g.metrics, "/metrics")
+	for _, match := range regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(start)+`.* (\d+)$`).FindAllStringSubmatch(text, -1) {
+		value, _ := strconv.Atoi(match[1])
+		sum += value
+	}
+	return sum
+}
+
+// served returns the number of requests for a resource that were served.
+func (g *gateway) served(resource, verb string) int {
+	return g.metric(fmt.Sprintf(`kube_gateway_node_path_reads_total{reason="",resource=%q,result="served",verb=%q}`, resource, verb))
+}
+
+// client returns a client with the certificate of a user and its own connection.
+func (c *cluster) client(t *testing.T, user string, groups ...string) *http.Client {
+	t.Helper()
+	transport := &http.Transport{
+		// The servers' certificates are not what is tested.
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{c.ClientCertificate(t, user, groups...)}},
+		ForceAttemptHTTP2: true,
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// kubelet returns a client with the certificate of a node.
+func (c *cluster) kubelet(t *testing.T, node string) *http.Client {
+	t.Helper()
+	return c.client(t, "system:node:"+node, "system:nodes")
+}
+
+// get sends what a kubelet sends.
+func get(ctx context.Context, client *http.Client, address, path string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", protobuf+",application/json")
+	request.Header.Set("User-Agent", "kubelet/v1.37.1 (linux/amd64) kubernetes/abc")
+	return client.Do(request)
+}
+
+// number returns the value of an environment variable.
+func number(t *testing.T, name string, value int) int {
+	t.Helper()
+	if text := os.Getenv(name); text != "" {
+		var err error
+		value, err = strconv.Atoi(text)
+		must(t, err)
+	}
+	return value
+}
+
+// random returns the source of random numbers of this run.
+func random(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := uint64(1)
+	if text := os.Getenv("NODE_PATH_SEED"); text == "random" {
+		seed = rand.Uint64()
+	} else if text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		must(t, err)
+	}
+	t.Logf("NODE_PATH_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

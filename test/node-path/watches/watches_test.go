@@ -1,0 +1,637 @@
+package watches
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
+)
+
+// proxy is the user of kube-proxy.
+const proxy = "system:kube-proxy"
+
+// query is what a client asks for, without a version.
+type query struct {
+	resource, path string
+	// node is the node whose kubelet asks; kube-proxy if empty.
+	node string
+}
+
+// queries returns what the kubelet of a node and kube-proxy ask for.
+func queries(node string) []query {
+	return []query{
+		{"pods", "/api/v1/pods?fieldSelector=spec.nodeName%3D" + node, node},
+		{"nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D" + node, node},
+		{"services", "/api/v1/services?fieldSelector=spec.clusterIP%21%3DNone", node},
+		{"csidrivers", "/apis/storage.k8s.io/v1/csidrivers?", node},
+		{"runtimeclasses", "/apis/node.k8s.io/v1/runtimeclasses?", node},
+		{"podcertificaterequests", "/apis/certificates.k8s.io/v1/podcertificaterequests?fieldSelector=spec.nodeName%3D" + node, node},
+		{"services", "/api/v1/services?fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name", ""},
+		{"endpointslices", "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=%21service.kubernetes.io%2Fheadless", ""},
+		{"nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D" + node, ""},
+	}
+}
+
+// clientOf returns the client that sends a query.
+func (c *cluster) clientOf(t *testing.T, q query) *http.Client {
+	t.Helper()
+	if q.node == "" {
+		return c.client(t, proxy)
+	}
+	return c.kubelet(t, q.node)
+}
+
+// TestWatches runs all tests in one cluster.
+func TestWatches(t *testing.T) {
+	c := newCluster(t)
+	c.prepare(t)
+	c.allowProxy(t)
+	g := c.startGateway(t)
+	source := random(t)
+	t.Run("lists", func(t *testing.T) { testLists(t, c, g, source) })
+	t.Run("streams", func(t *testing.T) { testStreams(t, c, g, source) })
+	t.Run("bookmarks and the end of a watch", func(t *testing.T) { testEnd(t, c, g) })
+	t.Run("permissions", func(t *testing.T) { testPermissions(t, c, g, source) })
+	t.Run("a kubelet that starts", func(t *testing.T) { testStart(t, c, g) })
+	t.Run("Leases", func(t *testing.T) { testLeases(t, c, g) })
+	t.Run("what is forwarded", func(t *testing.T) { testForwarded(t, c, g) })
+	t.Run("memory", func(t *testing.T) { testMemory(t, c, g) })
+	t.Run("faults", func(t *testing.T) { testFaults(t, c, g, source) })
+	// The API servers have restarted, so that their caches do not have the first versions.
+	t.Run("a version that is too old", func(t *testing.T) { testExpired(t, c, g) })
+}
+
+// allowProxy lets kube-proxy's user do what it may do in any cluster, and wait until the gateway knows.
+func (c *cluster) allowProxy(t *testing.T) {
+	t.Helper()
+	_, err := c.admin.RbacV1().ClusterRoleBindings().Create(context.Background(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "test-proxy"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-proxier"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: proxy}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+}
+
+// isServed asks until the gateway serves a query: it reviews users of RBAC at their first request.
+func (c *cluster) isServed(t *testing.T, g *gateway, client *http.Client, q query) {
+	t.Helper()
+	for _, verb := range []string{"list", "watch"} {
+		before := g.served(q.resource, verb)
+		testcluster.Eventually(t, startTimeout, q.path+" is served", func() bool {
+			path := q.path + "&resourceVersion=0"
+			if verb == "watch" {
+				path += "&watch=true&timeoutSeconds=1"
+			}
+			body(t, client, g.address, path)
+			return g.served(q.resource, verb) > before
+		})
+	}
+}
+
+// testLists compares lists, byte for byte except the version of the list.
+func testLists(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
+	for range 40 {
+		must(t, ignore(c.changeRandomly(source)))
+	}
+	for _, q := range queries(nodes[0]) {
+		client := c.clientOf(t, q)
+		c.isServed(t, g, client, q)
+		var ours, theirs []byte
+		testcluster.Eventually(t, settleTimeout, "the lists of "+q.path+" are equal", func() bool {
+			_, ours = body(t, client, g.address, q.path+"&resourceVersion=0")
+			_, theirs = body(t, client, c.Servers[1], q.path+"&limit=500&resourceVersion=0")
+			return bytes.Equal(unversioned(t, ours), unversioned(t, theirs))
+		})
+		if q.resource == "pods" && !bytes.Contains(ours, []byte("r-")) {
+			t.Errorf("no pod in the list of %s", q.path)
+		}
+	}
+}
+
+// unversioned returns a list without its version.
+func unversioned(t *testing.T, list []byte) []byte {
+	t.Helper()
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(list, nil, nil)
+	if err != nil {
+		t.Fatalf("decode %q: %v", list, err)
+	}
+	accessor, err := meta.ListAccessor(object)
+	must(t, err)
+	version := accessor.GetResourceVersion()
+	return bytes.Replace(list, []byte("\x12"+string(rune(len(version)))+version), nil, 1)
+}
+
+// pair is the same watch at the gateway and at an API server.
+type pair struct {
+	query        query
+	start        string
+	ours, theirs io.Reader
+}
+
+// testStreams compares the events of watches that begin at the same version, byte for byte, while objects change.
+func testStreams(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
+	version := c.version(t)
+	var pairs []pair
+	for _, q := range append(queries(nodes[0]), queries(nodes[1])[:2]...) {
+		client := c.clientOf(t, q)
+		c.isServed(t, g, client, q)
+		before := g.served(q.resource, "watch")
+		start := "&watch=true&resourceVersion=" + version
+		pairs = append(pairs, pair{q, start, stream(t, client, g.address, q.path+start), stream(t, client, c.Servers[1], q.path+start)})
+		if g.served(q.resource, "watch") != before+1 {
+			t.Errorf("the watch %s was forwarded", q.path)
+		}
+	}
+	for range number(t, "NODE_PATH_CHANGES", 300) {
+		must(t, ignore(c.changeRandomly(source)))
+	}
+	c.mark(t)
+	for _, p := range pairs {
+		compareStreams(t, p)
+	}
+	// The same from the history: all changes are in the past.
+	for i, p := range pairs[:2] {
+		client := c.clientOf(t, p.query)
+		pairs[i].ours = stream(t, client, g.address, p.query.path+p.start)
+		pairs[i].theirs = stream(t, client, c.Servers[0], p.query.path+p.start)
+		compareStreams(t, pairs[i])
+	}
+	compareInitialEvents(t, c, g)
+}
+
+// compareStreams compares events until both streams are silent.
+func compareStreams(t *testing.T, p pair) {
+	t.Helper()
+	ours, theirs := collectBoth(p.ours, p.theirs)
+	if p.query.resource == "pods" && len(theirs) < 5 {
+		t.Errorf("%s: only %d events", p.query.path, len(theirs))
+	}
+	for i := range max(len(ours), len(theirs)) {
+		if i >= len(ours) || i >= len(theirs) || !bytes.Equal(ours[i].raw, theirs[i].raw) {
+			t.Fatalf("%s%s: event %d differs: %d events of the gateway, %d of the API server\n%v\n%v", p.query.path, p.start, i, len(ours), len(theirs), at(ours, i), at(theirs, i))
+		}
+	}
+	t.Logf("%s: %d equal events", p.query.path, len(ours))
+}
+
+func at(events []event, i int) any {
+	if i < len(events) {
+		return fmt.Sprintf("%s %q", events[i].short(), events[i].raw)
+	}
+	return "nothing"
+}
+
+// silence is the time without an event after which a stream is complete.
+const silence = 700 * time.Millisecond
+
+// collectBoth reads the events of two streams at the same time.
+func collectBoth(ours, theirs io.Reader) (a, b []event) {
+	var both sync.WaitGroup
+	both.Go(func() { a = collect(ours) })
+	both.Go(func() { b = collect(theirs) })
+	both.Wait()
+	return a, b
+}
+
+// collect reads events until the stream is silent.
+func collect(reader io.Reader) []event {
+	events := make(chan event)
+	go func() {
+		defer close(events)
+		for {
+			next, err := read(reader)
+			if err != nil {
+				return
+			}
+			events <- next
+		}
+	}()
+	var all []event
+	for {
+		select {
+		case next, ok := <-events:
+			if !ok {
+				return all
+			}
+			all = append(all, next)
+		case <-time.After(silence):
+			return all
+		}
+	}
+}
+
+// compareInitialEvents compares watches that send the state first, with the bookmark after it.
+func compareInitialEvents(t *testing.T, c *cluster, g *gateway) {
+	for _, q := range queries(nodes[0]) {
+		client := c.clientOf(t, q)
+		c.isServed(t, g, client, q)
+		for _, start := range []string{
+			"&watch=true&resourceVersion=0", "&watch=true&allowWatchBookmarks=true&resourceVersion=0",
+			"&watch=true&allowWatchBookmarks=true&resourceVersion=1" + initialEvents, "&watch=true&resourceVersion=0" + initialEvents,
+			"&watch=true&allowWatchBookmarks=true&resourceVersion=0" + strings.Replace(initialEvents, "true", "false", 1),
+		} {
+			before := g.served(q.resource, "watch")
+			differs := ""
+			// Controllers may still follow the last changes.
+			for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
+				ours, theirs := collectBoth(stream(t, client, g.address, q.path+start), stream(t, client, c.Servers[0], q.path+start))
+				if differs = difference(ours, theirs); differs == "" {
+					break
+				}
+			}
+			if differs != "" {
+				t.Errorf("%s%s: %s", q.path, start, differs)
+			}
+			if g.served(q.resource, "watch") <= before {
+				t.Errorf("the watch %s%s was forwarded", q.path, start)
+			}
+		}
+	}
+}
+
+// difference compares events, without the versions of bookmarks: those of two caches may differ.
+func difference(ours, theirs []event) string {
+	for i := range max(len(ours), len(theirs)) {
+		if i >= len(ours) || i >= len(theirs) {
+			return fmt.Sprintf("%d events, want %d: %v", len(ours), len(theirs), at(append(ours, theirs...), i))
+		}
+		a, b := ours[i].object, theirs[i].object
+		if ours[i].kind == watch.Bookmark {
+			a, b = versioned(a, 1), versioned(b, 1)
+		}
+		if ours[i].kind != theirs[i].kind || !equality.Semantic.DeepEqual(a, b) {
+			return fmt.Sprintf("event %d is %s\n%v\nwant %s\n%v", i, ours[i].short(), a, theirs[i].short(), b)
+		}
+	}
+	return ""
+}
+
+// version returns the version of now.
+func (c *cluster) version(t *testing.T) string {
+	t.Helper()
+	list, err := c.admin.CoreV1().Nodes().List(context.Background(), metav1.ListOptions{})
+	must(t, err)
+	return list.ResourceVersion
+}
+
+// testExpired compares the error of a watch from a version that is no longer known.
+func testExpired(t *testing.T, c *cluster, g *gateway) {
+	for _, q := range queries(nodes[0]) {
+		client := c.clientOf(t, q)
+		c.isServed(t, g, client, q)
+		before := g.served(q.resource, "watch")
+		path := q.path + "&watch=true&resourceVersion=1"
+		ours, theirs := collectBoth(stream(t, client, g.address, path), stream(t, client, c.Servers[0], path))
+		if g.served(q.resource, "watch") != before+1 {
+			t.Errorf("the watch %s was forwarded", path)
+		}
+		if len(ours) != 1 || len(theirs) != 1 || ours[0].kind != theirs[0].kind {
+			t.Fatalf("%s: %v and %v, want one error each", path, ours, theirs)
+		}
+		for _, one := range []event{ours[0], theirs[0]} {
+			status := one.object.(*metav1.Status)
+			status.Message = strings.SplitAfter(status.Message, "(")[0]
+		}
+		if !equality.Semantic.DeepEqual(ours[0].object, theirs[0].object) {
+			t.Errorf("the error is\n%v\nwant\n%v", ours[0].object, theirs[0].object)
+		}
+	}
+}
+
+// testEnd looks at the bookmark before the end of a watch, and at its header.
+func testEnd(t *testing.T, c *cluster, g *gateway) {
+	client := c.kubelet(t, nodes[0])
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	start, path := time.Now(), queries(nodes[0])[0].path+"&watch=true&allowWatchBookmarks=true&timeoutSeconds=6&resourceVersion="+c.version(t)
+	ours, err := get(ctx, client, g.address, path)
+	must(t, err)
+	defer ours.Body.Close()
+	theirs, err := get(ctx, client, c.Servers[0], path)
+	must(t, err)
+	defer theirs.Body.Close()
+	for name := range theirs.Header {
+		if !strings.HasPrefix(name, "X-Kubernetes-Pf") && ours.Header.Get(name) == "" {
+			t.Errorf("the header has no %s", name)
+		}
+	}
+	if ours.Header.Get("Content-Type") != theirs.Header.Get("Content-Type") {
+		t.Errorf("Content-Type %q, want %q", ours.Header.Get("Content-Type"), theirs.Header.Get("Content-Type"))
+	}
+	pods, _, _ := c.mark(t)
+	events, others := readAll(ours.Body), readAll(theirs.Body)
+	if took := time.Since(start); took < 5*time.Second || took > 8*time.Second {
+		t.Errorf("the watch took %v, want 6 s", took)
+	}
+	if len(events) < 2 || events[len(events)-1].kind != watch.Bookmark || events[len(events)-1].version < pods[nodes[0]] {
+		t.Fatalf("the last event is not a bookmark: %v", events)
+	}
+	// The versions of the two caches may differ.
+	got, want := versioned(events[len(events)-1].object, 1), versioned(others[len(others)-1].object, 1)
+	if !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("the bookmark is %v, want %v", got, want)
+	}
+}
+
+// readAll reads events until the end.
+func readAll(reader io.Reader) []event {
+	var events []event
+	for {
+		next, err := read(reader)
+		if err != nil {
+			return events
+		}
+		events = append(events, next)
+	}
+}
+
+// testPermissions compares who may read what with random users and requests.
+func testPermissions(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
+	type user struct {
+		name   string
+		groups []string
+	}
+	users := []user{
+		{"system:node:w-0", []string{"system:nodes"}}, {"system:node:w-1", []string{"system:nodes", "other"}},
+		{"system:node:", []string{"system:nodes"}}, {"system:node:w-0", []string{"other"}}, {"w-0", []string{"system:nodes"}},
+		{"system:node:none", []string{"system:nodes"}}, {proxy, nil}, {"somebody", nil}, {"admin", []string{"system:masters"}},
+	}
+	clients := make([]*http.Client, len(users))
+	for i, user := range users {
+		clients[i] = c.client(t, user.name, user.groups...)
+	}
+	var paths []string
+	for _, node := range []string{"w-0", "w-1", "none"} {
+		for _, q := range queries(node) {
+			paths = append(paths, q.path)
+		}
+	}
+	paths = append(paths, "/api/v1/pods?", "/api/v1/nodes?", "/api/v1/services?", "/apis/discovery.k8s.io/v1/endpointslices?",
+		"/apis/certificates.k8s.io/v1/podcertificaterequests?", "/api/v1/namespaces/default/pods?fieldSelector=spec.nodeName%3Dw-0")
+	allowed := 0
+	count := number(t, "NODE_PATH_REQUESTS", 2000)
+	for range count {
+		i := source.IntN(len(users))
+		path := paths[source.IntN(len(paths))] + "&resourceVersion=0"
+		if source.IntN(2) == 0 {
+			path += "&watch=true"
+		}
+		ours, theirs := status(t, clients[i], g.address, path), status(t, clients[i], c.Servers[0], path)
+		if ours != theirs {
+			t.Fatalf("%v %s: status %d, want %d", users[i], path, ours, theirs)
+		}
+		if ours == http.StatusOK {
+			allowed++
+		}
+	}
+	t.Logf("%d of %d requests were allowed", allowed, count)
+	if allowed == 0 || allowed == count {
+		t.Error("nothing was compared")
+	}
+}
+
+// testStart begins watches as client-go does: an API server sends the state of now, and the gateway what follows.
+func testStart(t *testing.T, c *cluster, g *gateway) {
+	for _, q := range queries(nodes[0]) {
+		client := c.clientOf(t, q)
+		c.isServed(t, g, client, q)
+		name := fmt.Sprintf(`kube_gateway_node_path_reads_total{reason="",resource=%q,result="continued"`, q.resource)
+		before, watches := g.metric(name), c.serverWatches(g)
+		path := q.path + "&watch=true&allowWatchBookmarks=true&timeoutSeconds=60" + initialEvents
+		ours, theirs := stream(t, client, g.address, path), stream(t, client, c.Servers[0], path)
+		testcluster.Eventually(t, startTimeout, "the gateway goes on with "+path, func() bool { return g.metric(name) == before+1 })
+		c.mark(t)
+		if differs := difference(collectBoth(ours, theirs)); differs != "" {
+			t.Errorf("%s: %s", path, differs)
+		}
+		if now := c.serverWatches(g); now != watches {
+			t.Errorf("%s: the API servers have %d watches of clients, %d before", path, now, watches)
+		}
+	}
+}
+
+// serverWatches returns how many watches of the gateway's clients the API servers have.
+func (c *cluster) serverWatches(g *gateway) int { return g.metric("kube_gateway_server_watches") }
+
+// testLeases looks at the thinned watch of kube-controller-manager.
+func testLeases(t *testing.T, c *cluster, g *gateway) {
+	q := query{"leases", "/apis/coordination.k8s.io/v1/leases?", ""}
+	client := c.client(t, "system:kube-controller-manager")
+	c.isServed(t, g, client, q)
+	leases := c.admin.CoordinationV1().Leases("default")
+	ctx := context.Background()
+	seen := stream(t, client, g.address, q.path+"&watch=true&resourceVersion="+c.version(t))
+	type arrival struct {
+		event
+		time time.Time
+	}
+	arrivals := make(chan arrival, 10000)
+	go func() {
+		defer close(arrivals)
+		for {
+			next, err := read(seen)
+			if err != nil {
+				return
+			}
+			arrivals <- arrival{next, time.Now()}
+		}
+	}()
+	written, deleted := map[string]time.Time{}, time.Time{}
+	holder := "h"
+	for i, end := 0, time.Now().Add(5*leaseInterval); time.Now().Before(end); i++ {
+		name := fmt.Sprintf("l-%d", i%3)
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}}
+		var err error
+		if i < 3 {
+			lease, err = leases.Create(ctx, lease, metav1.CreateOptions{})
+		} else {
+			now := metav1.NowMicro()
+			lease.Spec.RenewTime = &now
+			lease, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
+		}
+		must(t, err)
+		written[lease.ResourceVersion] = time.Now()
+	}
+	deleted = time.Now()
+	must(t, leases.Delete(ctx, "l-0", metav1.DeleteOptions{}))
+	time.Sleep(leaseInterval + time.Second)
+	_ = seen.Close()
+	last, ofLease, count, sawDeletion := int64(0), map[string]time.Time{}, 0, false
+	for next := range arrivals {
+		lease := next.object.(*coordinationv1.Lease)
+		if next.version <= last {
+			t.Errorf("version %d after %d", next.version, last)
+		}
+		last = next.version
+		if lease.Namespace != "default" {
+			continue
+		}
+		count++
+		if next.kind == watch.Deleted {
+			sawDeletion = true
+			if late := next.time.Sub(deleted); late > 500*time.Millisecond {
+				t.Errorf("the deletion came after %v", late)
+			}
+			continue
+		}
+		if age := next.time.Sub(written[lease.ResourceVersion]); age > leaseInterval+200*time.Millisecond {
+			t.Errorf("a change came after %v", age)
+		}
+		if gap := next.time.Sub(ofLease[lease.Name]); gap < leaseInterval-300*time.Millisecond && next.time.Before(deleted) {
+			t.Errorf("two events of %s within %v", lease.Name, gap)
+		}
+		ofLease[lease.Name] = next.time
+	}
+	t.Logf("%d events for %d changes", count, len(written))
+	if !sawDeletion || len(ofLease) != 3 || count > 3*7+1 {
+		t.Errorf("%d events of %d Leases, deletion seen: %v", count, len(ofLease), sawDeletion)
+	}
+}
+
+// testForwarded counts requests that must reach an API server.
+func testForwarded(t *testing.T, c *cluster, g *gateway) {
+	client := c.kubelet(t, nodes[0])
+	pods := queries(nodes[0])[0].path
+	for reason, path := range map[string]string{
+		"consistent": pods, "form": pods + "&resourceVersion=0&resourceVersionMatch=Exact", "behind": pods + "&resourceVersion=999999999",
+		"identity": "/api/v1/pods?fieldSelector=spec.nodeName%3Dw-1&resourceVersion=0",
+	} {
+		name := `kube_gateway_node_path_reads_total{reason="` + reason + `",resource="pods"`
+		before := g.metric(name)
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		response, err := get(ctx, client, g.address, path)
+		must(t, err)
+		_ = response.Body.Close()
+		cancel()
+		if g.metric(name) != before+1 {
+			t.Errorf("%s was not forwarded for the reason %s", path, reason)
+		}
+	}
+}
+
+// testFaults watches while objects change and everything is killed once, and holds what was seen against the history of
+// the store.
+func testFaults(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
+	histories := map[string]*history{}
+	for resource, prefix := range map[string]string{"pods": "/registry/pods/", "nodes": "/registry/minions/", "services": "/registry/services/specs/"} {
+		histories[resource] = c.record(t, prefix)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel()
+	var watchers []*watcher
+	for _, node := range nodes {
+		client := c.kubelet(t, node)
+		for _, q := range queries(node)[:3] {
+			w := &watcher{name: q.resource + " of " + node, address: g.address, path: q.path, client: client}
+			watchers = append(watchers, w)
+			following.Go(func() { w.follow(ctx, histories[q.resource].start) })
+		}
+	}
+	change := func() {
+		for range number(t, "NODE_PATH_CHANGES", 300) {
+			// An API server that was killed answers nothing.
+			_ = c.changeRandomly(source)
+		}
+	}
+	relists := func() (sum int64) {
+		for _, w := range watchers {
+			sum += w.expired.Load()
+		}
+		return sum
+	}
+	change()
+	t.Log("compaction")
+	result, err := c.store.Get(ctx, "x")
+	must(t, err)
+	_, err = c.store.Compact(ctx, result.Header.Revision)
+	must(t, err)
+	change()
+	for _, server := range []string{c.Servers[1], c.Servers[0]} {
+		t.Logf("kill the API server %s", server)
+		must(t, syscall.Kill(c.PIDAt(t, "https://"+server), syscall.SIGKILL))
+		change()
+		testcluster.Eventually(t, settleTimeout, "the API server is back", func() bool {
+			_, err := c.admin.CoreV1().Nodes().Get(ctx, nodes[0], metav1.GetOptions{})
+			return err == nil && g.metric(`kube_gateway_server_ready{server="`+server+`"}`) == 1
+		})
+		c.settle(t, watchers)
+	}
+	t.Logf("%d watches began with the state before the gateway was killed", relists())
+	t.Log("kill the gateway")
+	testcluster.Stop(g.process)
+	change()
+	c.restart(t, g)
+	change()
+	c.settle(t, watchers)
+	cancel()
+	following.Wait()
+	c.checkHistories(t, histories, watchers)
+	t.Logf("%d watches began with the state in all", relists())
+}
+
+// settle waits until all watches have seen a last change.
+func (c *cluster) settle(t *testing.T, watchers []*watcher) {
+	t.Helper()
+	pods, objects, services := c.mark(t)
+	for _, w := range watchers {
+		resource, node, _ := strings.Cut(w.name, " of ")
+		version := map[string]int64{"pods": pods[node], "nodes": objects[node], "services": services}[resource]
+		testcluster.Eventually(t, settleTimeout, w.name+" is watched to the end", func() bool { return w.has(version) })
+	}
+}
+
+func (c *cluster) checkHistories(t *testing.T, histories map[string]*history, watchers []*watcher) {
+	t.Helper()
+	// What the watches saw is older than this.
+	result, err := c.store.Get(context.Background(), "x")
+	must(t, err)
+	must(t, c.store.RequestProgress(context.Background()))
+	for _, w := range watchers {
+		resource, node, _ := strings.Cut(w.name, " of ")
+		changes := histories[resource].until(t, min(result.Header.Revision, w.last))
+		for len(changes) > 0 && changes[len(changes)-1].revision > w.last {
+			changes = changes[:len(changes)-1]
+		}
+		checked := histories[resource].check(t, w.name, w.seen, selects(resource, node), changes)
+		t.Logf("%s: %d changes, %d watches, %d with the state", w.name, checked, w.starts.Load(), w.expired.Load())
+		if checked == 0 {
+			t.Errorf("%s: no change was compared", w.name)
+		}
+	}
+}
+
+// selects returns what the kubelet of a node selects.
+func selects(resource, node string) func(runtime.Object) bool {
+	return func(object runtime.Object) bool {
+		switch object := object.(type) {
+		case *corev1.Pod:
+			return object.Spec.NodeName == node
+		case *corev1.Node:
+			return object.Name == node
+		case *corev1.Service:
+			return object.Spec.ClusterIP != corev1.ClusterIPNone
+		}
+		return resource == ""
+	}
+}
