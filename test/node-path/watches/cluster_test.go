@@ -48,6 +48,8 @@ type cluster struct {
 type gateway struct {
 	address, metrics, log, config string
 	process                       *exec.Cmd
+	// owner is the test with which the process ends.
+	owner *testing.T
 }
 
 // newCluster starts a cluster, which ends with the test.
@@ -77,7 +79,7 @@ func (c *cluster) startGateway(t *testing.T) *gateway {
 	t.Helper()
 	directory := t.TempDir()
 	g := &gateway{
-		address: testcluster.FreeAddress(t), metrics: testcluster.FreeAddress(t),
+		owner: t, address: testcluster.FreeAddress(t), metrics: testcluster.FreeAddress(t),
 		log: filepath.Join(directory, "gateway.log"), config: filepath.Join(directory, "gateway.yaml"),
 	}
 	must(t, os.WriteFile(g.config, fmt.Appendf(nil, `apiVersion: gateway.k8s-1m.dev/v1alpha1
@@ -95,7 +97,7 @@ nodePath: {watches: {mode: on, leaseInterval: %s}}
 // restart starts the process of a gateway.
 func (c *cluster) restart(t *testing.T, g *gateway) {
 	t.Helper()
-	g.process = testcluster.StartGateway(t, c.Bin, g.config, g.log)
+	g.process = testcluster.StartGateway(g.owner, c.Bin, g.config, g.log)
 	testcluster.Eventually(t, startTimeout, "all caches serve", func() bool { return g.metric("kube_gateway_node_path_cache_serving") == 8 })
 }
 
