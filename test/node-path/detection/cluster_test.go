@@ -100,7 +100,7 @@ func (c *cluster) writeConfiguration(t *testing.T, servers []string, prefix stri
 				"endpoints": []string{c.Named(t, "store").Address}, "caFile": c.PKI("etcd/ca.crt"), "certFile": c.file("store.crt"),
 				"keyFile": c.file("store.key"), "prefix": prefix,
 			},
-			"leases": map[string]any{"mode": "shadow"},
+			"leases": map[string]any{"mode": "shadow"}, "watches": map[string]any{"mode": "on"},
 		},
 	}
 	content, err := json.Marshal(config)
@@ -178,6 +178,11 @@ func permitted(page string) bool {
 }
 
 func refused(page string) bool { return strings.Contains(page, "kube_gateway_node_path_permitted 0\n") }
+
+// readsPermitted returns whether watches and lists of kubelets may be served.
+func readsPermitted(page string) bool {
+	return strings.Contains(page, "kube_gateway_node_path_reads_permitted 1\n")
+}
 
 // refusedBy returns whether a rule forbids the node path.
 func refusedBy(rule string) func(string) bool {

@@ -167,13 +167,17 @@ resources:
 - resources: [runtimeclasses.node.k8s.io]
   providers: [{aescbc: {keys: [{name: k, secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=}]}}, {identity: {}}]
 `), 0o600))
-	for _, test := range []struct{ flag, rule string }{
-		{"", ""},
-		{"--audit-policy-file=" + audit, "audit"},
-		{"--admission-control-config-file=" + admission, "admission-config"},
-		{"--encryption-provider-config=" + encryption, "encryption"},
-		{"--authorization-mode=RBAC", "authorization"},
-		{"--storage-media-type=application/json", "storage"},
+	for _, test := range []struct {
+		flag, rule string
+		// reads is whether watches and lists of kubelets may be served.
+		reads bool
+	}{
+		{"", "", true},
+		{"--audit-policy-file=" + audit, "audit", false},
+		{"--admission-control-config-file=" + admission, "admission-config", true},
+		{"--encryption-provider-config=" + encryption, "encryption", true},
+		{"--authorization-mode=RBAC", "authorization", false},
+		{"--storage-media-type=application/json", "storage", true},
 	} {
 		address, stop := c.startServer(t, test.flag)
 		c.writeConfiguration(t, append(c.Servers[:2:2], address), "/registry")
@@ -188,10 +192,13 @@ resources:
 			time.Sleep(limit)
 			if page := c.page(); !refusedBy(test.rule)(page) {
 				t.Errorf("%s does not refuse for long", test.flag)
+			} else if readsPermitted(page) != test.reads {
+				t.Errorf("%s: reads are permitted: %v, want %v", test.flag, !test.reads, test.reads)
 			}
 		}
 		c.writeConfiguration(t, c.Servers, "/registry")
 		c.waitFor(t, 3*limit, "without the API server the node path is permitted", permitted)
+		c.waitFor(t, 3*limit, "without the API server reads are permitted", readsPermitted)
 		stop()
 	}
 }

@@ -24,6 +24,9 @@ import (
 // retryDelay is the time after which a watch that failed is started again.
 const retryDelay = 50 * time.Millisecond
 
+// streamTimeout bounds the time for which a test reads one watch.
+const streamTimeout = 10 * time.Minute
+
 // initialEvents asks for the objects first.
 const initialEvents = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 
@@ -156,7 +159,7 @@ func (w *watcher) has(version int64) bool {
 // stream opens a watch and returns it.
 func stream(t *testing.T, client *http.Client, address, path string) io.ReadCloser {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
 	t.Cleanup(cancel)
 	response, err := get(ctx, client, address, path)
 	must(t, err)

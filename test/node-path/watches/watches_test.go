@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 
@@ -75,7 +77,8 @@ func TestWatches(t *testing.T) {
 	t.Run("a kubelet that starts", func(t *testing.T) { testStart(t, c, g) })
 	t.Run("Leases", func(t *testing.T) { testLeases(t, c, g) })
 	t.Run("what is forwarded", func(t *testing.T) { testForwarded(t, c, g) })
-	t.Run("memory", func(t *testing.T) { testMemory(t, c, g) })
+	t.Run("a slow client", func(t *testing.T) { testSlow(t, c, g) })
+	t.Run("cost", func(t *testing.T) { testCost(t, c, g) })
 	t.Run("faults", func(t *testing.T) { testFaults(t, c, g, source) })
 	// The API servers have restarted, so that their caches do not have the first versions.
 	t.Run("a version that is too old", func(t *testing.T) { testExpired(t, c, g) })
@@ -537,6 +540,48 @@ func testForwarded(t *testing.T, c *cluster, g *gateway) {
 		if g.metric(name) != before+1 {
 			t.Errorf("%s was not forwarded for the reason %s", path, reason)
 		}
+	}
+}
+
+// testSlow watches without reading, until the gateway ends the watch. What was sent until then has no gap, and the client goes
+// on after it. Another client gets everything meanwhile.
+func testSlow(t *testing.T, c *cluster, g *gateway) {
+	pods := c.record(t, "/registry/pods/")
+	q := queries(nodes[0])[0]
+	ctx, cancel := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel()
+	fast := &watcher{name: "pods of " + nodes[0], address: g.address, path: q.path, client: c.kubelet(t, nodes[0])}
+	following.Go(func() { fast.follow(ctx, pods.start) })
+	unread := stream(t, c.kubelet(t, nodes[0]), g.address, fmt.Sprintf("%s&watch=true&resourceVersion=%d", q.path, pods.start))
+	large := strings.Repeat("x", 100<<10)
+	pod, err := c.admin.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "large"}, Spec: corev1.PodSpec{NodeName: nodes[0], Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	// More than Go's client takes without being read.
+	for i := range 100 {
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"large":"%d%s"}}}`, i, large)
+		pod, err = c.admin.CoreV1().Pods(namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		must(t, err)
+	}
+	version, err := strconv.ParseInt(pod.ResourceVersion, 10, 64)
+	must(t, err)
+	testcluster.Eventually(t, settleTimeout, "the other client gets everything", func() bool { return fast.has(version) })
+	seen := readAll(unread)
+	if len(seen) == 0 || seen[len(seen)-1].version >= version {
+		t.Fatalf("the watch was not ended: %d events", len(seen))
+	}
+	slow := &watcher{name: "slow", address: g.address, path: q.path, client: fast.client, seen: seen}
+	following.Go(func() { slow.follow(ctx, seen[len(seen)-1].version) })
+	testcluster.Eventually(t, settleTimeout, "the slow client gets everything", func() bool { return slow.has(version) })
+	cancel()
+	following.Wait()
+	changes := pods.until(t, version)
+	for _, w := range []*watcher{fast, slow} {
+		count := pods.check(t, w.name, w.seen, selects("pods", nodes[0]), slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return c.revision > w.last }))
+		t.Logf("%s: %d changes, %d of them before its first watch ended", w.name, count, len(seen))
 	}
 }
 

@@ -1,13 +1,21 @@
 package watches
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"os"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 const (
@@ -17,9 +25,9 @@ const (
 	idleTime = 15 * time.Second
 )
 
-// testMemory measures what a kubelet costs the gateway: its connection with six watches that are served, and the one to an
-// API server for everything else.
-func testMemory(t *testing.T, c *cluster, g *gateway) {
+// testCost measures what a kubelet costs the gateway: the memory of its connection with six watches that are served, and of
+// the one to an API server for everything else; and the CPU time of an event.
+func testCost(t *testing.T, c *cluster, g *gateway) {
 	count := number(t, "NODE_PATH_KUBELETS", 200)
 	start := "&watch=true&allowWatchBookmarks=true&timeoutSeconds=600&resourceVersion=" + c.version(t)
 	connect := func(from, to int) {
@@ -48,6 +56,34 @@ func testMemory(t *testing.T, c *cluster, g *gateway) {
 	if each > maxKubelet {
 		t.Errorf("%d bytes for a kubelet, want at most %d", each, maxKubelet)
 	}
+	events, cpu := g.metric("kube_gateway_node_path_events_total"), g.cpu(t)
+	for i := range 50 {
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"change":"%d"}}}`, i)
+		_, err := c.admin.CoreV1().Services(namespace).Patch(context.Background(), "kubernetes", types.MergePatchType, patch, metav1.PatchOptions{})
+		must(t, err)
+	}
+	testcluster.Eventually(t, settleTimeout, "all events are delivered", func() bool {
+		return g.metric("kube_gateway_node_path_events_total") >= events+50*count
+	})
+	time.Sleep(time.Second)
+	delivered := g.metric("kube_gateway_node_path_events_total") - events
+	t.Logf("%d events: %.1f µs of CPU each", delivered, float64((g.cpu(t)-cpu).Microseconds())/float64(delivered))
+}
+
+// cpu returns the CPU time of the gateway.
+func (g *gateway) cpu(t *testing.T) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", g.process.Process.Pid))
+	must(t, err)
+	// The second field is the name in parentheses.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	ticks := 0
+	for _, field := range fields[11:13] {
+		value, err := strconv.Atoi(field)
+		must(t, err)
+		ticks += value
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
 // memory returns the resident memory of the gateway in bytes.
