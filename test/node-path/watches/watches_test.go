@@ -75,6 +75,7 @@ func TestWatches(t *testing.T) {
 	t.Run("bookmarks and the end of a watch", func(t *testing.T) { testEnd(t, c, g) })
 	t.Run("permissions", func(t *testing.T) { testPermissions(t, c, g, source) })
 	t.Run("a kubelet that starts", func(t *testing.T) { testStart(t, c, g) })
+	t.Run("a version that is not known yet", func(t *testing.T) { testBehind(t, c, g) })
 	t.Run("Leases", func(t *testing.T) { testLeases(t, c, g) })
 	t.Run("what is forwarded", func(t *testing.T) { testForwarded(t, c, g) })
 	t.Run("a slow client", func(t *testing.T) { testSlow(t, c, g) })
@@ -431,6 +432,23 @@ func testStart(t *testing.T, c *cluster, g *gateway) {
 		if now := c.serverWatches(g); now != watches {
 			t.Errorf("%s: the API servers have %d watches of clients, %d before", path, now, watches)
 		}
+	}
+}
+
+// testBehind begins a watch at a version that the cache of a quiet resource does not have yet: an API server begins it.
+func testBehind(t *testing.T, c *cluster, g *gateway) {
+	client := c.kubelet(t, nodes[0])
+	must(t, c.annotateNode(context.Background(), nodes[0]))
+	q, version := queries(nodes[0])[4], c.version(t)
+	name := fmt.Sprintf(`kube_gateway_node_path_reads_total{reason="",resource=%q,result="continued"`, q.resource)
+	before := g.metric(name)
+	path := q.path + "&watch=true&allowWatchBookmarks=true&resourceVersion=" + version + initialEvents
+	ours, theirs := collectBoth(stream(t, client, g.address, path), stream(t, client, c.Servers[0], path))
+	if differs := difference(withoutBookmarks(ours), withoutBookmarks(theirs)); differs != "" {
+		t.Error(differs)
+	}
+	if g.metric(name) != before+1 {
+		t.Errorf("the gateway did not go on with %s", path)
 	}
 }
 

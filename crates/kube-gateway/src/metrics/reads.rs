@@ -20,7 +20,7 @@ impl ReadMetrics {
         ReadMetrics {
             reads: create.counters(
                 "kube_gateway_node_path_reads_total",
-                "Watches and lists of nodes that were served from a watch cache, forwarded to an API server for a reason, or continued after an API server had sent the initial events.",
+                "Watches and lists of nodes that were served from a watch cache, forwarded to an API server for a reason, or continued after an API server had begun the watch.",
                 &["resource", "verb", "result", "reason"],
             ),
             events: create.counter(
@@ -46,7 +46,7 @@ impl ReadMetrics {
     }
 
     /// Counts a request that was served, forwarded for a reason, or continued after an API server had
-    /// sent the initial events.
+    /// begun the watch.
     pub fn count(&self, resource: &str, verb: &str, result: &str, reason: &str) {
         self.reads.with_label_values(&[resource, verb, result, reason]).inc();
     }

@@ -18,13 +18,14 @@
 //!   The window of the connection bounds them over all streams.
 //!
 //! # Reading order
-//! `head`, `channel`, `young`, `stream`, `upstreams`, then `session`, `requests`, `renewals`,
+//! `head`, `channel`, `young`, `stream`, `open_watch`, `upstreams`, then `session`, `requests`, `renewals`,
 //! `watches`, `answers` and `failures`.
 
 mod answers;
 mod channel;
 mod failures;
 mod head;
+mod open_watch;
 mod renewals;
 mod requests;
 mod session;

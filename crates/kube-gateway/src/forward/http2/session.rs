@@ -14,9 +14,9 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::channel::{self, Channel, keepalive};
 use super::head::RequestHead;
+use super::open_watch::OpenWatch;
 use super::stream::{Stream, Turn};
 use super::upstreams::{SPEAKERS, Upstreams};
-use super::watches::OpenWatch;
 use crate::forward::request::Client;
 use crate::forward::watch;
 use crate::node_path::leases::Serving;

@@ -8,18 +8,13 @@ use http::{Request, StatusCode};
 use http2::{Connection, Data, Fields, Headers, ResponseHead};
 
 use super::head::RequestHead;
+use super::open_watch::OpenWatch;
 use super::session::Session;
 use crate::exchange::Exchange;
 use crate::forward::watch::MIN_AGE;
 use crate::identity::Credential;
-use crate::node_path::watches::{
-    Continuation, DEFAULT_TIMEOUT, Frame, Item, Opened, Registration, Verb,
-};
+use crate::node_path::watches::{Continuation, DEFAULT_TIMEOUT, Frame, Item, Opened, Verb};
 
-/// Time between two bookmarks.
-const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
-/// The last bookmark precedes the end of a watch by this time.
-const BEFORE_END: Duration = Duration::from_secs(2);
 /// What is due within this time is done together.
 const TOLERANCE: Duration = Duration::from_millis(500);
 /// Bytes of a watch that wait for the client. Beyond that the watch ends, and the client watches on from
@@ -51,55 +46,28 @@ pub(super) enum Served {
     },
 }
 
-/// A watch that is served.
-pub(super) struct OpenWatch {
-    /// Ends with the watch.
-    exchange: Exchange,
-    registration: Registration,
-    /// A bookmark must have a higher version.
-    floor: u64,
-    started: Instant,
-    deadline: Instant,
-    /// When the next bookmark is due, if there is one before the end.
-    bookmark: Option<Instant>,
-    bookmarks: bool,
-}
-
-impl OpenWatch {
-    /// When something must be done.
-    fn due(&self) -> Instant {
-        self.bookmark.unwrap_or(self.deadline)
-    }
-
-    /// Plans the next bookmark as kube-apiserver does.
-    fn plan(&mut self, now: Instant) {
-        let last = self.deadline.checked_sub(BEFORE_END);
-        let next = last.map(|last| last.min(now + BOOKMARK_PERIOD));
-        self.bookmark = next.filter(|next| self.bookmarks && *next > now);
-    }
-}
-
 impl Session {
     /// Reads from a cache what a request asks for, if it may be served.
     pub(super) fn read(&mut self, id: u32, request: &Request<()>, credential: &Credential) -> Read {
         let Some(watches) = &self.client.shared.watches else { return Read::Forward };
         let Some(read) = watches.begin(request, credential) else { return Read::Forward };
         let served = match read.verb {
-            Verb::WatchList(timeout) => {
-                let continuation = Continuation::new(read, timeout, self.now);
-                return Read::Continued(Box::new(continuation));
-            }
+            Verb::WatchList(_) => None,
             Verb::List(at_least) => {
                 let list = watches.list(&read, at_least);
                 list.map(|(fields, body)| Served::List(fields, body))
             }
             Verb::Watch { start, bookmarks, timeout } => {
                 let mailbox = self.mailbox.get_or_insert_default();
-                let opened = watches.watch(read, start, mailbox, id);
+                let opened = watches.watch(&read, start, mailbox, id);
                 opened.map(|opened| Served::Watch { opened, bookmarks, timeout })
             }
         };
-        served.map_or(Read::Forward, Read::Served)
+        match (served, Continuation::new(&read, self.now)) {
+            (Some(served), _) => Read::Served(served),
+            (None, Some(continuation)) => Read::Continued(Box::new(continuation)),
+            (None, None) => Read::Forward,
+        }
     }
 
     /// Answers a request from a cache.
@@ -151,12 +119,12 @@ impl Session {
         self.watches.insert(id, watch);
     }
 
-    /// Lets a cache go on with a watch whose initial events are complete, if it can. The API server's
-    /// part ends then.
+    /// Lets a cache go on with a watch that is between two events, if it can. The API server's part ends
+    /// then. Otherwise the next event is the next chance.
     pub(super) fn try_to_go_on(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        let continuation = stream.continuation.take_if(|it| it.version().is_some() || it.is_lost());
-        let Some(continuation) = continuation else { return };
+        stream.continuation.take_if(|continuation| continuation.is_lost());
+        let Some(continuation) = &stream.continuation else { return };
         let Some(floor) = continuation.version() else { return };
         let Some(watches) = &self.client.shared.watches else { return };
         let mailbox = self.mailbox.get_or_insert_default();
@@ -164,6 +132,7 @@ impl Session {
         else {
             return;
         };
+        let (started, timeout) = (continuation.started, continuation.timeout);
         let Some(stream) = self.streams.remove(&id) else { return };
         self.cancel(&stream);
         let mut exchange = stream.exchange;
@@ -171,7 +140,6 @@ impl Session {
         for frame in frames {
             send(&mut self.front.http, id, frame, &mut exchange);
         }
-        let Continuation { started, timeout, .. } = *continuation;
         let deadline = deadline(started, timeout);
         let (bookmark, bookmarks) = (None, true);
         let watch =

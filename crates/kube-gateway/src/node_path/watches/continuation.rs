@@ -1,7 +1,8 @@
-//! A watch whose initial events an API server sends, and the cache what follows.
+//! A watch that an API server begins, and with which the cache goes on.
 //!
 //! A kubelet begins with the state of now, which only the store knows. The bookmark after the initial
-//! events says at which version the cache can go on.
+//! events says at which version the cache can go on. A watch that is forwarded because its cache does
+//! not serve begins at a known version: the cache goes on after one of its events or bookmarks.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +11,10 @@ use http::StatusCode;
 use http2::Fields;
 
 use super::WATCH_TYPE;
-use super::cache::INITIAL_EVENTS_END;
+use super::cache::{INITIAL_EVENTS_END, Start};
 use super::frame::EventType;
 use super::object::Object;
-use super::recognize::Read;
+use super::recognize::{Read, Verb};
 use super::source::{Received, take};
 
 /// A watch that an API server has begun or will begin.
@@ -24,6 +25,8 @@ pub struct Continuation {
     pub started: Instant,
     /// How long the watch lasts, if the client says so.
     pub timeout: Option<Duration>,
+    /// The version at which the watch begins; `None` if it begins with initial events.
+    from: Option<u64>,
     progress: Progress,
 }
 
@@ -39,9 +42,20 @@ enum Progress {
 }
 
 impl Continuation {
-    /// A request that is to be sent.
-    pub fn new(read: Read, timeout: Option<Duration>, started: Instant) -> Continuation {
-        Continuation { read, started, timeout, progress: Progress::NoHead }
+    /// A request that is to be sent now; `None` if nothing says at which version a cache can go on.
+    pub fn new(read: &Read, started: Instant) -> Option<Continuation> {
+        let (from, timeout) = match read.verb {
+            Verb::WatchList(timeout) => (None, timeout),
+            Verb::Watch { start: Start::After(version), bookmarks: true, timeout } => {
+                (Some(version), timeout)
+            }
+            Verb::Watch { start: Start::State { marked: true, .. }, timeout, .. } => {
+                (None, timeout)
+            }
+            Verb::List(_) | Verb::Watch { .. } => return None,
+        };
+        let read = read.clone();
+        Some(Continuation { read, started, timeout, from, progress: Progress::NoHead })
     }
 
     /// Notes the head of the answer.
@@ -49,7 +63,7 @@ impl Continuation {
         let is_watch = fields.get(b"content-type") == Some(WATCH_TYPE);
         let is_plain = fields.get(b"content-encoding").is_none();
         self.progress = match status == StatusCode::OK && is_watch && is_plain {
-            true => Progress::Events(BytesMut::new(), None),
+            true => Progress::Events(BytesMut::new(), self.from),
             false => Progress::Lost,
         };
     }
@@ -110,15 +124,18 @@ mod tests {
     use crate::node_path::watches::frame::Frame;
     use crate::node_path::watches::kind::Kind;
     use crate::node_path::watches::object::sample::pod;
-    use crate::node_path::watches::recognize::Verb;
     use crate::node_path::watches::selector::Selector;
 
     const MARK: &str = "k8s.io/initial-events-end";
 
     fn continuation(fields: &[(&str, &str)]) -> Continuation {
+        continuation_of(Verb::WatchList(None), fields)
+    }
+
+    fn continuation_of(verb: Verb, fields: &[(&str, &str)]) -> Continuation {
         let selector = Selector::Node((*b"n").into());
-        let read = Read { kind: Kind::Pods, selector, verb: Verb::WatchList(None) };
-        let mut continuation = Continuation::new(read, None, Instant::now());
+        let read = Read { kind: Kind::Pods, selector, verb };
+        let mut continuation = Continuation::new(&read, Instant::now()).unwrap();
         let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         continuation.begin_answer(StatusCode::OK, &fields.collect());
         continuation
@@ -150,6 +167,37 @@ mod tests {
         }
         it.continue_answer(&frame(EventType::Error, 1, ""));
         assert!(it.is_lost() && it.version().is_none());
+    }
+
+    #[test]
+    fn a_watch_from_a_version_goes_on_after_any_event() {
+        let start = Start::After(7);
+        let verb = Verb::Watch { start, bookmarks: true, timeout: None };
+        let protobuf = ("content-type", "application/vnd.kubernetes.protobuf;stream=watch");
+        let mut it = continuation_of(verb, &[protobuf]);
+        assert_eq!(it.version(), Some(7));
+        let added = frame(EventType::Added, 9, "");
+        it.continue_answer(&added[..7]);
+        assert_eq!(it.version(), None);
+        it.continue_answer(&added[7..]);
+        assert_eq!(it.version(), Some(9));
+        it.continue_answer(&frame(EventType::Bookmark, 12, ""));
+        assert_eq!(it.version(), Some(12));
+        it.continue_answer(&frame(EventType::Bookmark, 12, MARK));
+        assert!(it.is_lost());
+    }
+
+    #[test]
+    fn other_requests_are_forwarded_to_their_end() {
+        for verb in [
+            Verb::List(7),
+            Verb::Watch { start: Start::After(7), bookmarks: false, timeout: None },
+            Verb::Watch { start: Start::Now, bookmarks: true, timeout: None },
+        ] {
+            let selector = Selector::Node((*b"n").into());
+            let read = Read { kind: Kind::Pods, selector, verb };
+            assert!(Continuation::new(&read, Instant::now()).is_none());
+        }
     }
 
     #[test]

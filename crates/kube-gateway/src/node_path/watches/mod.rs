@@ -162,18 +162,18 @@ impl Watches {
     /// Opens a watch, whose events go to the mailbox; `None` if an API server must.
     pub fn watch(
         &self,
-        read: Read,
+        read: &Read,
         start: cache::Start,
         mailbox: &Arc<Mailbox>,
         stream: u32,
     ) -> Option<Opened> {
-        let cache = self.cache(&read)?.clone();
+        let cache = self.cache(read)?.clone();
         let started = cache.lock().watch(&read.selector, start, mailbox, stream, Instant::now());
-        let started = self.counted(&read, started)?;
+        let started = self.counted(read, started)?;
         let fields = answer_fields(WATCH_TYPE);
         Some(match started {
             Started::Open { number, frames, floor } => {
-                let registration = Some(Registration::new(cache, read.selector, number));
+                let registration = Some(Registration::new(cache, read.selector.clone(), number));
                 Opened { fields, frames, floor, registration }
             }
             Started::Expired(frame) => {
