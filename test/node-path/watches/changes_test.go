@@ -2,12 +2,17 @@ package watches
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	cryptorand "crypto/rand"
+	"crypto/x509"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"testing"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -35,6 +40,9 @@ func (c *cluster) prepare(t *testing.T) {
 	for _, name := range nodes {
 		_, err := c.admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		must(t, err)
+	}
+	for _, name := range nodes {
+		must(t, c.requestCertificate(ctx, "of-"+name, name))
 	}
 	testcluster.Eventually(t, startTimeout, "there is a service account", func() bool {
 		_, err := c.admin.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
@@ -138,7 +146,11 @@ func (c *cluster) changeOthers(ctx context.Context, name string, random *rand.Ra
 	if random.IntN(2) == 0 {
 		labels["service.kubernetes.io/headless"] = ""
 	}
-	switch random.IntN(8) {
+	switch random.IntN(10) {
+	case 9:
+		err = c.requestCertificate(ctx, name, nodes[random.IntN(len(nodes))])
+	case 8:
+		err = c.admin.CertificatesV1().PodCertificateRequests(namespace).Delete(ctx, name, deleted)
 	case 0, 1:
 		_, err = c.admin.DiscoveryV1().EndpointSlices(namespace).Create(ctx, &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, AddressType: discoveryv1.AddressTypeIPv4,
@@ -160,6 +172,27 @@ func (c *cluster) changeOthers(ctx context.Context, name string, random *rand.Ra
 	return err
 }
 
+// requestCertificate creates a PodCertificateRequest of a node.
+func (c *cluster) requestCertificate(ctx context.Context, name, node string) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
+	if err != nil {
+		return err
+	}
+	stub, err := x509.CreateCertificateRequest(cryptorand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return err
+	}
+	seconds := int32(3600)
+	_, err = c.admin.CertificatesV1().PodCertificateRequests(namespace).Create(ctx, &certificatesv1.PodCertificateRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: certificatesv1.PodCertificateRequestSpec{
+			SignerName: "example.com/test", PodName: "p", PodUID: "p", ServiceAccountName: "default", ServiceAccountUID: "s",
+			NodeName: types.NodeName(node), NodeUID: "n", MaxExpirationSeconds: &seconds, StubPKCS10Request: stub,
+		},
+	}, metav1.CreateOptions{})
+	return err
+}
+
 // mark changes an object for each watch, and returns the versions: of pods by node, of nodes by name, and of Services.
 func (c *cluster) mark(t *testing.T) (pods, objects map[string]int64, services int64) {
 	t.Helper()
@@ -178,6 +211,9 @@ func (c *cluster) mark(t *testing.T) (pods, objects map[string]int64, services i
 		}, metav1.CreateOptions{})
 		must(t, err)
 		pods[node] = version(pod)
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"mark":%q}}}`, suffix)
+		_, err = c.admin.CertificatesV1().PodCertificateRequests(namespace).Patch(ctx, "of-"+node, types.MergePatchType, patch, metav1.PatchOptions{})
+		must(t, err)
 		must(t, c.annotateNode(ctx, node))
 		object, err := c.admin.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		must(t, err)

@@ -126,8 +126,8 @@ func testLists(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
 			_, theirs = body(t, client, c.Servers[1], q.path+"&limit=500&resourceVersion=0")
 			return bytes.Equal(unversioned(t, ours), unversioned(t, theirs))
 		})
-		if q.resource == "pods" && !bytes.Contains(ours, []byte("r-")) {
-			t.Errorf("no pod in the list of %s", q.path)
+		if name := map[string]string{"pods": "r-", "podcertificaterequests": "of-" + nodes[0]}[q.resource]; !bytes.Contains(ours, []byte(name)) {
+			t.Errorf("no %s in the list of %s", name, q.path)
 		}
 	}
 }
