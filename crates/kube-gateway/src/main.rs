@@ -8,7 +8,7 @@
 //!
 //! upstream: pool ◀─ probe (/readyz, CPU)        balance: moves connections
 //! protect:  throttle and lists before a request is sent, buffers behind it
-//! node_path: serves renewals of node Leases from the store
+//! node_path: serves renewals of node Leases from the store, and watches of kubelets from a cache
 //! ```
 //!
 //! # Invariants
