@@ -69,7 +69,7 @@ func TestBenchList(t *testing.T) {
 	w := newWorkspace(t)
 	listed := w.succeed(t, "bench", "list").stdout
 	for _, name := range []string{
-		"nodes-and-pods", "slo", "pods-parallel", "watchers", "lists", "restart", "density", "limits",
+		"nodes-and-pods", "slo", "pods-parallel", "watchers", "lists", "restart", "density", "limits", "gateway", "node-path",
 		"store-put", "lease-flood", "store-watch", "store-range", "schedule", "schedule-million", "watch-or-webhook", "replica-simulation",
 	} {
 		if !strings.Contains(listed, "\n"+name+" ") && !strings.HasPrefix(listed, name+" ") {
@@ -79,6 +79,7 @@ func TestBenchList(t *testing.T) {
 	for _, invalid := range [][]string{
 		{"slo", "--stores", "redis"}, {"slo", "--scale", "huge"}, {"store-put", "--stores", "etcd,etcd"}, {"limits", "--nodes", "0"},
 		{"density", "--workload", "none"}, {"watchers", "--rate", "0"}, {"nodes-and-pods", "--max-error-rate", "2"}, {"all", "--only", "nothing"},
+		{"node-path", "--only", "watches"},
 	} {
 		if r := w.k1m(t, append([]string{"bench"}, invalid...)...); r.code != 2 {
 			t.Errorf("k1m bench %v: exit code %d, want 2: %s", invalid, r.code, r.stderr)

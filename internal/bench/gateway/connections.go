@@ -24,24 +24,47 @@ const (
 // connections are HTTP/2 connections to a front. They are lighter than the connections of client-go, so
 // that the load generator uses less CPU than what it measures.
 type connections struct {
-	front     *front
-	transport *http.Transport
-	conns     []connection
+	front *front
+	conns []connection
 }
 
 // connection is one of the connections. A gateway may ask the client to dial again.
 type connection struct {
-	mu     sync.Mutex
-	stream *http.ClientConn
+	transport *http.Transport
+	mu        sync.Mutex
+	stream    *http.ClientConn
 }
 
 // dial opens connections to a front, with a TLS handshake each.
 func dial(ctx context.Context, f *front, credentials *tls.Config, count int) (*connections, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	c := &connections{front: f, conns: make([]connection, count)}
+	transport := newTransport(credentials)
+	for i := range c.conns {
+		c.conns[i].transport = transport
+	}
+	return c, c.dialAll(ctx)
+}
+
+// dialAs opens a connection to a front for each of the credentials.
+func dialAs(ctx context.Context, f *front, credentials []*tls.Config) (*connections, error) {
+	c := &connections{front: f, conns: make([]connection, len(credentials))}
+	for i := range c.conns {
+		c.conns[i].transport = newTransport(credentials[i])
+	}
+	return c, c.dialAll(ctx)
+}
+
+func newTransport(credentials *tls.Config) *http.Transport {
 	transport := &http.Transport{TLSClientConfig: credentials.Clone(), DisableCompression: true, Protocols: new(http.Protocols)}
 	transport.Protocols.SetHTTP2(true)
-	c := &connections{front: f, transport: transport, conns: make([]connection, count)}
+	return transport
+}
+
+// dialAll opens all connections. After an error none is open.
+func (c *connections) dialAll(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	count := len(c.conns)
 	var next atomic.Int64
 	var failure atomic.Pointer[error]
 	var group sync.WaitGroup
@@ -58,9 +81,9 @@ func dial(ctx context.Context, f *front, credentials *tls.Config, count int) (*c
 	group.Wait()
 	if err := failure.Load(); err != nil {
 		c.close()
-		return nil, fmt.Errorf("connecting to %s: %w", f.name, *err)
+		return fmt.Errorf("connecting to %s: %w", c.front.name, *err)
 	}
-	return c, ctx.Err()
+	return ctx.Err()
 }
 
 // usable returns the connection with this number, which it opens if there is none for further requests.
@@ -73,7 +96,7 @@ func (c *connections) usable(ctx context.Context, number int) (*http.ClientConn,
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	stream, err := c.transport.NewClientConn(ctx, "https", c.front.address(number))
+	stream, err := conn.transport.NewClientConn(ctx, "https", c.front.address(number))
 	if err != nil {
 		return nil, err
 	}
@@ -93,10 +116,6 @@ func (c *connections) close() {
 // request sends a GET on a connection. fields are names and values of further header fields. The caller must
 // close the body.
 func (c *connections) request(ctx context.Context, number int, path, accept string, fields ...string) (*http.Response, error) {
-	stream, err := c.usable(ctx, number)
-	if err != nil {
-		return nil, err
-	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+c.front.addresses[0]+path, nil)
 	if err != nil {
 		return nil, err
@@ -106,8 +125,17 @@ func (c *connections) request(ctx context.Context, number int, path, accept stri
 	for i := 0; i+1 < len(fields); i += 2 {
 		request.Header.Set(fields[i], fields[i+1])
 	}
+	return c.send(ctx, number, request)
+}
+
+// send sends a request on a connection. A status above 299 is an error. The caller must close the body.
+func (c *connections) send(ctx context.Context, number int, request *http.Request) (*http.Response, error) {
+	stream, err := c.usable(ctx, number)
+	if err != nil {
+		return nil, err
+	}
 	response, err := stream.RoundTrip(request)
-	if err == nil && response.StatusCode != http.StatusOK {
+	if err == nil && response.StatusCode >= http.StatusMultipleChoices {
 		err = statusError(response.StatusCode)
 		_ = response.Body.Close()
 	}
@@ -137,7 +165,7 @@ func (c *connections) watch(ctx context.Context, number int, path string, opened
 	return experiment.CountEvents(response.Body, events)
 }
 
-// statusError is a response that is not 200.
+// statusError is the status of a response without success.
 type statusError int
 
 func (s statusError) Error() string { return fmt.Sprintf("status %d", int(s)) }

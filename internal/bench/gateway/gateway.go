@@ -1,7 +1,9 @@
-// Package gateway contains the experiment `k1m bench gateway`. It compares kube-gateway with HAProxy in TCP
-// mode and with direct connections to the API servers, in one run, and judges the figures by limits.
+// Package gateway contains the experiments `k1m bench gateway` and `k1m bench node-path`. The former compares
+// kube-gateway with HAProxy in TCP mode and with direct connections to the API servers, in one run, and judges
+// the figures by limits. The latter compares Lease renewals that kube-gateway serves with direct connections; it is
+// in the files nodepath*.go and node.go.
 //
-// The experiment has rows, which `--only` selects. The rows cpu, latency, throughput and memory use a cluster
+// The experiment gateway has rows, which `--only` selects. The rows cpu, latency, throughput and memory use a cluster
 // with one API server. The rows balance, busy, storm and flood use one with three API servers, and
 // kill uses clusters whose nodes connect through gateways.
 //
@@ -26,7 +28,7 @@ import (
 )
 
 // Experiments returns the experiments of this package.
-func Experiments() []experiment.Experiment { return []experiment.Experiment{gateway} }
+func Experiments() []experiment.Experiment { return []experiment.Experiment{gateway, nodePath} }
 
 var gateway = experiment.Experiment{
 	Name:  "gateway",
@@ -176,8 +178,11 @@ func (o *options) Run(ctx context.Context, run *experiment.Run) error {
 }
 
 // only returns the names of the selected rows.
-func (o *options) only() []string {
-	return strings.FieldsFunc(o.Only.Text, func(r rune) bool { return r == ',' || r == ' ' })
+func (o *options) only() []string { return namesIn(o.Only.Text) }
+
+// namesIn splits the value of --only.
+func namesIn(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // selected returns those of the rows that the user selected.

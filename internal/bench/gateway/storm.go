@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
@@ -208,12 +209,21 @@ func (l *lab) authority() ([]authority.CA, error) {
 	return authority.Parse(cert, key)
 }
 
-// nodeConfig returns the credentials of a node.
-func (l *lab) nodeConfig(ca []authority.CA, name string) (*rest.Config, error) {
+// nodeCertificate returns a certificate of a node.
+func nodeCertificate(ca []authority.CA, name string) (*tls.Certificate, error) {
 	subject := pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}}
 	certificate, err := authority.Issue(ca, &x509.Certificate{Subject: subject, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, time.Now())
 	if err != nil {
 		return nil, fmt.Errorf("certificate of a node: %w", err)
+	}
+	return certificate, nil
+}
+
+// nodeConfig returns the credentials of a node.
+func (l *lab) nodeConfig(ca []authority.CA, name string) (*rest.Config, error) {
+	certificate, err := nodeCertificate(ca, name)
+	if err != nil {
+		return nil, err
 	}
 	config := rest.CopyConfig(l.admin)
 	config.UserAgent, config.Timeout = "kubelet/bench", leaseTimeout

@@ -25,6 +25,12 @@ var (
 	limitFlood      = limit{name: "p99 of other clients while a throttled client floods, against a quiet time", unit: "×", must: 2, aim: 1.2}
 	limitNotReady   = limit{name: "nodes that became NotReady after the gateway was killed", unit: "nodes"}
 	limitConnection = limit{name: "memory of a connection with a watch", unit: "KiB", must: 60, aim: 40}
+
+	// The limits of the experiment node-path.
+	limitRenewal      = limit{name: "CPU for a Lease renewal", unit: "µs", must: 60, aim: 35}
+	limitRenewalRatio = limit{name: "CPU for a Lease renewal, kube-apiserver ÷ kube-gateway", unit: "×", must: 20, aim: 40, atLeast: true}
+	limitDetection    = limit{name: "last renewal served after a webhook was created", unit: "s", must: 1, aim: 0.3}
+	limitFailure      = limit{name: "dead node NotReady later than without kube-gateway", unit: "s", must: 5, aim: 2}
 )
 
 // judge appends the verdicts on a figure: the limit that it must meet, and the aim. operations is the number

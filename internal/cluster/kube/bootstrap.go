@@ -1,7 +1,7 @@
 // Package kube contains the operations that k1m performs through a cluster's API:
 //
 //   - [Config] reads a kubeconfig for k1m's own clients.
-//   - [Bootstrap] applies the objects of bootstrap.yaml, which every cluster needs.
+//   - [Bootstrap] applies the objects of bootstrap.yaml, which every cluster needs, and [Apply] those of any file.
 //   - [ReleaseNodeLeases] and [WakePods] let pods start soon after a restart of kwok.
 package kube
 
@@ -28,11 +28,16 @@ var bootstrapManifest []byte
 
 // Bootstrap applies the objects of bootstrap.yaml, which every cluster needs. It is idempotent.
 func Bootstrap(ctx context.Context, config *rest.Config) error {
+	return Apply(ctx, config, bootstrapManifest)
+}
+
+// Apply applies the objects of a YAML file. It is idempotent.
+func Apply(ctx context.Context, config *rest.Config, manifest []byte) error {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("connecting to the API server: %w", err)
 	}
-	objects, err := decodeAll(bootstrapManifest)
+	objects, err := decodeAll(manifest)
 	if err != nil {
 		return err
 	}
@@ -57,7 +62,7 @@ func decodeAll(manifest []byte) ([]*unstructured.Unstructured, error) {
 			return objects, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("decoding bootstrap.yaml: %w", err)
+			return nil, fmt.Errorf("decoding a manifest: %w", err)
 		}
 		objects = append(objects, object)
 	}

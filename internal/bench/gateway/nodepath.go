@@ -1,0 +1,145 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+var nodePath = experiment.Experiment{
+	Name:  "node-path",
+	Short: "Compare Lease renewals that kube-gateway serves with those of kube-apiserver",
+	Long: `Compare Lease renewals that kube-gateway serves from the store with those that clients send to
+kube-apiserver directly, and judge the figures. The run fails if a figure misses a limit that it must
+meet. With a scale below medium these limits are shown, but do not fail the run, because they are stated
+for the sizes of medium scale.
+
+Rows (--only):
+  renewals   CPU time of kube-gateway, the store and kube-apiserver for a renewal, from --nodes
+             connections with the certificate of a node each
+  detection  time until no renewal is served any more after a webhook for Leases was created
+  failure    time until a node that died is not ready
+
+There are two clusters, one after the other: one whose clients connect to the API server, and one with
+kube-gateway and its node path. The run fails if kube-gateway does not serve renewals. Renewals that it
+forwards do not count as served.`,
+	Example: `  k1m bench node-path
+  k1m bench node-path --only renewals
+  k1m bench node-path --scale small`,
+	New: func() experiment.Options { return defaultNodePathOptions() },
+}
+
+// nodePathRow is a part of the experiment that can run alone. It is measured in each cluster, and judged when all
+// clusters were measured.
+type nodePathRow struct {
+	name    string
+	measure func(*nodePathLab, context.Context) error
+	judge   func(*nodePathRun)
+}
+
+// nodePathRows are the rows, in the order in which they run.
+var nodePathRows = []nodePathRow{
+	{"renewals", (*nodePathLab).renewals, (*nodePathRun).judgeRenewals},
+	{"detection", (*nodePathLab).detection, (*nodePathRun).judgeDetection},
+	{"failure", (*nodePathLab).failure, (*nodePathRun).judgeFailure},
+}
+
+func nodePathRowNames() (names []string) {
+	for _, r := range nodePathRows {
+		names = append(names, r.name)
+	}
+	return names
+}
+
+// nodePathOptions are the options of the experiment.
+type nodePathOptions struct {
+	Only     experiment.Choice
+	Nodes    experiment.Count
+	Duration experiment.Span
+	Rules    experiment.Count
+	Failing  experiment.Count
+	Timeout  time.Duration
+}
+
+func defaultNodePathOptions() *nodePathOptions {
+	return &nodePathOptions{
+		Only:  experiment.ChoiceByScale(strings.Join(nodePathRowNames(), ","), "renewals,detection"),
+		Nodes: experiment.ByScale(1000, 100), Duration: experiment.SpanByScale(8*time.Second, 2*time.Second),
+		Rules: experiment.ByScale(10, 2), Failing: experiment.ByScale(100, 10), Timeout: 3 * time.Minute,
+	}
+}
+
+// AddFlags binds the options to flags.
+func (o *nodePathOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.Var(&o.Only, "only", "rows to measure, separated by commas: "+strings.Join(nodePathRowNames(), ", ")+" (default all; below medium scale the first two)")
+	fs.Var(&o.Nodes, "nodes", o.Nodes.Usage("rows renewals and detection: number of nodes, with a connection each"))
+	fs.Var(&o.Duration, "duration", o.Duration.Usage("row renewals: duration of each measurement"))
+	fs.Var(&o.Rules, "rules", o.Rules.Usage("row detection: number of times that a webhook is created"))
+	fs.Var(&o.Failing, "failing", o.Failing.Usage("row failure: number of nodes that die; as many stay"))
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the start of a cluster, and for waiting without progress")
+}
+
+// Validate returns the first invalid option as a usage error.
+func (o *nodePathOptions) Validate() error {
+	for _, name := range o.only() {
+		if !slices.Contains(nodePathRowNames(), name) {
+			return usage.Errorf("--only %q: no such row; choose one of %s", name, strings.Join(nodePathRowNames(), ", "))
+		}
+	}
+	if o.Timeout <= 0 {
+		return usage.Errorf("--timeout %s: must be more than 0", o.Timeout)
+	}
+	return nil
+}
+
+// only returns the names of the selected rows.
+func (o *nodePathOptions) only() []string { return namesIn(o.Only.Text) }
+
+// nodePathRun is a run of the experiment, with the figures by the name of the front.
+type nodePathRun struct {
+	*bench
+	own      *nodePathOptions
+	costs    map[string]map[string]renewalCost // by front and load
+	detected map[string][]detection
+	failures map[string]failures
+	tables   nodePathTables
+}
+
+// nodePathTables are the tables of the rows, which have rows of both fronts. They are nil until a row is measured.
+type nodePathTables struct{ renewals, detection, failure *experiment.Table }
+
+// Run implements experiment.Options.
+func (o *nodePathOptions) Run(ctx context.Context, run *experiment.Run) error {
+	if run.UsesExisting() {
+		return usage.Errorf("--name %s: the experiment needs clusters of its own; choose the name of a cluster that does not exist", run.Dir.Name())
+	}
+	r := &nodePathRun{
+		bench: &bench{Run: run, options: &options{Timeout: o.Timeout}}, own: o,
+		costs: map[string]map[string]renewalCost{}, detected: map[string][]detection{}, failures: map[string]failures{},
+	}
+	rows := slices.DeleteFunc(slices.Clone(nodePathRows), func(r nodePathRow) bool { return !slices.Contains(o.only(), r.name) })
+	for _, name := range []string{direct, kubeGateway} {
+		err := r.withNodePathLab(ctx, name, func(ctx context.Context, l *nodePathLab) error {
+			for _, row := range rows {
+				if err := row.measure(l, ctx); err != nil {
+					return fmt.Errorf("row %s, %s: %w", row.name, name, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, row := range rows {
+		row.judge(r)
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+)
+
+func TestNodePathOnly(t *testing.T) {
+	for text, valid := range map[string]bool{"": true, "renewals": true, "detection,failure": true, "failure,": true, "watches": false, "cpu": false} {
+		o := defaultNodePathOptions()
+		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		o.AddFlags(flags)
+		if err := flags.Parse([]string{"--only", text}); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.Validate(); (err == nil) != valid {
+			t.Errorf("--only %q: error %v, want valid: %v", text, err, valid)
+		}
+	}
+}
+
+// The help lists the rows that exist.
+func TestNodePathHelp(t *testing.T) {
+	for _, name := range nodePathRowNames() {
+		if !strings.Contains(nodePath.Long, "\n  "+name+" ") {
+			t.Errorf("the help does not list the row %s", name)
+		}
+	}
+}
+
+// A run fails at medium scale if a limit is missed that must be met.
+func TestNodePathVerdicts(t *testing.T) {
+	cost := func(micros float64, renewals int) map[string]renewalCost {
+		c := renewalCost{renewals: renewals, micros: map[string]float64{component.Store: micros}}
+		return map[string]renewalCost{loads[0]: c, loads[1]: c}
+	}
+	delays := func(seconds int) failures {
+		return failures{delays: []time.Duration{time.Duration(seconds) * time.Second, time.Duration(seconds+2) * time.Second}}
+	}
+	r := &nodePathRun{
+		bench: &bench{Run: &experiment.Run{Result: &experiment.Result{}, Scale: experiment.Scale{Factor: 1}}},
+		costs: map[string]map[string]renewalCost{kubeGateway: cost(50, 10), direct: cost(1500, 10)},
+		detected: map[string][]detection{
+			kubeGateway: {{served: 100 * time.Millisecond}, {served: 400 * time.Millisecond}},
+		},
+		failures: map[string]failures{kubeGateway: delays(56), direct: delays(50)},
+	}
+	r.judgeRenewals()
+	r.judgeDetection()
+	r.judgeFailure()
+	want := []struct {
+		measured  float64
+		must, aim bool
+	}{{50, true, false}, {30, true, false}, {50, true, false}, {30, true, false}, {0.4, true, false}, {6, false, false}}
+	verdicts := r.Result.Verdicts
+	if len(verdicts) != 2*len(want) {
+		t.Fatalf("%d verdicts, want %d: %v", len(verdicts), 2*len(want), verdicts)
+	}
+	for i, w := range want {
+		must, aim := verdicts[2*i], verdicts[2*i+1]
+		if must.Measured != w.measured || must.Met != w.must || aim.Met != w.aim || !must.Must || aim.Must {
+			t.Errorf("verdicts %v and %v, want %v, met: %v and %v", must, aim, w.measured, w.must, w.aim)
+		}
+	}
+}
+
+// Without renewals that the gateway served, no limit is met.
+func TestForwardedRenewalsMeetNoLimit(t *testing.T) {
+	r := &nodePathRun{bench: &bench{Run: &experiment.Run{Result: &experiment.Result{}, Scale: experiment.Scale{Factor: 1}}}}
+	r.judgeRenewals()
+	r.judgeDetection()
+	r.judgeFailure()
+	for _, v := range r.Result.Verdicts {
+		if v.Met {
+			t.Errorf("%v is met", v)
+		}
+	}
+}
+
+// leaseServer answers as an API server does for Leases, and rejects renewals of another version than the last.
+type leaseServer struct {
+	version, gets atomic.Int64
+}
+
+func (s *leaseServer) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	body, _ := io.ReadAll(request.Body)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "a-0"}}
+	switch request.Method {
+	case http.MethodGet:
+		s.gets.Add(1)
+	default:
+		if err := runtime.DecodeInto(leaseCodec, body, lease); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if request.Method == http.MethodPut && lease.ResourceVersion != version(s.version.Load()) {
+			http.Error(w, "conflict", http.StatusConflict)
+			return
+		}
+		s.version.Add(1)
+	}
+	lease.ResourceVersion = version(s.version.Load())
+	answer, _ := runtime.Encode(leaseCodec, lease)
+	_, _ = w.Write(answer)
+}
+
+func version(n int64) string { return strings.Repeat("1", int(n)) }
+
+// A node renews the version of the last answer, and reads its Lease after a conflict.
+func TestNodeRenewsAsAKubelet(t *testing.T) {
+	handler := &leaseServer{}
+	server := httptest.NewUnstartedServer(handler)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	f := &front{name: direct, addresses: []string{server.Listener.Addr().String()}}
+	c, err := dial(t.Context(), f, server.Client().Transport.(*http.Transport).TLSClientConfig, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	n := &node{name: "a-0", c: c}
+	if err := n.create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := n.renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := handler.version.Load(); got != 3 || handler.gets.Load() != 0 {
+		t.Errorf("%d writes and %d reads, want 3 and none", got, handler.gets.Load())
+	}
+	handler.version.Add(1) // by another client
+	if err := n.renew(t.Context()); err == nil || kindOf(err) != "status 409" {
+		t.Errorf("renew() of an old version = %v, want a conflict", err)
+	}
+	if err := n.renew(context.Background()); err != nil || handler.gets.Load() != 1 {
+		t.Errorf("renew() after a conflict = %v with %d reads, want one read", err, handler.gets.Load())
+	}
+	if n.lastRenewal().IsZero() {
+		t.Error("lastRenewal() is zero after a renewal")
+	}
+}
