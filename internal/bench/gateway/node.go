@@ -48,8 +48,6 @@ type node struct {
 	lease *coordinationv1.Lease
 	// stale is true if the Lease must be read before it is renewed, as after a conflict.
 	stale bool
-	// renewed is the time of the last answer to a renewal.
-	renewed time.Time
 }
 
 // startNodes connects nodes to a front, each with its certificate, and creates their Leases.
@@ -119,7 +117,6 @@ func (n *node) renew(ctx context.Context) error {
 		n.stale = true
 		return err
 	}
-	n.renewed = time.Now()
 	return nil
 }
 
@@ -159,13 +156,6 @@ func (n *node) exchange(ctx context.Context, method, path string, lease *coordin
 	}
 	n.lease = answered
 	return nil
-}
-
-// lastRenewal returns the time of the last answer to a renewal.
-func (n *node) lastRenewal() time.Time {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.renewed
 }
 
 // renewAll returns a load in which the nodes renew their Leases in turn; rate is per second, 0 for as many as possible.
