@@ -57,9 +57,10 @@ func (l *Leader) unansweredBinds() (assumptions []*assumption) {
 func (l *Leader) keepUnanswered(a *assumption) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, known := l.earlier[a.pod.UID]; known || l.settled.Has(a.pod.UID) {
+	if known, ok := l.earlier[a.pod.UID]; l.settled.Has(a.pod.UID) || ok && known.node != a.pod.Spec.NodeName {
 		return
 	}
+	// Also for a known reservation of the node: this bind may arrive later than the one before.
 	l.earlier[a.pod.UID] = earlierReservation{node: a.pod.Spec.NodeName, until: time.Now().Add(holder.LateBindLife), own: a}
 	l.first.insert(a.pod.UID)
 }
@@ -130,10 +131,9 @@ func (l *Leader) Earlier(uid types.UID) string {
 func (l *Leader) IsUnsettled(uid types.UID) bool { return l.Earlier(uid) != "" }
 
 // addEarlier records the reservations of earlier terms that an owner has reported, and returns their pods. It omits those
-// of settled pods: no later message would settle these pods again. It also omits those on nodes for which owns returns false: they are not
-// the sender's. The owner
-// has announced its nodes before it reports the reservations on them, and both follow the same assignment, so none is
-// lost. The caller holds the lock.
+// of settled pods: no later message would settle these pods again. It also omits those on nodes for which owns returns
+// false: they are not the sender's. The owner has announced its nodes before it reports the reservations on them, and both
+// follow the same assignment, so none is lost. The caller holds the lock.
 func (l *Leader) addEarlier(reported []wire.EarlierReservation, owns func(node string) bool) (added []types.UID) {
 	for _, r := range reported {
 		if !l.settled.Has(r.UID) && owns(r.Node) {

@@ -117,3 +117,23 @@ func TestSettledPodsAreForgotten(t *testing.T) {
 		t.Error("a pod is remembered after the reservations of earlier terms have expired")
 	}
 }
+
+// TestLaterUnansweredBindExtendsTheReservation has two binds of a pod to the same node fail without a definite answer. The
+// reservation stays until the second cannot arrive any more, also if an earlier leader has sent the first.
+func TestLaterUnansweredBindExtendsTheReservation(t *testing.T) {
+	pod := schedtest.PlainPod("pod", "1")
+	pod.Spec.NodeName = "node"
+	for name, own := range map[string]*assumption{"own": {pod: pod}, "of an earlier leader": nil} {
+		t.Run(name, func(t *testing.T) {
+			l := newStallLeader(t)
+			l.begin(2)
+			ends := time.Now().Add(time.Second)
+			l.earlier[pod.UID] = earlierReservation{node: "node", until: ends, own: own}
+			second := &assumption{pod: pod}
+			l.keepUnanswered(second)
+			if got := l.earlier[pod.UID]; got.own != second || !got.until.After(ends) {
+				t.Errorf("the reservation ends at %v, renewed %t; want it renewed for the second bind", got.until, got.own == second)
+			}
+		})
+	}
+}
