@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/kubernetes"
 
@@ -51,19 +50,14 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{Cluster: testcluster.New(t, "node-path", "k1m", "kube-gateway", "mem_etcd", "kube-apiserver", "kwok", "kubectl")}
 	c.Up(t, "--nodes", "1")
 	c.storeURL = c.Named(t, "store").Address
-	tls, err := transport.TLSInfo{
-		TrustedCAFile: c.PKI("etcd/ca.crt"), CertFile: c.PKI("apiserver-etcd-client.crt"), KeyFile: c.PKI("apiserver-etcd-client.key"),
-	}.ClientConfig()
-	must(t, err)
-	c.store, err = clientv3.New(clientv3.Config{Endpoints: []string{c.storeURL}, DialTimeout: startTimeout, TLS: tls})
-	must(t, err)
-	t.Cleanup(func() { _ = c.store.Close() })
+	c.store = c.StoreClient(t)
 	kubeconfig := c.Kubeconfig(t)
 	// What the gateway's own user needs.
 	apply := exec.Command(filepath.Join(c.Bin, "kubectl"), "--kubeconfig", kubeconfig, "apply", "-f", "../../../deploy/kube-gateway/node-path.yaml")
 	if out, err := apply.CombinedOutput(); err != nil {
 		t.Fatalf("kubectl apply: %v: %s", err, out)
 	}
+	var err error
 	c.admin, err = kubernetes.NewForConfig(testcluster.Admin(t, kubeconfig, c.Servers[0]))
 	must(t, err)
 	return c

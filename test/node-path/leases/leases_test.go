@@ -92,20 +92,12 @@ func testTurnsOn(t *testing.T, c *cluster, g *gateway) {
 // testRandom sends random renewals through the gateway and the same ones to an API server, and compares what they store
 // and answer.
 func testRandom(t *testing.T, c *cluster, g *gateway) {
-	count, seed := 1000, uint64(1)
+	count, seed := 1000, testcluster.Seed(t, "NODE_PATH_SEED")
 	if text := os.Getenv("NODE_PATH_RENEWALS"); text != "" {
 		var err error
 		count, err = strconv.Atoi(text)
 		must(t, err)
 	}
-	if text := os.Getenv("NODE_PATH_SEED"); text == "random" {
-		seed = rand.Uint64()
-	} else if text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		must(t, err)
-	}
-	t.Logf("NODE_PATH_SEED=%d", seed)
 	kubelets, randoms, renewed := make([]*kubelet, workers), make([]*rand.Rand, workers), make([]*coordinationv1.Lease, workers)
 	for worker := range workers {
 		kubelets[worker] = c.newKubelet(t, fmt.Sprintf("random-%d", worker))

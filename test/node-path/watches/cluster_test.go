@@ -22,7 +22,6 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/kubernetes"
 
@@ -57,18 +56,13 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{Cluster: testcluster.New(t, "watches", "k1m", "kube-gateway", "mem_etcd", "kube-apiserver", "kwok", "kubectl")}
 	c.Up(t, "--nodes", "1")
-	tls, err := transport.TLSInfo{
-		TrustedCAFile: c.PKI("etcd/ca.crt"), CertFile: c.PKI("apiserver-etcd-client.crt"), KeyFile: c.PKI("apiserver-etcd-client.key"),
-	}.ClientConfig()
-	must(t, err)
-	c.store, err = clientv3.New(clientv3.Config{Endpoints: []string{c.Named(t, "store").Address}, DialTimeout: startTimeout, TLS: tls})
-	must(t, err)
-	t.Cleanup(func() { _ = c.store.Close() })
+	c.store = c.StoreClient(t)
 	kubeconfig := c.Kubeconfig(t)
 	apply := exec.Command(filepath.Join(c.Bin, "kubectl"), "--kubeconfig", kubeconfig, "apply", "-f", "../../../deploy/kube-gateway/node-path.yaml")
 	if out, err := apply.CombinedOutput(); err != nil {
 		t.Fatalf("kubectl apply: %v: %s", err, out)
 	}
+	var err error
 	c.admin, err = kubernetes.NewForConfig(testcluster.Admin(t, kubeconfig, c.Servers[0]))
 	must(t, err)
 	return c
@@ -160,16 +154,7 @@ func number(t *testing.T, name string, value int) int {
 // random returns the source of random numbers of this run.
 func random(t *testing.T) *rand.Rand {
 	t.Helper()
-	seed := uint64(1)
-	if text := os.Getenv("NODE_PATH_SEED"); text == "random" {
-		seed = rand.Uint64()
-	} else if text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		must(t, err)
-	}
-	t.Logf("NODE_PATH_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
+	return rand.New(rand.NewPCG(testcluster.Seed(t, "NODE_PATH_SEED"), 0))
 }
 
 func must(t *testing.T, err error) {
