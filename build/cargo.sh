@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 args=()
 for binary in "$@"; do args+=(--bin "$binary"); done
 [ -d target/release ] || echo "==> Building $* (2-3 minutes the first time)"
-# Link-time optimisation over all crates at once makes a request through kube-gateway about a tenth cheaper (ADR 16). It
+# Link-time optimisation over all crates at once makes a request through kube-gateway cheaper on average (ADR 16). It
 # compiles all its crates again, so the other programs are built without it.
 [ "$*" != kube-gateway ] || export CARGO_PROFILE_RELEASE_LTO=fat
 cargo build --quiet --release --locked "${args[@]}"

@@ -10,8 +10,9 @@ use crate::status::Status;
 ///
 /// A connection may use at most as much as it leaves free for the others (a *dynamic
 /// threshold*, as network switches use it for their packet memory). So one connection gets
-/// at most half of the budget, `n` greedy connections get `n / (n + 1)` of it, and a further
-/// connection always finds room. No list of connections is needed.
+/// at most half of the budget. As long as what they took is returned, `n` greedy connections get
+/// `n / (n + 1)` of it, and a further connection finds room. If nothing is returned, each further
+/// one gets half of the rest. No list of connections is needed.
 #[derive(Debug)]
 pub struct Budget {
     used: AtomicUsize,

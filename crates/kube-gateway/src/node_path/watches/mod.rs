@@ -18,7 +18,8 @@
 //! # Reading order
 //! `wire`, `object`, `frame`, `event`, `cache` are pure, and follow
 //! `k8s.io/apiserver/pkg/storage/cacher`. `feed` fills the cache. `recognize` and `authorize` decide
-//! about a request, `continuation` takes over a watch that an API server has begun; `forward/http2/watches.rs` is its way through a session.
+//! about a request, `continuation` takes over a watch that an API server has begun;
+//! `forward/http2/watches.rs` is its way through a session.
 
 mod authorize;
 mod cache;
