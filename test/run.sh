@@ -38,6 +38,17 @@ count() {
     END {print n + 0}' "$1"
 }
 
+# explain LOG: prints why tests in LOG failed: what each failed Go test printed, or the lines that name an
+# error. A verbose log has the result of a test far below its messages.
+explain() {
+  awk '
+    /^=== (RUN|CONT|NAME) / {name = $3; next}
+    /^[[:space:]]*--- FAIL: / {printf "%s\n%s", $0, printed[$3]; printed[$3] = ""; next}
+    /panicked at|^error|^FAIL|^panic:|DATA RACE/ {print; next}
+    /^[[:space:]]*---/ {name = ""; next}
+    name != "" && lines[name]++ < 40 {printed[name] = printed[name] "    " substr($0, 1, 2000) "\n"}' "$1" | head -n 200
+}
+
 # run STAGE: runs the stage, writes its output to STAGE.log, and writes its verdict (ok or FAILED) and
 # its duration in seconds to STAGE.verdict.
 run() {
@@ -74,8 +85,8 @@ for stage in "${stages[@]}"; do
   if [ "$verdict" = ok ] && [ "$stage_passed" = 0 ]; then stage_passed=1; fi
   if [ "$verdict" = FAILED ]; then
     printf '\n--- %s\n' "$log"
-    grep -E '^[[:space:]]*--- FAIL|panicked at|^error|FAIL:' "$log" | head -n 40
-    tail -n 40 "$log"
+    explain "$log"
+    tail -n 20 "$log"
   fi
   passed=$((passed + stage_passed)) failed=$((failed + stage_failed))
   report+=$(printf '  %-16s %-7s %5d passed %3d failed  %4ds  %s' \

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -213,8 +214,7 @@ func (c *cluster) extend(t *testing.T) {
 	}
 }
 
-// testDifferences sends random requests to an API server and through the gateway and compares the
-// answers.
+// testDifferences sends random requests to the API servers and through the gateway and compares the answers.
 func testDifferences(t *testing.T, c *cluster) {
 	count, seed := defaultRequests, defaultSeed
 	if text := os.Getenv("GATEWAY_REQUESTS"); text != "" {
@@ -245,15 +245,38 @@ func testDifferences(t *testing.T, c *cluster) {
 	different := 0
 	for range count {
 		r, http2 := g.request(), g.IntN(2) == 0
-		direct, directErr := send(t, clients[http2], c.Servers[0], c.Servers, r)
-		through, throughErr := send(t, clients[http2], c.gateway, c.Servers, r)
-		if (directErr != nil) != (throughErr != nil) || directErr == nil && !reflect.DeepEqual(direct, through) {
-			t.Errorf("HTTP/2 %t: %v\nan API server: %v\nthe gateway:   %v", http2, r, shorten(direct, directErr), shorten(through, throughErr))
+		if difference := c.compare(t, clients[http2], r); difference != "" {
+			t.Errorf("HTTP/2 %t: %v\n%s", http2, r, difference)
 			if different++; different == 10 {
 				t.Fatal("stopped after ten differences")
 			}
 		}
 	}
+}
+
+// comparisons is how often an answer of the gateway must differ from those of the API servers. API servers
+// learn of extensions one after the other, and a watch of a second may see a change or not.
+const comparisons = 3
+
+// compare sends a request to the API servers and through the gateway, and returns how the answers differ.
+func (c *cluster) compare(t *testing.T, client *http.Client, r request) string {
+	t.Helper()
+	difference := ""
+	for attempt := range comparisons {
+		time.Sleep(time.Duration(attempt) * time.Second)
+		through, throughErr := send(t, client, c.gateway, c.Servers, r)
+		text := ""
+		for _, server := range c.Servers {
+			direct, directErr := send(t, client, server, c.Servers, r)
+			if (directErr != nil) == (throughErr != nil) && (directErr != nil || reflect.DeepEqual(direct, through)) {
+				return ""
+			}
+			text += fmt.Sprintf("an API server: %v\n", shorten(direct, directErr))
+		}
+		difference = text + fmt.Sprintf("the gateway:   %v", shorten(through, throughErr))
+		t.Logf("attempt %d: %v\n%s", attempt+1, r, difference)
+	}
+	return difference
 }
 
 // shorten returns an answer or an error as text.
