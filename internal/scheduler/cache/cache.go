@@ -12,6 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
@@ -31,8 +32,9 @@ type Cache struct {
 	// assumed are the UIDs of the assumed pods, by name.
 	assumed  map[types.NamespacedName]types.UID
 	requeuer requeuer
-	nodes    sets.Set[string]
-	pending  []operation
+	// nodes are the current nodes, by name.
+	nodes   map[string]*v1.Node
+	pending []operation
 	// inCycle is true while a scheduling cycle reads the cluster. While it is false, for example on a
 	// standby, operations are applied as soon as Batch of them are pending.
 	inCycle bool
@@ -66,7 +68,7 @@ type operation struct {
 func New(inner schedcache.Cache, cluster *Cluster, sched *kubescheduler.Scheduler) *Cache {
 	return &Cache{
 		upstreamParts: upstreamParts{inner}, cluster: cluster, requeuer: requeuer{sched},
-		pods: map[types.UID]PodState{}, assumed: map[types.NamespacedName]types.UID{}, nodes: sets.New[string](), Batch: IdleBatch,
+		pods: map[types.UID]PodState{}, assumed: map[types.NamespacedName]types.UID{}, nodes: map[string]*v1.Node{}, Batch: IdleBatch,
 	}
 }
 
@@ -74,7 +76,7 @@ func New(inner schedcache.Cache, cluster *Cluster, sched *kubescheduler.Schedule
 func (c *Cache) NodeCount() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.nodes.Len()
+	return len(c.nodes)
 }
 
 // PodCount returns the number of pods, including those on nodes that were deleted.
@@ -223,25 +225,32 @@ func (c *Cache) IsAssumedPod(pod *v1.Pod) (bool, error) {
 	return state.Assumed, nil
 }
 
-// AddNode adds a node.
+// AddNode adds a node. It ignores a node that was deleted and created again with another UID, if the cache has the new one:
+// a replica watches nodes in several parts by their UIDs, and one watch may be behind another.
 func (c *Cache) AddNode(logger klog.Logger, node *v1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.nodes.Insert(node.Name)
+	if known := c.nodes[node.Name]; known != nil && known.UID != node.UID {
+		if order, err := resourceversion.CompareResourceVersion(known.ResourceVersion, node.ResourceVersion); err == nil && order > 0 {
+			return
+		}
+	}
+	c.nodes[node.Name] = node
 	c.enqueue(logger, operation{node: node})
 }
 
 // UpdateNode replaces a node by a new version.
 func (c *Cache) UpdateNode(logger klog.Logger, _, newNode *v1.Node) { c.AddNode(logger, newNode) }
 
-// RemoveNode removes a node. The cache keeps the pods on it until they are removed.
+// RemoveNode removes a node, unless it was created again with another UID. The cache keeps the pods on it until they are
+// removed.
 func (c *Cache) RemoveNode(logger klog.Logger, node *v1.Node) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.nodes.Has(node.Name) {
-		return fmt.Errorf("node %v is not found", node.Name)
+	if known := c.nodes[node.Name]; known == nil || known.UID != node.UID {
+		return fmt.Errorf("node %v with UID %q is not found", node.Name, node.UID)
 	}
-	c.nodes.Delete(node.Name)
+	delete(c.nodes, node.Name)
 	c.enqueue(logger, operation{node: node, gone: true})
 	return nil
 }

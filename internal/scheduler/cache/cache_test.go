@@ -64,6 +64,36 @@ func TestPendingChangesAreVisibleBetweenCycles(t *testing.T) {
 	}
 }
 
+// TestNodeThatWasCreatedAgain passes changes of a deleted node after the node of the same name that has replaced it: two
+// watches deliver them, and one is behind the other.
+func TestNodeThatWasCreatedAgain(t *testing.T) {
+	logger := klog.Background()
+	version := func(uid, version, cpu string) *v1.Node {
+		node := st.MakeNode().Name("n").UID(uid).Capacity(map[v1.ResourceName]string{v1.ResourceCPU: cpu}).Obj()
+		node.ResourceVersion = version
+		return node
+	}
+	cache, snapshot := emptyCache(t)
+	cache.AddNode(logger, version("old", "5", "1"))
+	cache.AddNode(logger, version("new", "10", "2"))
+	cache.UpdateNode(logger, nil, version("old", "7", "3"))
+	if err := cache.RemoveNode(logger, version("old", "9", "3")); err == nil {
+		t.Error("RemoveNode() of the old node succeeded, want an error")
+	}
+	if err := cache.UpdateSnapshot(logger, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	cache.EndCycle(logger)
+	info, err := cache.GetNode("n")
+	if err != nil || info.Node() == nil || info.Node().UID != "new" || info.Allocatable.GetMilliCPU() != 2000 {
+		t.Errorf("GetNode() = %v, %v, want the new node with 2 cores", info, err)
+	}
+	cache.UpdateNode(logger, nil, version("new", "11", "4"))
+	if err := cache.RemoveNode(logger, version("new", "12", "4")); err != nil || cache.NodeCount() != 0 {
+		t.Errorf("RemoveNode() of the new node = %v, %d nodes left, want none", err, cache.NodeCount())
+	}
+}
+
 // TestGaugeReportsSizeOfThisCache checks that upstream's gauge scheduler_cache_size reports this
 // cache, not upstream's.
 func TestGaugeReportsSizeOfThisCache(t *testing.T) {
