@@ -83,6 +83,11 @@ func (m *Member) Adopt(a *wire.Assignment) {
 		m.logger.Info("Missed an assignment of hash slots; listing everything again", "term", a.Term, "number", a.Number)
 		m.clearAll(ctx)
 	}
+	// What was announced so far in hash slots that this replica gains comes from an earlier list.
+	m.mu.Lock()
+	m.lastID++
+	start := m.lastID
+	m.mu.Unlock()
 	lostNodes, gained := m.nodes.setSlots(ctx, slots)
 	m.pods.setSlots(ctx, slots)
 	m.holder.DropNodes(lostNodes, m.ownsNode)
@@ -91,7 +96,9 @@ func (m *Member) Adopt(a *wire.Assignment) {
 		m.held.remove(node.UID)
 	}
 	for _, p := range m.peers {
-		p.unlistedSlots.Add(gained)
+		for _, slot := range gained {
+			p.unlisted[slot] = start
+		}
 		p.unsentPodSlots.Add(gained)
 	}
 	m.appliedStamp = m.currentStamp()

@@ -29,7 +29,7 @@ func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
 	if after == nil {
 		// Also during a list: an earlier attempt of the list may have announced the node, and the end of the list does not
 		// tell others that it is gone.
-		item := nodeName(before)
+		item := nodeName(before, 0)
 		for _, p := range m.peers {
 			p.link.Send(func(b *wire.Batch) { b.GoneNodes = append(b.GoneNodes, item) })
 		}
@@ -61,9 +61,9 @@ func (m *Member) sendNodeEvent(before, after *v1.Node) {
 	m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Events = append(b.Events, event) })
 }
 
-// nodeName returns the message that announces a node.
-func nodeName(node *v1.Node) wire.NodeName {
-	return wire.NodeName{Hash: hashOf(node.Name), Slot: int16(membership.SlotOf(node.UID)), Created: node.CreationTimestamp.Unix()}
+// nodeName returns the message that announces a node, with the number of the announcement.
+func nodeName(node *v1.Node, number int64) wire.NodeName {
+	return wire.NodeName{Hash: hashOf(node.Name), Slot: int16(membership.SlotOf(node.UID)), Created: node.CreationTimestamp.Unix(), Number: number}
 }
 
 // podChanged handles a change of a pod that this replica watches. It sends bound pods to the owners of

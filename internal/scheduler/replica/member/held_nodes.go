@@ -117,7 +117,8 @@ func (h *heldNodes) oldest() (oldest heldNode) {
 // announce announces a new node to all peers, and returns the number of the announcement. The caller holds the lock.
 func (m *Member) announce(node *v1.Node) int64 {
 	m.lastID++
-	item, announcement := nodeName(node), m.lastID
+	announcement := m.lastID
+	item := nodeName(node, announcement)
 	for _, p := range m.peers {
 		p.link.Send(func(b *wire.Batch) { b.Nodes = append(b.Nodes, item) })
 		if p.sentNodes {

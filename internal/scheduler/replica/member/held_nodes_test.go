@@ -60,7 +60,7 @@ func TestNodesWaitForOwnersAndLeader(t *testing.T) {
 	}
 	m := &Member{
 		assignment: &wire.Assignment{Leader: membership.Member{Name: "leader"}, Owners: []string{"self", "owner"}},
-		peers:      map[string]*peer{}, announced: map[string]int64{}, rounds: map[string]int{}, unchecked: map[string]*listedNodes{},
+		peers:      map[string]*peer{}, announced: map[string]int64{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{},
 	}
 	m.held.add("node", 5, time.Now().Add(-2*unreachableAfter))
 	for _, name := range []string{"self", "owner", "leader"} {

@@ -57,14 +57,13 @@ type Member struct {
 	// waiting are the announcements that this replica does not use yet, by sender and by the hash of the node's name.
 	// settling are the senders of announcements that did wait, until the pods and reservations on their nodes were sent
 	// and the announcements confirmed. settled are those that [Member.TakeSettled] returns next.
-	waiting  map[string]map[uint64]waitingNode
+	waiting  map[string]map[uint64]wire.NodeName
 	settling map[string]int
 	settled  []string
-	// rounds are the numbers of the current rounds of announcements, by sender. A new connection starts a round, and a
-	// report that the sender has announced all its nodes ends one. unchecked are the reports that were not compared with
-	// slots yet.
-	rounds    map[string]int
-	unchecked map[string]*listedNodes
+	// connections are the numbers of connections from each replica. unchecked are the reports that a replica has announced
+	// all its nodes, as far as they were not compared with slots yet.
+	connections map[string]int32
+	unchecked   map[string]*listedNodes
 	// announced is the last announcement of each replica on its current connection (see [wire.Batch.Announced]).
 	announced map[string]int64
 	// held are the new nodes of this replica that the holder does not have yet.
@@ -106,7 +105,7 @@ func New(
 		options: options, logger: klog.FromContext(ctx), ctx: ctx, client: client, watching: watching, dial: dial, holder: h, hooks: hooks,
 		// Start from the time, so that a restarted replica does not reuse IDs.
 		lastID: time.Now().UnixNano(),
-		peers:  map[string]*peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, rounds: map[string]int{}, unchecked: map[string]*listedNodes{}, announced: map[string]int64{}, earlyRequests: map[string]*wire.Refresh{},
+		peers:  map[string]*peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{}, announced: map[string]int64{}, earlyRequests: map[string]*wire.Refresh{},
 		podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
 	}
 	trimmer := cache.NewTrimmer()

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -17,9 +16,11 @@ type nodeSlot struct {
 	slot int16
 	// created is the creation time of the node in Unix seconds.
 	created int64
-	// from is the replica that has announced the node, and round that of the announcement (see [Member.rounds]).
-	from  string
-	round int
+	// from is the replica that has announced the node, connection the number of the connection (see [Member.connections]),
+	// and number that of the announcement.
+	from       string
+	connection int32
+	number     int64
 }
 
 const (
@@ -40,7 +41,7 @@ func (m *Member) HandleNodes(from string, nodes []wire.NodeName) (moved bool, er
 	m.mu.Lock()
 	var used usedNodes
 	for _, node := range nodes {
-		if m.useNode(from, node, m.rounds[from], &used) {
+		if m.useNode(from, node, &used) {
 			m.removeWaiting(from, node.Hash, &used)
 		} else if err = m.addWaiting(from, node); err != nil {
 			break
@@ -64,9 +65,9 @@ type usedNodes struct {
 	senders sets.Set[string]
 }
 
-// useNode records the hash slot of a node that a replica has announced in a round. It returns false if the announcement must wait
-// (see [Member.addWaiting]). The caller holds the lock.
-func (m *Member) useNode(from string, node wire.NodeName, round int, used *usedNodes) bool {
+// useNode records the hash slot of a node that a replica has announced on its current connection. It returns false if the
+// announcement must wait (see [Member.addWaiting]). The caller holds the lock.
+func (m *Member) useNode(from string, node wire.NodeName, used *usedNodes) bool {
 	known, ok := m.slots[node.Hash]
 	_, gone := m.goneNodes[node.Hash]
 	switch {
@@ -83,7 +84,7 @@ func (m *Member) useNode(from string, node wire.NodeName, round int, used *usedN
 		}
 		m.slotNodes[node.Slot]++
 	}
-	m.slots[node.Hash] = nodeSlot{node.Slot, node.Created, from, round}
+	m.slots[node.Hash] = nodeSlot{node.Slot, node.Created, from, m.connections[from], node.Number}
 	delete(m.goneNodes, node.Hash)
 	if ok && known.slot != node.Slot {
 		m.slotNodes[known.slot]--
@@ -141,7 +142,7 @@ func (m *Member) HandleGoneNodes(from string, nodes []wire.NodeName) {
 	m.mu.Lock()
 	var used usedNodes
 	for _, node := range nodes {
-		if waits, ok := m.waiting[from][node.Hash]; ok && waits.NodeName == node {
+		if waits, ok := m.waiting[from][node.Hash]; ok && waits.Slot == node.Slot && waits.Created == node.Created {
 			m.removeWaiting(from, node.Hash, &used)
 		}
 		if known, ok := m.slots[node.Hash]; ok && known.slot == node.Slot && known.created == node.Created && m.table != nil && m.table[known.slot] == from {
@@ -157,19 +158,17 @@ func (m *Member) HandleGoneNodes(from string, nodes []wire.NodeName) {
 func (m *Member) Connected(from string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.rounds[from]++
+	m.connections[from]++
 	delete(m.announced, from)
 	delete(m.waiting, from)
 	delete(m.unchecked, from)
 }
 
-// listedNodes are hash slots whose nodes a replica has completely announced.
+// listedNodes are hash slots whose nodes a replica has completely announced on its current connection.
 type listedNodes struct {
-	// stamp is that of the assignment that the replica followed at the last report. last is the round that it ended.
-	stamp int64
-	last  int
-	// rounds are the rounds in which the nodes were announced, by hash slot; 0 for other slots.
-	rounds [membership.SlotCount]int
+	// stamp is that of the assignment that the replica followed at the last report, and id the ID of that report.
+	stamp, id int64
+	starts    listStarts
 }
 
 // addListed handles a replica's report that it has announced all its nodes in some hash slots since its previous report.
@@ -180,16 +179,14 @@ func (m *Member) addListed(from string, listed *wire.Refresh) {
 		all = &listedNodes{}
 		m.unchecked[from] = all
 	}
-	all.stamp, all.last = stamp(listed.Term, listed.Number), m.rounds[from]
-	for _, slot := range listed.Slots {
-		all.rounds[slot] = all.last
+	all.stamp, all.id = stamp(listed.Term, listed.Number), listed.ID
+	for i, slot := range listed.Slots {
+		all.starts[slot] = listed.Since[i]
 	}
-	m.rounds[from]++
 }
 
-// recheckNodes forgets what the reports of a replica refute: nodes in the hash slots that it has listed, which an earlier
-// owner or the replica itself has announced, and not the replica since; and announcements that wait because the replica
-// has lost their hash slots. If the replica follows another assignment, this waits for it. The caller holds the lock.
+// recheckNodes forgets what the reports of a replica refute: nodes in the hash slots that it has listed, which it has not
+// announced since the list started; and earlier announcements that wait because the replica has lost their hash slots. If the replica follows another assignment, this waits for it. The caller holds the lock.
 func (m *Member) recheckNodes(from string, used *usedNodes) {
 	listed := m.unchecked[from]
 	if listed == nil || m.assignment == nil || listed.stamp != m.currentStamp() {
@@ -197,16 +194,18 @@ func (m *Member) recheckNodes(from string, used *usedNodes) {
 	}
 	delete(m.unchecked, from)
 	for hash, node := range m.waiting[from] {
-		if node.round <= listed.last && m.table[node.Slot] != from {
+		// The replica may have followed a later assignment after the report.
+		if node.Number < listed.id && m.table[node.Slot] != from {
 			m.removeWaiting(from, hash, used)
 		}
 	}
-	if listed.rounds == [membership.SlotCount]int{} {
+	if listed.starts == (listStarts{}) {
 		return
 	}
 	for hash, known := range m.slots {
-		round := listed.rounds[known.slot]
-		if _, gone := m.goneNodes[hash]; round > 0 && !gone && m.table[known.slot] == from && (known.from != from || known.round < round) {
+		start := listed.starts[known.slot]
+		announced := known.from == from && known.connection == m.connections[from] && known.number >= start
+		if _, gone := m.goneNodes[hash]; start > 0 && !announced && !gone && m.table[known.slot] == from {
 			m.goneNodes[hash] = time.Now()
 			m.useWaitingFor(hash, used)
 		}

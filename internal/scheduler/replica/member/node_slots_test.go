@@ -20,7 +20,7 @@ func TestDeletedNodesAreForgotten(t *testing.T) {
 	table[1] = "other"
 	m := &Member{
 		options: Options{Self: membership.Member{Name: "self"}}, table: table, assignment: &wire.Assignment{Term: 1, Number: 1},
-		slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, rounds: map[string]int{}, unchecked: map[string]*listedNodes{},
+		slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{},
 		podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, peers: map[string]*peer{}, earlyRequests: map[string]*wire.Refresh{},
 	}
 	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, m.podChanged, func() {})
@@ -28,14 +28,16 @@ func TestDeletedNodesAreForgotten(t *testing.T) {
 	pod := schedtest.PlainPod("pod", "1")
 	pod.Spec.NodeName = "used"
 	m.pods.objects[pod.UID] = pod
-	node := func(name string) wire.NodeName { return wire.NodeName{Hash: hashOf(name), Slot: 1, Created: 10} }
-	listed := &wire.Refresh{Term: 1, Number: 1, Slots: []int{1}}
+	node := func(name string) wire.NodeName {
+		return wire.NodeName{Hash: hashOf(name), Slot: 1, Created: 10, Number: 5}
+	}
+	listed := &wire.Refresh{Term: 1, Number: 1, Slots: []int{1}, Since: []int64{5}, ID: 6}
 	m.Connected("other")
 	m.HandleNodes("other", []wire.NodeName{node("kept"), node("deleted"), node("used"), node("missed"), node("again")})
 	m.HandleNodesListed("other", listed)
 	m.HandleGoneNodes("other", []wire.NodeName{node("deleted"), node("used"), node("again")})
 	m.Connected("other")
-	m.HandleNodes("other", []wire.NodeName{node("kept"), {Hash: hashOf("again"), Slot: 1, Created: 20}})
+	m.HandleNodes("other", []wire.NodeName{node("kept"), {Hash: hashOf("again"), Slot: 1, Created: 20, Number: 5}})
 	m.HandleNodesListed("other", listed)
 	m.forgetNodes(t.Context())
 	if len(m.slots) != 5 {

@@ -28,7 +28,7 @@ func (m *Member) connect(members []membership.Member) {
 			request = p.request
 		}
 		ctx, stop := context.WithCancel(m.ctx)
-		p = &peer{connectionCtx: ctx, stop: stop, request: request, wantedNodeSlots: refresh.AllSlots(), unsentPodSlots: refresh.AllSlots(), unlistedSlots: refresh.AllSlots()}
+		p = &peer{connectionCtx: ctx, stop: stop, request: request, wantedNodeSlots: refresh.AllSlots(), unsentPodSlots: refresh.AllSlots(), unlisted: m.startLists()}
 		if member.Name == m.Self() {
 			p.link = wire.NewLoop(member, m.hooks.Handler, m.connected)
 		} else {
@@ -59,7 +59,7 @@ func (m *Member) connected(ctx context.Context, link *wire.Link) {
 	}
 	p.sentListed, p.answeredID, p.sentPending, p.sentNodes, p.greetedConnection = 0, 0, false, false, 0
 	p.connection, p.connectionCtx, p.listedOn, p.sending = link.Connection(), ctx, 0, false
-	p.unlistedSlots, p.unsentPodSlots, p.wantedNodeSlots = refresh.AllSlots(), refresh.AllSlots(), refresh.AllSlots()
+	p.unlisted, p.unsentPodSlots, p.wantedNodeSlots = m.startLists(), refresh.AllSlots(), refresh.AllSlots()
 	m.mu.Unlock()
 	m.hooks.Greet(link)
 	m.mu.Lock()
@@ -71,7 +71,10 @@ func (m *Member) connected(ctx context.Context, link *wire.Link) {
 			return
 		}
 		m.nodes.visit(uid, func(node *v1.Node) {
-			item := nodeName(node)
+			// A later list of its slot would announce the node again, with a higher number.
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			item := nodeName(node, m.lastID)
 			link.Send(func(b *wire.Batch) { b.Nodes = append(b.Nodes, item) })
 		})
 	}
@@ -105,10 +108,10 @@ type peer struct {
 	// confirmed is the last announcement that the peer has confirmed (see [wire.Batch.Confirmed]).
 	confirmed int64
 	// sentListed is the stamp of the assignment for which this replica has last sent Listed (see
-	// wire.Batch) to the peer, and listedID is the ID of that message. unlistedSlots are the hash
-	// slots that no such message has covered yet.
+	// wire.Batch) to the peer, and listedID is the ID of that message. unlisted has the starts of the
+	// lists that no such message has covered yet.
 	sentListed, listedID int64
-	unlistedSlots        refresh.SlotSet
+	unlisted             listStarts
 	// request is the peer's latest request for the pods on its nodes. wantedNodeSlots are the hash
 	// slots of the nodes whose pods the peer still needs. unsentPodSlots are the hash slots of the
 	// pods that this replica watches and has not sent to the peer yet.
@@ -122,6 +125,18 @@ type peer struct {
 	sentPending bool
 	// assigned is the last assignment that the peer has sent; nil if it has sent none.
 	assigned *wire.Assignment
+}
+
+// listStarts are the starts of lists of nodes, by hash slot (see [wire.Refresh.Since]); 0 for other hash slots.
+type listStarts [membership.SlotCount]int64
+
+// startLists returns that lists of all slots start now. The caller holds the lock.
+func (m *Member) startLists() (starts listStarts) {
+	m.lastID++
+	for slot := range starts {
+		starts[slot] = m.lastID
+	}
+	return starts
 }
 
 // SendToAll adds to the next message for every peer, including this replica.

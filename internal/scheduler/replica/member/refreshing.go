@@ -85,8 +85,13 @@ func (m *Member) sendDue() {
 // request for the pods on them.
 func (m *Member) sendNodesListed(p *peer) {
 	m.lastID++
-	listed := wire.Refresh{Term: m.assignment.Term, Number: m.assignment.Number, ID: m.lastID, Slots: p.unlistedSlots.Of(m.table, m.Self())}
-	p.sentListed, p.listedID, p.unlistedSlots = m.currentStamp(), listed.ID, refresh.NewSlotSet(nil)
+	listed := wire.Refresh{Term: m.assignment.Term, Number: m.assignment.Number, ID: m.lastID}
+	for _, slot := range m.table.Of(m.Self()) {
+		if since := p.unlisted[slot]; since > 0 {
+			listed.Slots, listed.Since = append(listed.Slots, slot), append(listed.Since, since)
+		}
+	}
+	p.sentListed, p.listedID, p.unlisted = m.currentStamp(), listed.ID, listStarts{}
 	p.link.Send(func(b *wire.Batch) { b.Listed = append(b.Listed, listed) })
 }
 

@@ -109,8 +109,8 @@ func TestOneListOfPodsAtATime(t *testing.T) {
 		_, current := link.SentReservations()
 		return current == 1
 	})
-	p := &peer{link: link, connection: 1, connectionCtx: t.Context(), wantedNodeSlots: refresh.AllSlots(), unsentPodSlots: refresh.AllSlots(), unlistedSlots: refresh.AllSlots()}
-	m := &Member{ctx: t.Context(), peers: map[string]*peer{"self": p}, announced: map[string]int64{}, rounds: map[string]int{}, unchecked: map[string]*listedNodes{}}
+	p := &peer{link: link, connection: 1, connectionCtx: t.Context(), wantedNodeSlots: refresh.AllSlots(), unsentPodSlots: refresh.AllSlots(), unlisted: listStarts{}}
+	m := &Member{ctx: t.Context(), peers: map[string]*peer{"self": p}, announced: map[string]int64{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{}}
 	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, nil, nil)
 	m.nodes = newSlotWatcher(&v1.Node{}, nil, nil, nil, nil)
 	m.pods.synced.Store(true)

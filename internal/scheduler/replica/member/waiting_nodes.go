@@ -14,8 +14,8 @@ import (
 //
 //   - while the hash slot is another replica's according to the current assignment. The sender may follow a later
 //     assignment; then this replica uses the announcement when it follows it too. Or the sender follows an earlier
-//     assignment; then the current owner announces the node too, and this one is forgotten when the sender reports its
-//     nodes for the current assignment.
+//     assignment; then the current owner announces the node too, and this one is forgotten when the sender later reports
+//     its nodes for the current assignment.
 //   - while the name is that of a node in a hash slot of another owner. If the node was created again with another UID,
 //     this owner reports the deletion. If the owner has ended, the next owner of the hash slot does not announce the node.
 //
@@ -27,21 +27,15 @@ import (
 // again on the next one.
 const maxWaitingNodes = 1 << 20
 
-// waitingNode is an announcement that waits, and its round.
-type waitingNode struct {
-	wire.NodeName
-	round int
-}
-
 // addWaiting adds an announcement that waits. The caller holds the lock.
 func (m *Member) addWaiting(from string, node wire.NodeName) error {
 	if m.waiting == nil {
-		m.waiting = map[string]map[uint64]waitingNode{}
+		m.waiting = map[string]map[uint64]wire.NodeName{}
 	}
 	if m.waiting[from] == nil {
-		m.waiting[from] = map[uint64]waitingNode{}
+		m.waiting[from] = map[uint64]wire.NodeName{}
 	}
-	m.waiting[from][node.Hash] = waitingNode{node, m.rounds[from]}
+	m.waiting[from][node.Hash] = node
 	if len(m.waiting[from]) > maxWaitingNodes {
 		return fmt.Errorf("replica %s has announced more than %d nodes of other replicas", from, maxWaitingNodes)
 	}
@@ -72,7 +66,7 @@ func (m *Member) removeWaiting(from string, hash uint64, used *usedNodes) {
 // useWaitingFor uses an announcement of a node that waited, if one does not wait any more. The caller holds the lock.
 func (m *Member) useWaitingFor(hash uint64, used *usedNodes) {
 	for from, nodes := range m.waiting {
-		if node, waits := nodes[hash]; waits && m.useNode(from, node.NodeName, node.round, used) {
+		if node, waits := nodes[hash]; waits && m.useNode(from, node, used) {
 			m.removeWaiting(from, hash, used)
 		}
 	}
@@ -83,7 +77,7 @@ func (m *Member) useWaitingFor(hash uint64, used *usedNodes) {
 func (m *Member) useWaiting(used *usedNodes) {
 	for from, nodes := range m.waiting {
 		for hash, node := range nodes {
-			if m.useNode(from, node.NodeName, node.round, used) {
+			if m.useNode(from, node, used) {
 				m.removeWaiting(from, hash, used)
 			}
 		}

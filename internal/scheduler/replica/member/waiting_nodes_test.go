@@ -14,7 +14,7 @@ import (
 func newAnnouncing(t *testing.T) *Member {
 	m := &Member{
 		options: Options{Self: membership.Member{Name: "self"}}, table: make(membership.Table, membership.SlotCount), assignment: &wire.Assignment{Term: 1, Number: 1}, ctx: t.Context(),
-		slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, rounds: map[string]int{}, unchecked: map[string]*listedNodes{}, earlyRequests: map[string]*wire.Refresh{},
+		slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{}, earlyRequests: map[string]*wire.Refresh{},
 	}
 	m.table[1], m.table[2] = "a", "b"
 	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, m.podChanged, func() {})
@@ -38,8 +38,15 @@ func (m *Member) settleAll() {
 	}
 }
 
+// node returns the announcement of a node. Its number is the creation time.
 func node(name string, slot int16, created int64) []wire.NodeName {
-	return []wire.NodeName{{Hash: hashOf(name), Slot: slot, Created: created}}
+	return []wire.NodeName{{Hash: hashOf(name), Slot: slot, Created: created, Number: created}}
+}
+
+// listed returns the report of a replica that follows an assignment that it has announced all nodes in a slot. The list
+// has started after the announcements with a lower number than since, and ended after those with a lower number than id.
+func listed(number int64, slot int, since, id int64) *wire.Refresh {
+	return &wire.Refresh{Term: 1, Number: number, Slots: []int{slot}, Since: []int64{since}, ID: id}
 }
 
 // TestAnnouncementsWaitForAssignment has a replica announce nodes in a hash slot that it gets with the next assignment, and
@@ -50,9 +57,9 @@ func TestAnnouncementsWaitForAssignment(t *testing.T) {
 	m.HandleNodes("b", node("deleted", 2, 10))
 	m.HandleNodes("a", node("moved", 2, 10))
 	m.HandleNodes("a", node("new", 2, 20))
-	m.HandleNodesListed("a", &wire.Refresh{Term: 1, Number: 2, Slots: []int{2}})
+	m.HandleNodesListed("a", listed(2, 2, 10, 21))
 	// The replica announces a node that it gets with a still later assignment.
-	m.HandleNodes("a", node("later", 3, 20))
+	m.HandleNodes("a", node("later", 3, 30))
 	if m.ownerOf("moved") != "b" || m.ownerOf("new") != "" || !m.waits("a") {
 		t.Errorf("owners before the assignment: %q and %q, want b and none", m.ownerOf("moved"), m.ownerOf("new"))
 	}
@@ -74,10 +81,44 @@ func TestAnnouncementsWaitForAssignment(t *testing.T) {
 func TestAnnouncementsOfFormerOwnerAreForgotten(t *testing.T) {
 	m := newAnnouncing(t)
 	m.HandleNodes("a", node("lost", 2, 10))
-	m.HandleNodesListed("a", &wire.Refresh{Term: 1, Number: 1, Slots: []int{1}})
+	m.HandleNodesListed("a", listed(1, 1, 10, 11))
 	m.settleAll()
 	if m.waits("a") || m.ownerOf("lost") != "" {
 		t.Errorf("the announcement waits: %t; owner %q, want none", m.waits("a"), m.ownerOf("lost"))
+	}
+}
+
+// TestAnnouncementAfterReport has a replica announce a node for its next assignment after its report for the current one,
+// in the same batch: the announcement is received first.
+func TestAnnouncementAfterReport(t *testing.T) {
+	m := newAnnouncing(t)
+	m.HandleNodes("a", node("later", 3, 30))
+	m.HandleNodesListed("a", listed(1, 1, 10, 20))
+	m.settleAll()
+	if !m.waits("a") {
+		t.Error("the announcement does not wait, although the report is older")
+	}
+	m.follow(2, 3, "a")
+	m.settleAll()
+	if m.ownerOf("later") != "a" || m.waits("a") {
+		t.Errorf("owner %q, want a; waits: %t", m.ownerOf("later"), m.waits("a"))
+	}
+}
+
+// TestNodeIsDeletedWhileOwnerListsAgain has a node be deleted while its owner, which has missed an assignment, watches
+// nothing. The owner does not report the deletion, and the node is created again in the hash slot of another one.
+func TestNodeIsDeletedWhileOwnerListsAgain(t *testing.T) {
+	m := newAnnouncing(t)
+	m.HandleNodesListed("a", listed(1, 1, 10, 20))
+	m.HandleNodes("a", node("deleted", 1, 30))
+	m.HandleNodes("a", node("kept", 1, 31))
+	m.follow(3, 1, "a")
+	m.HandleNodes("b", node("deleted", 2, 50))
+	m.HandleNodes("a", []wire.NodeName{{Hash: hashOf("kept"), Slot: 1, Created: 31, Number: 41}})
+	m.HandleNodesListed("a", listed(3, 1, 40, 60))
+	m.settleAll()
+	if m.ownerOf("deleted") != "b" || m.ownerOf("kept") != "a" || m.waits("b") {
+		t.Errorf("owners %q and %q, want b and a; the announcement waits: %t", m.ownerOf("deleted"), m.ownerOf("kept"), m.waits("b"))
 	}
 }
 
@@ -92,7 +133,7 @@ func TestNodeOfEndedOwnerIsCreatedAgain(t *testing.T) {
 	if m.ownerOf("node") != "c" || !m.waits("b") {
 		t.Errorf("owner %q before the next owner has listed its nodes, want c", m.ownerOf("node"))
 	}
-	m.HandleNodesListed("c", &wire.Refresh{Term: 1, Number: 2, Slots: []int{1}})
+	m.HandleNodesListed("c", listed(2, 1, 10, 11))
 	m.settleAll()
 	if m.ownerOf("node") != "b" || m.waits("b") {
 		t.Errorf("owner %q, want b", m.ownerOf("node"))

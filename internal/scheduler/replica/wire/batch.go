@@ -56,6 +56,8 @@ type NodeName struct {
 	// Created is the creation time in Unix seconds. If a node was deleted and created again, the
 	// receiver uses the slot of the newer one, in whatever order the messages arrive.
 	Created int64
+	// Number is the number of the announcement. It is not set in GoneNodes.
+	Number int64
 }
 
 // Item is the current state of an object, or its deletion.
@@ -83,10 +85,12 @@ type Event struct {
 type Refresh struct {
 	// Term and Number identify the assignment to which the message belongs.
 	Term, Number int64
-	// Slots are the hash slots to which the message refers.
+	// Slots are the hash slots to which the message refers. Since is set in Listed, with an element for each of Slots: the
+	// list of the nodes in the slot has started after all announcements with a lower number.
 	Slots []int
-	// ID is a number that the sender has chosen. In Refreshing and Refreshed, InReplyTo is the ID of
-	// the Listed to which the list responds.
+	Since []int64 `cbor:",omitempty"`
+	// ID is a number that the sender has chosen. It is higher than the number of each announcement that the sender has
+	// sent before. In Refreshing and Refreshed, InReplyTo is the ID of the Listed to which the list responds.
 	ID, InReplyTo int64
 	// Version is the resource version up to which the sender had received all changes before it
 	// started the list. It is set in Refreshed.

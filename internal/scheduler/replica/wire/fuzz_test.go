@@ -13,7 +13,7 @@ func seedBatch() *Batch {
 	a := &Assignment{Term: 2, Number: 3, AfterTerm: 2, AfterNumber: 2, AfterLeader: "a", Leader: membership.Member{Name: "a", Address: "a:1"}}
 	a.SetTable(membership.Assign(nil, []string{"a", "b"}))
 	return &Batch{
-		From: "a", Assignments: []*Assignment{a}, Nodes: []NodeName{{Hash: 1, Slot: 2, Created: 3}},
+		From: "a", Assignments: []*Assignment{a}, Nodes: []NodeName{{Hash: 1, Slot: 2, Created: 3, Number: 4}},
 		Refreshing: []Refresh{{Term: 2, Number: 3, Slots: []int{1, 2}, ID: 4, InReplyTo: 5}}, Pods: []Item{{UID: "u", Object: []byte{1}}},
 		Reservations: []Reservation{{UID: "u", Node: "n", Pod: []byte{1}}}, Kept: []Renewal{{UID: "u", Attempt: 1}}, Acks: []Ack{{UID: "u"}},
 		Status: &Status{Term: 2, Number: 3, Nodes: 4, Listing: 5},

@@ -45,7 +45,8 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, b := range map[string]any{
-		"slot too large":   &Batch{From: "x", Listed: []Refresh{{Slots: []int{membership.SlotCount}}}},
+		"slot too large":   &Batch{From: "x", Listed: []Refresh{{Slots: []int{membership.SlotCount}, Since: []int64{1}}}},
+		"no start of list": &Batch{From: "x", Listed: []Refresh{{Slots: []int{1, 2}, Since: []int64{1}}}},
 		"negative slot":    &Batch{From: "x", Refreshed: []Refresh{{Slots: []int{-1}}}},
 		"empty assignment": &Batch{From: "x", Assignments: []*Assignment{{}}},
 		"nil assignment":   &Batch{From: "x", Assignments: []*Assignment{nil}},
@@ -67,7 +68,7 @@ func TestMalformedMessagesAreRejected(t *testing.T) {
 			t.Errorf("%s: error %q has several lines, want one", name, err)
 		}
 	}
-	const wantRefused = 6 // All but three: one has no sender, and two are not decoded.
+	const wantRefused = 7 // All but three: one has no sender, and two are not decoded.
 	if refused, err := testutil.GetCounterMetricValue(refusedBatches); err != nil || refused-refusedBefore != wantRefused {
 		t.Errorf("scheduler_replica_refused_batches_total has grown by %v (%v), want %d", refused-refusedBefore, err, wantRefused)
 	}

@@ -16,7 +16,7 @@ import (
 // Version is the version of this protocol. Replicas of different versions do not work together, because the leader ignores
 // replicas whose version or configuration is another one: they own no nodes. It changes if a replica of the earlier version
 // could misunderstand a message.
-const Version = 2
+const Version = 3
 
 // Query asks which nodes are best for pods of a class. [Request] is the message that contains it.
 type Query struct {

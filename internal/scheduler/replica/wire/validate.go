@@ -56,6 +56,11 @@ func (b *Batch) validate() error {
 			}
 		}
 	}
+	for i := range b.Listed {
+		if len(b.Listed[i].Since) != len(b.Listed[i].Slots) {
+			return malformed("report of listed nodes without the start of a list")
+		}
+	}
 	for _, nodes := range [][]NodeName{b.Nodes, b.GoneNodes} {
 		for i := range nodes {
 			if nodes[i].Slot < 0 || nodes[i].Slot >= membership.SlotCount {
