@@ -55,6 +55,9 @@ func (w *world) follow(pod *v1.Pod, before state, expected expectation) {
 // check reports an outcome that is wrong, and returns whether it is right.
 func (w *world) check(pod *v1.Pod, got outcome, before state, expected expectation) bool {
 	problem := judge(expected, got)
+	if problem != "" && len(got.evicted) > 0 {
+		problem = judge(expected, w.withoutOthers(pod.UID, before, got))
+	}
 	if problem != "" {
 		w.tally.wrong++
 		w.report(problem, pod, before, expected)

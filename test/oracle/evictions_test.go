@@ -1,0 +1,59 @@
+package oracle
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// eventPatience is how long an event may be later than the eviction that it reports.
+const eventPatience = 10 * time.Second
+
+// withoutOthers removes the pods from the outcome for a pod that the scheduler evicted for another pod. Another pending pod
+// may need room meanwhile, for example because the pod has taken the node to which it was nominated. Pods whose event does
+// not arrive count as evicted for this pod.
+func (w *world) withoutOthers(pod types.UID, before state, got outcome) outcome {
+	evicted := map[types.UID]string{}
+	for _, other := range before.assigned() {
+		if slices.Contains(got.evicted, other.Name) {
+			evicted[other.UID] = other.Name
+		}
+	}
+	for deadline := time.Now().Add(eventPatience); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		preemptors := w.preemptors(evicted)
+		if len(preemptors) < len(got.evicted) {
+			continue
+		}
+		others := func(name string) bool { return preemptors[name] != pod }
+		got.evicted = slices.DeleteFunc(slices.Clone(got.evicted), others)
+		return got
+	}
+	return got
+}
+
+// preemptors returns for which pods the given ones were evicted, by name, as far as events report it.
+func (w *world) preemptors(evicted map[types.UID]string) map[string]types.UID {
+	w.t.Helper()
+	events, err := w.client.CoreV1().Events("").List(w.ctx, metav1.ListOptions{FieldSelector: "reason=Preempted"})
+	w.must(err)
+	found := map[string]types.UID{}
+	for i := range events.Items {
+		if name, ok := evicted[events.Items[i].InvolvedObject.UID]; ok {
+			found[name] = preemptor(&events.Items[i])
+		}
+	}
+	return found
+}
+
+// preemptor returns the UID in the message "Preempted by pod UID on node NAME"; "" if the message is another one.
+func preemptor(event *v1.Event) types.UID {
+	words := strings.Fields(event.Message)
+	if len(words) < 4 || words[0] != "Preempted" || words[1] != "by" {
+		return ""
+	}
+	return types.UID(words[3])
+}
