@@ -12,9 +12,9 @@ import (
 // may have most of a million nodes, and a relay merges the answers of several owners.
 const maxElements = 1 << 21
 
-// maxEmpty returns the maximal number of nulls and empty maps in a message of this many bytes. As elements of an array,
-// these become structs of up to 200 bytes, and all other values take at least a byte for each of their fields. So a
-// message needs at most about 25 times its size. In our own messages, less than one byte in 8 is a null.
+// maxEmpty returns the maximal number of nulls, and of maps with at most one entry, in a message of this many bytes. As
+// elements of an array, these become structs of up to 200 bytes, and all other values have at least 5 bytes. So a message
+// needs at most about 65 times its size. In our own messages, less than one byte in 8 is such an element.
 func maxEmpty(bytes int) int { return 1<<16 + bytes/8 }
 
 // encMode is the CBOR mode of all messages: the library's defaults.
@@ -46,7 +46,7 @@ func Decode(data []byte, message any) error {
 	return decMode.Unmarshal(data, message)
 }
 
-// countEmpty returns the number of nulls, undefined values and empty maps in a message. It ignores what follows a
+// countEmpty returns the number of nulls, undefined values and maps with at most one entry in a message. It ignores what follows a
 // malformed item: the decoder rejects such a message before it allocates memory.
 func countEmpty(data []byte) (empty int) {
 	const byteString, textString, mapping, simple, null, undefined = 2, 3, 5, 7, 22, 23
@@ -68,7 +68,7 @@ func countEmpty(data []byte) (empty int) {
 				return empty
 			}
 			data = data[value:]
-		case major == mapping && value == 0, major == simple && (value == null || value == undefined):
+		case major == mapping && value <= 1, major == simple && (value == null || value == undefined):
 			empty++
 		}
 	}

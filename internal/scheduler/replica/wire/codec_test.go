@@ -65,7 +65,9 @@ func TestMessagesWithManyEmptyElementsAreRejected(t *testing.T) {
 	}
 	batch := []byte{0xa1, 0x6c}
 	batch = append(batch, "Reservations"...)
-	for name, data := range map[string][]byte{"one array": append(batch, nulls(maxElements+1)...), "nested arrays": nested} {
+	small := append(slices.Clone(batch), nulls(maxElements / 2)[:5]...)
+	small = append(small, slices.Repeat([]byte{0xa1, 0x00, 0x00}, maxElements/2)...) // maps from 0 to 0
+	for name, data := range map[string][]byte{"one array": append(batch, nulls(maxElements+1)...), "small maps": small, "nested arrays": nested} {
 		var message any = &Batch{}
 		if name == "nested arrays" {
 			message = &[][]Reservation{}
