@@ -75,7 +75,8 @@ func (m *Member) useNode(from string, node wire.NodeName, used *usedNodes) bool 
 		return false
 	case ok && !gone && known.slot != node.Slot && m.table[known.slot] != from:
 		return false
-	case ok && !gone && known.from == from && known.created > node.Created:
+	case ok && !gone && known.from == from && known.connection == m.connections[from] && known.created > node.Created:
+		// The node was deleted and created again. The watch of the earlier one is behind that of the new one.
 		return true
 	}
 	if !ok || known.slot != node.Slot {

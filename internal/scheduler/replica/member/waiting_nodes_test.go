@@ -122,6 +122,20 @@ func TestNodeIsDeletedWhileOwnerListsAgain(t *testing.T) {
 	}
 }
 
+// TestNodeWithEarlierCreationTime has a node be deleted while its owner is not connected, and be created again after the
+// clock was set back.
+func TestNodeWithEarlierCreationTime(t *testing.T) {
+	m := newAnnouncing(t)
+	m.HandleNodes("a", node("node", 1, 20))
+	m.Connected("a")
+	m.HandleNodes("a", []wire.NodeName{{Hash: hashOf("node"), Slot: 1, Created: 10, Number: 30}})
+	m.HandleNodesListed("a", listed(1, 1, 30, 31))
+	m.settleAll()
+	if _, gone := m.goneNodes[hashOf("node")]; gone || m.ownerOf("node") != "a" {
+		t.Errorf("owner %q, want a; counts as deleted: %t", m.ownerOf("node"), gone)
+	}
+}
+
 // TestNodeOfEndedOwnerIsCreatedAgain has the owner of a node end, and the node be created again in a hash slot of another
 // replica. No replica reports the deletion of the earlier node.
 func TestNodeOfEndedOwnerIsCreatedAgain(t *testing.T) {
