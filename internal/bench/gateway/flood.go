@@ -61,7 +61,7 @@ func (l *lab) flood(ctx context.Context) error {
 			l.judge(limitFlood, p99["flood, throttled"]/max(p99["quiet"], 1e-3), int(otherRate*l.options.Flood.D.Seconds()), "")
 		}
 	}
-	l.Result.Note("The flood is generated on the same machine, by a process with the lowest priority. It sends fewer requests if other processes use the CPUs.")
+	l.Result.Note("The flood is generated on the same machine, by a process that runs only while a CPU is idle. It sends fewer requests if other processes use the CPUs.")
 	return nil
 }
 
@@ -78,14 +78,6 @@ func (m flooded) perSecond(count int64) float64 { return float64(count) / m.seco
 
 // measureFlood measures the other clients, with or without the flood.
 func (l *lab) measureFlood(ctx context.Context, f *front, others *connections, flood bool) (m flooded, err error) {
-	before, err := f.cpu()
-	if err != nil {
-		return m, err
-	}
-	window := l.Sampler.Begin(ctx)
-	running, stop := context.WithTimeout(ctx, l.options.Flood.D)
-	defer stop()
-	begun := time.Now()
 	m.others = experiment.Load{
 		Workers: otherConnections, Rate: otherRate, Kind: kindOf, Latencies: experiment.NewLatencies(), Tally: experiment.NewTally(1),
 		Do: func(ctx context.Context, _, worker int) error {
@@ -103,6 +95,13 @@ func (l *lab) measureFlood(ctx context.Context, f *front, others *connections, f
 			return m, err
 		}
 	}
+	before, err := f.cpu()
+	if err != nil {
+		return m, err
+	}
+	window, begun := l.Sampler.Begin(ctx), time.Now()
+	running, stop := context.WithTimeout(ctx, l.options.Flood.D)
+	defer stop()
 	m.others.Run(running)
 	m.seconds = time.Since(begun).Seconds()
 	if m.flood, err = end(); err != nil {

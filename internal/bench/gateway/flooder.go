@@ -1,10 +1,13 @@
 package gateway
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -22,10 +25,12 @@ import (
 
 const (
 	// FloodCommand is the hidden command below `k1m bench` that runs a [Flooder]. The flood is a process of its
-	// own with a low priority. Otherwise it would delay the clients that are measured meanwhile.
+	// own that runs only while a CPU is idle (SCHED_IDLE). Otherwise it would delay the clients that are measured meanwhile:
+	// even with the lowest priority, a process is not interrupted at once by one that wakes up.
 	FloodCommand = "gateway-flood"
+	// FloodConnected is the line that the process writes when all its connections are open.
+	FloodConnected = "connected\n"
 
-	floodNiceness = "19"
 	// floodInFlight is the largest number of requests in flight on a connection.
 	floodInFlight = 20
 )
@@ -62,8 +67,8 @@ func (f *Flooder) Validate() error {
 	return nil
 }
 
-// Run sends the requests.
-func (f *Flooder) Run(ctx context.Context) (FloodReport, error) {
+// Run opens the connections, calls connected and then sends the requests.
+func (f *Flooder) Run(ctx context.Context, connected func()) (FloodReport, error) {
 	config, err := kube.Config(f.Kubeconfig)
 	if err != nil {
 		return FloodReport{}, err
@@ -77,6 +82,7 @@ func (f *Flooder) Run(ctx context.Context) (FloodReport, error) {
 		return FloodReport{}, err
 	}
 	defer c.close()
+	connected()
 	running, stop := context.WithTimeout(ctx, f.Duration)
 	defer stop()
 	load := experiment.Load{
@@ -91,25 +97,36 @@ func (f *Flooder) Run(ctx context.Context) (FloodReport, error) {
 	return FloodReport{Passed: passed, Refused: load.Tally.Operations() - passed}, ctx.Err()
 }
 
-// start starts the flood as a process. The caller must call the function that it returns, which waits for the
-// end of the process.
+// start starts the flood as a process, and waits until its connections are open: what handshakes cost is not a part of the
+// flood. The caller must call the function that it returns, which waits for the end of the process.
 func (f *Flooder) start(ctx context.Context) (end func() (FloodReport, error), err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "nice", "-n", floodNiceness, program, "bench", FloodCommand, "--addresses", strings.Join(f.Addresses, ","),
+	cmd := exec.CommandContext(ctx, "chrt", "--idle", "0", program, "bench", FloodCommand, "--addresses", strings.Join(f.Addresses, ","),
 		"--kubeconfig", f.Kubeconfig, "--rate", fmt.Sprint(f.Rate), "--connections", strconv.Itoa(f.Connections), "--duration", f.Duration.String())
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("starting the flood: %w", err)
 	}
-	return func() (r FloodReport, err error) {
+	reader := bufio.NewReader(stdout)
+	end = func() (r FloodReport, err error) {
+		report, readErr := io.ReadAll(reader)
 		if err := cmd.Wait(); err != nil {
 			return r, fmt.Errorf("flood: %w: %s", err, lastLine(stderr.Bytes()))
 		}
-		return r, json.Unmarshal(stdout.Bytes(), &r)
-	}, nil
+		return r, errors.Join(readErr, json.Unmarshal(report, &r))
+	}
+	if line, err := reader.ReadString('\n'); err != nil || line != FloodConnected {
+		_, endErr := end()
+		return nil, errors.Join(fmt.Errorf("the flood did not connect: %q, %v", line, err), endErr)
+	}
+	return end, nil
 }

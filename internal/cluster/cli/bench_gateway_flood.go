@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +21,7 @@ func newBenchGatewayFlood() *cobra.Command {
 			if err := flooder.Validate(); err != nil {
 				return err
 			}
-			report, err := flooder.Run(cmd.Context())
+			report, err := flooder.Run(cmd.Context(), func() { fmt.Fprint(cmd.OutOrStdout(), gateway.FloodConnected) })
 			if err != nil {
 				return err
 			}
