@@ -13,8 +13,9 @@
 //!   Until then it refers to records of the store.
 //! - *Memory:* a response that is encoded while it is sent is larger than its memory, and may
 //!   exceed what a connection may hold. So its memory counts as well, already while a slow
-//!   read gathers it. No slow read starts while all of this budget is used, and a connection
-//!   whose client does not read is closed.
+//!   read gathers it. While all of this budget is used, a connection starts slow reads only if it
+//!   uses less than its guaranteed part. A connection whose client does not read is closed, and
+//!   soon if this budget is scarce.
 //! - *Slow reads:* each holds a slot, and they take turns: see [`crate::slow_reads`]. Those of
 //!   a connection begin one after the other.
 
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::budget::{Account, Budget, Share};
 use crate::slow_reads::{ConnectionSlots, SLOW_READ_BYTES, SlowRead, SlowReads};
+use crate::stall::Patience;
 use crate::status::Status;
 
 /// Bytes that a connection may hold without counting against the budget. So calls with small
@@ -100,7 +102,8 @@ struct State {
     responses: Account,
     /// Memory of unread responses, without the first [`UNCOUNTED_BYTES`].
     memory: Account,
-    /// Memory of the results of slow reads that are running, and of expected replies.
+    /// Memory of the results of slow reads that are running, and of expected replies. It has a
+    /// guaranteed part of its own, beside that of `memory`.
     gathered: Arc<Account>,
     kept: Arc<Account>,
     /// What requests use of the budget for requests.
@@ -164,10 +167,15 @@ impl Admission {
         }
     }
 
-    /// Whether a connection that holds `bytes` bytes for its client is closed if the client
-    /// makes no progress: it holds much, its replies wait, or no memory is left for others.
-    pub(crate) fn must_progress(&self, bytes: usize) -> bool {
-        bytes > STALL_BYTES || self.replies_wait() || self.0.memory.free() == 0
+    /// How long the client of a connection that holds `bytes` bytes for it may make no progress.
+    pub(crate) fn patience(&self, bytes: usize) -> Patience {
+        if self.0.memory.should_shrink() || self.0.requests.should_shrink() {
+            Patience::Short
+        } else if bytes > STALL_BYTES || self.replies_wait() || self.0.memory.free() == 0 {
+            Patience::Long
+        } else {
+            Patience::Unlimited
+        }
     }
 
     /// Whether the connection may hold another reply.
@@ -339,7 +347,7 @@ impl State {
                 let read = read.map_err(closed)?;
                 // The result of a slow read may be large, even that of a connection that holds
                 // nothing. Other reads may have used the memory during the wait for the slot.
-                if self.memory.free() > 0 {
+                if self.memory.has_room() {
                     break read;
                 }
             }

@@ -19,6 +19,7 @@ use crate::inbox::{ConsumedBytes, Inbox};
 use crate::payload::Payload;
 use crate::request::MethodId;
 use crate::routes::{Handler, ResponseStream, Routes, Service};
+use crate::stall::Patience;
 use crate::status::{Code, Status};
 use crate::streaming::{StreamedRequest, StreamingCalls};
 use crate::turn::Turn;
@@ -98,9 +99,9 @@ impl<S: Service> Calls<S> {
         self.admission.admits(connection.unread(), self.deferred.bytes())
     }
 
-    /// Whether the connection holds so much that it is closed if its client does not read.
-    pub(crate) fn must_progress(&self, connection: &GrpcConnection) -> bool {
-        self.admission.must_progress(connection.unread().bytes + self.deferred.bytes())
+    /// How long the client may make no progress while the connection holds responses for it.
+    pub(crate) fn patience(&self, connection: &GrpcConnection) -> Patience {
+        self.admission.patience(connection.unread().bytes + self.deferred.bytes())
     }
 
     /// Lets a call wait, or refuses it if too many wait already.

@@ -19,7 +19,8 @@ pub struct ServerConfig {
     pub budget: Arc<Budget>,
     /// Limit on the responses and the slow reads of all connections.
     pub capacity: Arc<Capacity>,
-    /// How long a client may leave many responses unread before its connection is closed.
+    /// How long a client may leave many responses unread before its connection is closed. If memory
+    /// is scarce: a twelfth of it. The same applies to incomplete requests.
     pub stall_timeout: Duration,
     /// When to ping silent clients, and how often clients may ping.
     pub keepalive: Keepalive,

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http2::{
@@ -93,13 +93,29 @@ enum PartialRequest {
         assembler: Assembler,
         /// The message of a call with one request message, if it is complete.
         message: Option<UnreadMessage>,
+        /// When the bytes that are kept began to arrive.
+        since: Instant,
     },
     Page {
         verb: http::Method,
         path: String,
         /// Counts the path against the budget.
         _share: Share,
+        since: Instant,
     },
+}
+
+impl PartialRequest {
+    /// Since when the request has occupied memory; `None` if it occupies none.
+    fn kept_since(&self) -> Option<Instant> {
+        match self {
+            PartialRequest::Page { since, .. } => Some(*since),
+            PartialRequest::Call { assembler, message, since, .. } => {
+                let keeps = message.is_some() || !assembler.is_between_messages();
+                keeps.then_some(*since)
+            }
+        }
+    }
 }
 
 /// The gRPC state of one connection.
@@ -228,7 +244,7 @@ impl GrpcConnection {
                 if !end_stream && let Err(status) = share.grow(PAGE_BYTES + path.len()) {
                     return self.send_error(stream, 503, &status);
                 }
-                PartialRequest::Page { verb, path, _share: share }
+                PartialRequest::Page { verb, path, _share: share, since: self.now }
             }
             RequestKind::Call(method, timeout) => {
                 let deadline = timeout.map(|timeout| self.now + timeout);
@@ -236,7 +252,7 @@ impl GrpcConnection {
                     self.events.push_back(CallEvent::Opened { stream, method, deadline });
                 }
                 let (assembler, message) = (Assembler::default(), None);
-                PartialRequest::Call { method, deadline, assembler, message }
+                PartialRequest::Call { method, deadline, assembler, message, since: self.now }
             }
         };
         match end_stream {
@@ -249,11 +265,15 @@ impl GrpcConnection {
     fn handle_body(&mut self, stream: u32, mut request: PartialRequest, bytes: Bytes, end: bool) {
         // The bytes of streamed messages are released when the handler reads them.
         let mut release = bytes.len() as i64;
-        if let PartialRequest::Call { method, assembler, message, .. } = &mut request {
+        if let PartialRequest::Call { method, assembler, message, since, .. } = &mut request {
             let (streaming, events) = (method.client_streaming, &mut self.events);
             let (queued, mut surplus) = (streaming || !end, false);
+            if assembler.is_between_messages() && message.is_none() {
+                *since = self.now;
+            }
             let pushed = assembler.push(bytes, &self.limits, queued, |found| match streaming {
                 true => {
+                    *since = self.now;
                     release -= found.framed_len() as i64;
                     events.push_back(CallEvent::Message { stream, message: found });
                 }
@@ -291,6 +311,37 @@ impl GrpcConnection {
             },
         };
         self.events.push_back(event);
+    }
+
+    /// What the requests of the connection use of the budget, in bytes.
+    pub(crate) fn request_bytes(&self) -> usize {
+        self.limits.account.used()
+    }
+
+    /// If the memory for requests is scarce, ends requests that have been incomplete for `timeout`,
+    /// until the connection uses no more than its guaranteed part. Returns their number.
+    pub(crate) fn end_overdue(&mut self, now: Instant, timeout: Duration) -> usize {
+        if !self.limits.account.should_shrink() {
+            return 0;
+        }
+        let newest = self.newest.iter().map(|(stream, request)| (stream, request));
+        let is_overdue = |request: &PartialRequest| {
+            let since = request.kept_since();
+            since.is_some_and(|since| now.saturating_duration_since(since) >= timeout)
+        };
+        let overdue = newest.chain(&self.partial).filter(|(_, request)| is_overdue(request));
+        let overdue: Vec<u32> = overdue.map(|(stream, _)| *stream).collect();
+        let mut ended = 0;
+        for stream in overdue {
+            if !self.limits.account.exceeds_part() {
+                break;
+            }
+            self.remove_partial(stream);
+            let text = "grpc: the request stayed incomplete for long while memory is scarce";
+            self.reject(stream, Status::resource_exhausted(text));
+            ended += 1;
+        }
+        ended
     }
 
     /// Ends a call with an error, because the client sent something invalid.

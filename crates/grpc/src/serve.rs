@@ -158,13 +158,20 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         }
     }
 
-    /// Closes the connection if it holds much for a client that does not read.
+    /// Closes the connection if it holds much for a client that does not read. Ends incomplete
+    /// requests if they occupy scarce memory for long.
     fn check_stall(&mut self, cx: &mut Context<'_>) {
-        let holds_unread = !self.closing && self.connection.unread().bytes > UNCOUNTED_BYTES;
-        if self.stall.poll_stalled(holds_unread, self.written, cx)
-            && self.calls.must_progress(&self.connection)
-        {
-            let bytes = self.connection.unread().bytes;
+        let bytes = self.connection.unread().bytes;
+        let holds_unread = !self.closing && bytes > UNCOUNTED_BYTES;
+        let holds_requests = !self.closing && self.connection.request_bytes() > UNCOUNTED_BYTES;
+        let tick = self.stall.poll_tick(holds_unread, holds_requests, self.written, cx);
+        let Some(ticks) = tick else { return };
+        let requests = self.connection.end_overdue(Instant::now(), self.stall.short_timeout());
+        if requests > 0 {
+            tracing::warn!(requests, "ended incomplete requests because memory is scarce");
+            cx.waker().wake_by_ref();
+        }
+        if holds_unread && self.calls.patience(&self.connection).is_exhausted(ticks) {
             tracing::warn!(
                 bytes,
                 "closing the connection of a client that does not read responses"

@@ -17,13 +17,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::budget::{Account, Budget, Share};
 
-/// The bytes for which a slow read counts at least while it runs: its result is not known yet.
+/// The bytes of responses for which a slow read counts while it runs: its result is not known yet.
 pub(crate) const SLOW_READ_BYTES: usize = 4 << 20;
+/// The memory of a result counts in steps of this size, so that a read seldom touches the counter
+/// that all connections share.
+const GATHERED_STEP_BYTES: usize = 64 << 10;
 /// How long a slow read may run while others wait.
 const TURN: Duration = Duration::from_millis(100);
-/// Maximum number of reads that wait for another turn, of which a connection may have as many as
-/// it leaves free. A read that would have to wait beyond that fails. Tokio has 512 threads for
-/// reads.
+/// Limit on the reads that wait for another turn, of which a connection may have as many as it
+/// leaves free, and a guaranteed part (see [`Budget`]). A read that would have to wait beyond that
+/// fails. With the guaranteed parts, up to 532 reads wait; each has a thread of Tokio.
 const MAX_PAUSED: usize = 256;
 
 /// The slots that all connections share.
@@ -129,7 +132,7 @@ pub struct SlowRead {
     slot: RefCell<Option<Slot>>,
     /// The start of the current turn.
     since: Cell<Instant>,
-    /// The memory of the result so far, without the first [`SLOW_READ_BYTES`].
+    /// The memory of the result so far, in steps of [`GATHERED_STEP_BYTES`].
     gathered: RefCell<Share>,
     cancelled: CancellationToken,
     refused: Cell<bool>,
@@ -154,8 +157,8 @@ impl SlowRead {
     /// Does the same for a read whose result occupies `held_bytes` bytes of memory so far. If
     /// this is more than the connection may hold, the read should end too.
     pub fn give_way_holding(&self, held_bytes: usize) -> bool {
-        let counted = held_bytes.saturating_sub(SLOW_READ_BYTES);
-        if counted > 0 && self.gathered.borrow_mut().resize(counted).is_err() {
+        let counted = held_bytes / GATHERED_STEP_BYTES * GATHERED_STEP_BYTES;
+        if self.gathered.borrow_mut().resize(counted).is_err() {
             self.refused.set(true);
         }
         self.give_way()
@@ -196,5 +199,18 @@ mod tests {
         drop(place);
         places.truncate(100);
         assert!(connections[0].pause().is_some(), "places are returned");
+    }
+
+    /// The same for fewer connections that take every place they get.
+    #[test]
+    fn a_connection_beside_greedy_ones_has_a_place() {
+        let shared = SlowReads::new(4);
+        let greedy: Vec<_> = (0..40).map(|_| ConnectionSlots::new(&shared)).collect();
+        let mut places: Vec<Share> = Vec::new();
+        for _ in 0..MAX_PAUSED {
+            places.extend(greedy.iter().filter_map(ConnectionSlots::pause));
+        }
+        assert!(ConnectionSlots::new(&shared).pause().is_some(), "{} are taken", places.len());
+        assert!(places.len() <= 532, "{} places", places.len());
     }
 }

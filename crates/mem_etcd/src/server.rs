@@ -15,9 +15,16 @@ use crate::listen::Served;
 use crate::metrics::Metrics;
 use crate::{http, listen, shutdown};
 
+/// Maximum number of threads for slow reads: those that run, and at most 532 that wait for another
+/// turn.
+const MAX_BLOCKING_THREADS: usize = 1024;
+
 /// Runs the server until it gets SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(MAX_BLOCKING_THREADS)
+        .build()?;
     let result = runtime.block_on(serve(config));
     // Reads may still run on blocking threads. Their clients are disconnected, so do not
     // wait.
