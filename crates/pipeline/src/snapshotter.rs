@@ -118,7 +118,8 @@ pub(crate) fn snapshotter(
     (trigger, snapshotter)
 }
 
-/// Whether two directories are on the same file system. If that is unknown, they may be.
+/// Whether two directories are on the same file system. If that is unknown, they may be. Wrong
+/// for file systems that share their space but not their number, such as btrfs subvolumes.
 fn share_disk(a: &Path, b: &Path) -> bool {
     let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
     device(a).zip(device(b)).is_none_or(|(a, b)| a == b)
