@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
@@ -218,16 +221,28 @@ func (w *oracleWorld) withdrawPod(pod *v1.Pod) {
 	w.tally.withdrawn++
 }
 
-// removePending deletes a pod that is not bound.
+// removePending deletes a pod that is not bound. If an attempt to schedule the pod ends at this moment, upstream may put the
+// pod into the queue after its deletion, and leave it there until the next attempt.
 func (w *oracleWorld) removePending(pod *v1.Pod) {
 	w.record("remove pending %s", pod.Name)
 	w.API.Remove(pod)
-	w.awaitQueued(pod.UID, func(queued *v1.Pod) bool { return queued == nil })
+	w.awaitQueued(pod.UID, func(queued *v1.Pod) bool {
+		if queued != nil && w.isDeleted(pod) {
+			w.Sched.SchedulingQueue.Delete(klog.FromContext(w.Ctx), queued)
+		}
+		return queued == nil
+	})
 	w.setNominated(withoutPod(w.nominated, pod.UID))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.pending, pod.UID)
 	delete(w.attempts, pod.UID)
+}
+
+// isDeleted returns whether the leader knows that a pending pod was deleted.
+func (w *oracleWorld) isDeleted(pod *v1.Pod) bool {
+	_, err := w.replicas[0].informers.Core().V1().Pods().Lister().Pods(pod.Namespace).Get(pod.Name)
+	return apierrors.IsNotFound(err)
 }
 
 // awaitQueued waits until the leader's queue has a pending pod as check requires it; check gets nil if the queue does not have the pod.
@@ -262,13 +277,18 @@ func (w *oracleWorld) recordEvent(object any, deleted bool) {
 	}
 }
 
+// eventPatience is how long an event is awaited that may have been lost with a connection. The leader then retries all
+// unschedulable pods.
+const eventPatience = 5 * time.Second
+
 // awaitEvent waits until the leader has got the event of an object's version, or of its deletion if version is "".
 func (w *oracleWorld) awaitEvent(uid types.UID, version string) {
 	w.T.Helper()
+	start := time.Now()
 	w.Eventually(fmt.Sprintf("the leader has the event of version %q of %s", version, uid), func() error {
 		w.eventsMu.Lock()
 		defer w.eventsMu.Unlock()
-		if got, ok := w.events[uid]; !ok || got != version {
+		if got, ok := w.events[uid]; (!ok || got != version) && (time.Since(start) < eventPatience || !w.disturbed()) {
 			return fmt.Errorf("the last version in an event is %q", got)
 		}
 		return nil

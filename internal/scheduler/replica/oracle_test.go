@@ -65,8 +65,11 @@ func TestOracle(t *testing.T) {
 
 // counts are numbers of decisions: on a node, on no node, and with evictions. retried attempts ended with an error
 // that is not a decision, for example because not all replicas have answered. ended nominations were ended by a
-// preemption. filling pods need the room of a withdrawn nomination.
-type counts struct{ decisions, placed, refused, preempted, withdrawn, nominated, retried, ended, filling int }
+// preemption. filling pods need the room of a withdrawn nomination. disturbed steps differed from what is expected while a
+// connection between replicas ended.
+type counts struct {
+	decisions, placed, refused, preempted, withdrawn, nominated, retried, ended, filling, disturbed int
+}
 
 // tally sums the counts of several worlds.
 type tally struct {
@@ -80,7 +83,7 @@ func (t *tally) add(c counts) {
 	s := &t.counts
 	s.decisions, s.placed, s.refused, s.preempted = s.decisions+c.decisions, s.placed+c.placed, s.refused+c.refused, s.preempted+c.preempted
 	s.withdrawn, s.nominated, s.retried = s.withdrawn+c.withdrawn, s.nominated+c.nominated, s.retried+c.retried
-	s.ended, s.filling = s.ended+c.ended, s.filling+c.filling
+	s.ended, s.filling, s.disturbed = s.ended+c.ended, s.filling+c.filling, s.disturbed+c.disturbed
 }
 
 // checkVariety fails the test if the worlds do not test every kind of decision, or if many attempts fail.
@@ -91,6 +94,9 @@ func (t *tally) checkVariety(test *testing.T) {
 	}
 	if c.retried > c.decisions/50 {
 		test.Errorf("%d attempts of %d decisions failed and were retried", c.retried, c.decisions)
+	}
+	if c.disturbed > 1+c.decisions/500 {
+		test.Errorf("%d steps beside %d decisions were disturbed by connections that ended", c.disturbed, c.decisions)
 	}
 }
 
@@ -125,10 +131,14 @@ type oracleWorld struct {
 	// evicted are the names of the pods that the leader has evicted for the current pod.
 	evicted []string
 	history []string
+	// resets returns how many connections between replicas have ended since the current step has started.
+	resets func() int
 }
 
 func newOracleWorld(t *testing.T, seed uint64, replicas int) *oracleWorld {
-	w := &oracleWorld{Cluster: generate.NewCluster(seed), seed: seed, pending: map[types.UID]*v1.Pod{}, attempts: map[types.UID]*attempt{}, events: map[types.UID]string{}}
+	w := &oracleWorld{
+		Cluster: generate.NewCluster(seed), seed: seed, pending: map[types.UID]*v1.Pod{}, attempts: map[types.UID]*attempt{}, events: map[types.UID]string{},
+	}
 	w.OnlyBoundClaims = true
 	server := schedtest.NewAPI()
 	server.Others = generate.Objects()
@@ -220,6 +230,7 @@ func (w *oracleWorld) encode(query *wire.Query) []byte {
 // run makes random changes and decisions, and checks at the end that nothing is left over.
 func (w *oracleWorld) run(decisions int) {
 	for w.tally.decisions < decisions && !w.T.Failed() {
+		w.resets = schedtest.CounterDelta(w.T, schedtest.CounterSum("scheduler_replica_link_resets_total"))
 		w.change()
 		w.decide()
 	}
@@ -233,9 +244,24 @@ func (w *oracleWorld) record(format string, args ...any) {
 	w.history = append(w.history, fmt.Sprintf(format, args...))
 }
 
-// fail reports a wrong decision with the pod and the latest changes.
+// disturbed returns whether a connection between replicas has ended during the current step, which happens if the machine
+// is so busy that a process gets no CPU for seconds. Then events are lost, hash slots move, and decisions are made without
+// some nodes. It counts the step.
+func (w *oracleWorld) disturbed() bool {
+	if w.resets == nil || w.resets() == 0 {
+		return false
+	}
+	w.tally.disturbed++
+	return true
+}
+
+// fail reports a wrong decision with the pod and the latest changes, unless the step was disturbed.
 func (w *oracleWorld) fail(pod *v1.Pod, format string, args ...any) {
 	w.T.Helper()
+	if w.disturbed() {
+		w.T.Logf("seed %d, disturbed: "+format, append([]any{w.seed}, args...)...)
+		return
+	}
 	w.T.Errorf("seed %d, %d replicas, decision %d: "+format, append([]any{w.seed, len(w.replicas), w.tally.decisions}, args...)...)
 	w.T.Logf("pod %s/%s labels %v\naffinity %v\nspread %v\nselector %v tolerations %v\ncontainers %v", pod.Namespace, pod.Name, pod.Labels,
 		pod.Spec.Affinity, pod.Spec.TopologySpreadConstraints, pod.Spec.NodeSelector, pod.Spec.Tolerations, pod.Spec.Containers)

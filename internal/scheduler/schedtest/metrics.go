@@ -22,6 +22,21 @@ func CounterDelta(t *testing.T, read func() (float64, error)) (delta func() int)
 	}
 }
 
+// CounterSum returns a function that reads the sum of a counter over all its labels. A counter that does not exist yet is 0.
+func CounterSum(name string) func() (float64, error) {
+	return func() (sum float64, err error) {
+		families, err := legacyregistry.DefaultGatherer.Gather()
+		for _, family := range families {
+			if family.GetName() == name {
+				for _, metric := range family.GetMetric() {
+					sum += metric.GetCounter().GetValue()
+				}
+			}
+		}
+		return sum, err
+	}
+}
+
 // CounterValue returns a function that reads the counter whose first label has a value, or the counter without
 // labels if label is "". A counter that does not exist yet is 0.
 func CounterValue(name, label string) func() (float64, error) {
