@@ -8,13 +8,14 @@
 //!
 //! # Reading order
 //! `run` executes a workload: `worker` is one client, `keys`, `fill_keys` and `node_lease`
-//! create the data, `pace` issues operations at a constant rate, `watch` counts events.
+//! create the data, `stored_lease` changes what a cluster has stored, `lease_flood` renews Leases, `pace` issues operations at a constant rate, `watch` counts events.
 //! `connection` is the gRPC client. `replay` replays a trace of etcd-proxy.
 
 mod fill_keys;
 mod key_group;
 mod keys;
 mod latency;
+mod lease_flood;
 mod load;
 mod node_lease;
 mod options;
@@ -24,6 +25,7 @@ mod progress;
 mod replay;
 mod report;
 mod run;
+mod stored_lease;
 mod watch;
 mod worker;
 

@@ -6,10 +6,13 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use prost::Message;
 
+use crate::stored_lease::PREFIX;
+
 /// The bytes with which a protobuf object starts in the store.
-const MAGIC: &[u8] = b"k8s\0";
+pub const MAGIC: &[u8] = b"k8s\0";
 /// The `leaseDurationSeconds` that kubelets set by default.
 const LEASE_DURATION_SECONDS: i32 = 40;
 
@@ -77,12 +80,15 @@ struct LeaseSpec {
     renewed: Option<Time>,
 }
 
+/// A time of Kubernetes.
 #[derive(Message, Clone, Copy)]
-struct Time {
+pub struct Time {
+    /// Seconds since 1970.
     #[prost(int64, tag = "1")]
-    seconds: i64,
+    pub seconds: i64,
+    /// Nanoseconds since the second.
     #[prost(int32, tag = "2")]
-    nanos: i32,
+    pub nanos: i32,
 }
 
 /// The Lease object of a node.
@@ -94,16 +100,16 @@ pub struct NodeLease {
 impl NodeLease {
     /// Creates the Lease of the node with number `node`.
     pub fn new(node: u64) -> Self {
-        NodeLease { name: format!("node-{node:07}"), created: Time { nanos: 0, ..now() } }
+        NodeLease { name: format!("node-{node:07}"), created: Time { nanos: 0, ..Time::now() } }
     }
 
     /// The key under which the API server stores the Lease.
-    pub fn key(&self) -> Vec<u8> {
-        format!("/registry/leases/kube-node-lease/{}", self.name).into_bytes()
+    pub fn key(&self) -> Bytes {
+        format!("{PREFIX}{}", self.name).into()
     }
 
-    /// Encodes the Lease with the current time as `renewTime`.
-    pub fn encode_renewed(&self) -> Vec<u8> {
+    /// Encodes the Lease with `now` as `renewTime`.
+    pub fn encode_renewed(&self, now: Time) -> Vec<u8> {
         let uid = |kind: &str| format!("00000000-0000-4000-{kind}-{:0>12}", &self.name[5..]);
         let object = LeaseObject {
             metadata: Some(ObjectMeta {
@@ -121,7 +127,7 @@ impl NodeLease {
             spec: Some(LeaseSpec {
                 holder: self.name.clone(),
                 duration_seconds: LEASE_DURATION_SECONDS,
-                renewed: Some(now()),
+                renewed: Some(now),
             }),
         };
         let unknown = Unknown {
@@ -139,8 +145,10 @@ impl NodeLease {
     }
 }
 
-fn now() -> Time {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // A MicroTime of Kubernetes has a precision of microseconds.
-    Time { seconds: since_1970.as_secs() as i64, nanos: since_1970.subsec_micros() as i32 * 1000 }
+impl Time {
+    /// The current time, as precise as a MicroTime of Kubernetes.
+    pub fn now() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Time { seconds: now.as_secs() as i64, nanos: now.subsec_micros() as i32 * 1000 }
+    }
 }

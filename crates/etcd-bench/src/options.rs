@@ -10,6 +10,7 @@ use crate::replay::ReplayOptions;
 const EXAMPLES: &str = "Examples:
   etcd-bench put --connections 10 --clients 500 --total 500000 --val-size 1024
   etcd-bench lease-flood --clients 100 --duration 30s --rate 10000
+  etcd-bench lease-flood --existing --clients 64 --duration 30s --rate 1000
   etcd-bench watch --watchers 100 --clients 10 --duration 10s
   etcd-bench range --key-space-size 100000 --val-size 1536 --page 10000 --total 10
   etcd-bench replay trace.jsonl.zst --endpoints http://127.0.0.1:2379 --speed max
@@ -75,11 +76,16 @@ pub enum Workload {
         #[arg(long, default_value_t = 50)]
         read_percent: u32,
     },
-    /// Create and renew Kubernetes Lease objects, as kubelets do.
+    /// Create and renew Kubernetes Lease objects, as kubelets do, or renew those of a cluster.
     LeaseFlood {
         /// Number of Leases per client.
         #[arg(long, default_value_t = 100)]
         leases: u64,
+        /// Create no Leases. Renew those of the nodes in /registry/leases/kube-node-lease/ in turn, each
+        /// client its share. Of an object only the renewTime changes. A Lease that another client has
+        /// changed is read again.
+        #[arg(long, conflicts_with = "leases")]
+        existing: bool,
     },
     /// Replay an etcd-proxy trace in the recorded order and compare the responses.
     Replay(ReplayOptions),
@@ -105,7 +111,9 @@ impl Options {
             Workload::Replay(_) if !load.is_default() => {
                 return Err("replay determines the load from the trace; remove all other flags except --speed, --output, --endpoints and those for TLS".into());
             }
-            Workload::LeaseFlood { leases: 0 } => return Err("--leases must be at least 1".into()),
+            Workload::LeaseFlood { leases: 0, .. } => {
+                return Err("--leases must be at least 1".into());
+            }
             _ => {}
         }
         match () {
@@ -136,5 +144,26 @@ impl Options {
             Workload::LeaseFlood { .. } => "lease-flood",
             Workload::Replay(_) => "replay",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parses and checks a command line.
+    fn check(line: &str) -> Result<(), String> {
+        let words = std::iter::once("etcd-bench").chain(line.split(' '));
+        Options::try_parse_from(words).map_err(|error| error.to_string())?.validate()
+    }
+
+    #[test]
+    fn existing_leases_have_no_number() {
+        assert_eq!(check("lease-flood"), Ok(()));
+        assert_eq!(check("lease-flood --leases 7"), Ok(()));
+        assert_eq!(check("lease-flood --existing --rate 1000 --duration 1s"), Ok(()));
+        assert!(check("lease-flood --leases 0").unwrap_err().contains("--leases must be"));
+        let both = check("lease-flood --existing --leases 100").unwrap_err();
+        assert!(both.contains("'--existing' cannot be used with '--leases"), "{both}");
     }
 }

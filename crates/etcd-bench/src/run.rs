@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use crate::fill_keys::FillKeys;
 use crate::keys::Keys;
 use crate::latency::Latency;
+use crate::lease_flood;
 use crate::load::Load;
 use crate::options::{Options, Workload};
 use crate::pace::Pace;
@@ -164,12 +165,20 @@ async fn prepare_clients(
     fill_keys: Option<&FillKeys>,
     connections: &[Connection],
 ) -> Result<Vec<Worker>> {
+    let mut existing = match options.workload {
+        Workload::LeaseFlood { existing: true, .. } => {
+            lease_flood::read_shares(&connections[0], options.load.clients).await?
+        }
+        _ => Vec::new(),
+    }
+    .into_iter();
     let progress = bar(Some(options.load.clients as u64)).with_message("preparing clients");
     let mut preparing = JoinSet::new();
     for index in 0..options.load.clients {
         let connection = connections[index % connections.len()].clone();
-        let mut worker =
-            Worker::new(&options.workload, keys.clone(), fill_keys, connection, index as u64);
+        let share = existing.next().unwrap_or_default();
+        let (workload, index) = (&options.workload, index as u64);
+        let mut worker = Worker::new(workload, keys.clone(), fill_keys, share, connection, index);
         let progress = progress.clone();
         preparing.spawn_local(async move {
             worker.prepare().await?;

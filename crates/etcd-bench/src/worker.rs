@@ -1,20 +1,16 @@
 //! A client, which executes its operations one after the other.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use etcd_client::{Connection, Failure};
-use etcdpb::rpc::compare::{CompareResult, CompareTarget, TargetUnion};
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{
-    Compare, PutRequest, PutResponse, RangeRequest, RangeResponse, RequestOp, TxnRequest,
-    TxnResponse,
+    PutRequest, PutResponse, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse,
 };
 use rand::RngExt;
 
 use crate::fill_keys::FillKeys;
 use crate::keys::{Keys, PREFIX, PREFIX_END};
-use crate::node_lease::NodeLease;
+use crate::lease_flood::{Existing, LeaseFlood};
 use crate::options::Workload;
 use crate::partial_response::{Chunk, Page};
 
@@ -34,24 +30,10 @@ pub struct Worker {
 enum Operation {
     Put,
     TxnPut,
-    Range {
-        span: Span,
-        page: i64,
-        stream: bool,
-    },
-    Fill {
-        fill_keys: FillKeys,
-        key_size: usize,
-    },
-    Mixed {
-        read_percent: u32,
-    },
-    /// Each Lease has its current mod revision. `next` is the index of the Lease that is renewed
-    /// next.
-    LeaseFlood {
-        leases: Vec<(NodeLease, i64)>,
-        next: usize,
-    },
+    Range { span: Span, page: i64, stream: bool },
+    Fill { fill_keys: FillKeys, key_size: usize },
+    Mixed { read_percent: u32 },
+    LeaseFlood(LeaseFlood),
 }
 
 /// A span of keys to read.
@@ -63,11 +45,13 @@ struct Span {
 }
 
 impl Worker {
-    /// Creates the client with the index `index` of the workload.
+    /// Creates the client with the index `index` of the workload. `existing` are the Leases that it
+    /// renews in the workload lease-flood with `--existing`.
     pub fn new(
         workload: &Workload,
         keys: Keys,
         fill_keys: Option<&FillKeys>,
+        existing: Vec<Existing>,
         connection: Connection,
         index: u64,
     ) -> Self {
@@ -83,10 +67,12 @@ impl Worker {
                 Operation::Fill { fill_keys, key_size: keys.size }
             }
             Workload::Mixed { read_percent } => Operation::Mixed { read_percent: *read_percent },
-            Workload::LeaseFlood { leases } => Operation::LeaseFlood {
-                leases: (0..*leases).map(|n| (NodeLease::new(index * leases + n), 0)).collect(),
-                next: 0,
-            },
+            Workload::LeaseFlood { existing: true, .. } => {
+                Operation::LeaseFlood(LeaseFlood::existing(existing))
+            }
+            Workload::LeaseFlood { leases, .. } => {
+                Operation::LeaseFlood(LeaseFlood::new(index * leases, *leases))
+            }
             Workload::Replay(_) => unreachable!("a replay has no workers"),
         };
         Worker { connection, keys, operation }
@@ -94,12 +80,10 @@ impl Worker {
 
     /// Creates the Leases of lease-flood. Other workloads need no preparation.
     pub async fn prepare(&mut self) -> Result<(), Failure> {
-        if let Operation::LeaseFlood { leases, .. } = &mut self.operation {
-            for (lease, revision) in leases {
-                *revision = create_lease(&self.connection, lease).await?;
-            }
+        match &mut self.operation {
+            Operation::LeaseFlood(leases) => leases.create(&self.connection).await,
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Executes the next operation.
@@ -131,12 +115,7 @@ impl Worker {
                     put(&self.connection, self.keys.put(key)).await
                 }
             }
-            Operation::LeaseFlood { leases, next } => {
-                let (lease, revision) = &mut leases[*next];
-                *revision = replace_lease(&self.connection, lease, *revision).await?;
-                *next = (*next + 1) % leases.len();
-                Ok(())
-            }
+            Operation::LeaseFlood(leases) => leases.renew_next(&self.connection).await,
         }
     }
 }
@@ -144,66 +123,6 @@ impl Worker {
 /// Writes one key.
 pub async fn put(connection: &Connection, request: PutRequest) -> Result<(), Failure> {
     connection.call::<PutResponse>(PUT, &request).await.map(drop)
-}
-
-/// Creates a Lease and returns its mod revision. etcd rejects requests if thousands arrive at
-/// the same time; a rejected request is retried for about 30 s.
-async fn create_lease(connection: &Connection, lease: &NodeLease) -> Result<i64, Failure> {
-    const REJECTED: &str = "too many requests";
-    const MAX_TRIES: u32 = 60;
-    const PAUSE: Duration = Duration::from_millis(500);
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match replace_lease(connection, lease, 0).await {
-            Err(Failure(reason)) if reason.contains(REJECTED) && tries < MAX_TRIES => {
-                tokio::time::sleep(PAUSE).await;
-            }
-            result => return result,
-        }
-    }
-}
-
-/// Renews a Lease as the API server does: with a transaction that puts the Lease if its mod
-/// revision is `revision`, and otherwise gets it. Revision 0 means that the Lease does not exist.
-/// Returns the new mod revision. If `revision` is 0 but the Lease exists, returns its mod
-/// revision.
-async fn replace_lease(
-    connection: &Connection,
-    lease: &NodeLease,
-    revision: i64,
-) -> Result<i64, Failure> {
-    let key = Bytes::from(lease.key());
-    let compare = Compare {
-        result: CompareResult::Equal as i32,
-        target: CompareTarget::Mod as i32,
-        key: key.clone(),
-        target_union: Some(TargetUnion::ModRevision(revision)),
-        ..Default::default()
-    };
-    let write =
-        PutRequest { key: key.clone(), value: lease.encode_renewed().into(), ..Default::default() };
-    let read = RangeRequest { key, ..Default::default() };
-    let op = |request| vec![RequestOp { request: Some(request) }];
-    let request = TxnRequest {
-        compare: vec![compare],
-        success: op(Request::RequestPut(write)),
-        failure: op(Request::RequestRange(read)),
-    };
-    let response: TxnResponse = connection.call(TXN, &request).await?;
-    if response.succeeded {
-        return Ok(response.header.map_or(0, |header| header.revision));
-    }
-    let found = response.responses.into_iter().find_map(|op| match op.response {
-        Some(etcdpb::rpc::response_op::Response::ResponseRange(range)) => {
-            range.kvs.first().map(|kv| kv.mod_revision())
-        }
-        _ => None,
-    });
-    match found {
-        Some(found) if revision == 0 => Ok(found),
-        _ => Err(Failure("a Lease was changed by another client".into())),
-    }
 }
 
 impl Span {
