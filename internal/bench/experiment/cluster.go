@@ -63,6 +63,11 @@ func (r *Run) Up(ctx context.Context, settings clusterdir.Settings, suffix strin
 		return nil, fmt.Errorf("cluster %q: %w and is not running; start it with `k1m up --name %s`, or remove it with `k1m down --name %s`",
 			r.Dir.Name(), ErrClusterExists, r.Dir.Name(), r.Dir.Name())
 	}
+	return r.start(ctx, settings, suffix, connections, timeout)
+}
+
+// start starts the cluster with settings. If it fails, the cluster is removed.
+func (r *Run) start(ctx context.Context, settings clusterdir.Settings, suffix string, connections int, timeout time.Duration) (*Cluster, error) {
 	flags, err := settings.Flags()
 	if err != nil {
 		return nil, err
@@ -78,6 +83,31 @@ func (r *Run) Up(ctx context.Context, settings clusterdir.Settings, suffix strin
 		return nil, errors.Join(err, remove(r.Dir))
 	}
 	return c, nil
+}
+
+// Restart stops a cluster that the run created, and starts it with other settings and the same objects. c is
+// closed, whether or not Restart fails. If it fails, the cluster is removed.
+func (r *Run) Restart(ctx context.Context, c *Cluster, settings clusterdir.Settings, suffix string, connections int, timeout time.Duration) (*Cluster, error) {
+	r.endSampling(c)
+	if err := r.stopWith(settings); err != nil {
+		return nil, errors.Join(err, remove(r.Dir))
+	}
+	return r.start(ctx, settings, suffix, connections, timeout)
+}
+
+// stopWith stops the cluster, and saves settings in place of its own. Up would only override those that differ from
+// the defaults.
+func (r *Run) stopWith(settings clusterdir.Settings) error {
+	if err := lifecycle.Down(r.Dir, true); err != nil {
+		return err
+	}
+	config, err := clusterdir.Load(r.Dir)
+	if err != nil {
+		return err
+	}
+	settings.Complete()
+	config.Settings = settings
+	return config.Save(r.Dir)
 }
 
 // connect creates the clients and the sampler of a running cluster. own reports that the run created it.
@@ -111,15 +141,20 @@ func (c *Cluster) connect(connections int) (err error) {
 // Close appends the series of the sampler to the result. It removes the cluster if this run created it and
 // keep is false.
 func (r *Run) Close(c *Cluster, keep bool) error {
+	r.endSampling(c)
+	if !c.own || keep {
+		return nil
+	}
+	return remove(r.Dir)
+}
+
+// endSampling appends the series of the sampler to the result.
+func (r *Run) endSampling(c *Cluster) {
 	series, failedPages := c.Sampler.close()
 	r.Result.Series = append(r.Result.Series, series...)
 	if failedPages > 0 {
 		r.Result.Note("%d metrics pages could not be read; the series have gaps there.", failedPages)
 	}
-	if !c.own || keep {
-		return nil
-	}
-	return remove(r.Dir)
 }
 
 // remove stops and removes a cluster, if it exists.

@@ -1,7 +1,8 @@
-// Package gateway contains the experiments `k1m bench gateway` and `k1m bench node-path`. The former compares
-// kube-gateway with HAProxy in TCP mode and with direct connections to the API servers, in one run, and judges
-// the figures by limits. The latter compares Lease renewals that kube-gateway serves with direct connections; it is
-// in the files nodepath*.go and node.go.
+// Package gateway contains the experiments `k1m bench gateway`, `k1m bench node-path` and `k1m bench lease-bypass`.
+// The first compares kube-gateway with HAProxy in TCP mode and with direct connections to the API servers, in one
+// run, and judges the figures by limits. The second compares Lease renewals that kube-gateway serves with direct
+// connections; it is in the files nodepath*.go and node.go. The third measures what renewals that bypass the API
+// servers still cost them; it is in the files leasebypass*.go.
 //
 // The experiment gateway has rows, which `--only` selects. The rows cpu, latency, throughput and memory use a cluster
 // with one API server. The rows balance, busy, storm and flood use one with three API servers, and
@@ -28,7 +29,9 @@ import (
 )
 
 // Experiments returns the experiments of this package.
-func Experiments() []experiment.Experiment { return []experiment.Experiment{gateway, nodePath} }
+func Experiments() []experiment.Experiment {
+	return []experiment.Experiment{gateway, nodePath, leaseBypass}
+}
 
 var gateway = experiment.Experiment{
 	Name:  "gateway",
