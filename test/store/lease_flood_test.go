@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-const leasePrefix = "/registry/leases/kube-node-lease/"
+const nodeLeasePrefix = "/registry/leases/kube-node-lease/"
 
 // leaseCodec encodes and decodes Leases as kube-apiserver stores them.
 func leaseCodec() runtime.Codec {
@@ -53,7 +53,7 @@ func TestLeaseFloodOfExistingLeases(t *testing.T) {
 		return value
 	}
 	put := func(ctx context.Context, lease *coordinationv1.Lease) {
-		if _, err := kv.Put(ctx, &pb.PutRequest{Key: []byte(leasePrefix + lease.Name), Value: encode(lease)}); err != nil {
+		if _, err := kv.Put(ctx, &pb.PutRequest{Key: []byte(nodeLeasePrefix + lease.Name), Value: encode(lease)}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -84,7 +84,7 @@ func TestLeaseFloodOfExistingLeases(t *testing.T) {
 	begun := time.Now().Add(-time.Minute)
 	for i := range count {
 		name := fmt.Sprintf("node-%d", i)
-		response, err := kv.Range(t.Context(), &pb.RangeRequest{Key: []byte(leasePrefix + name)})
+		response, err := kv.Range(t.Context(), &pb.RangeRequest{Key: []byte(nodeLeasePrefix + name)})
 		if err != nil || len(response.Kvs) != 1 {
 			t.Fatalf("reading %s: %v, %v", name, response, err)
 		}
