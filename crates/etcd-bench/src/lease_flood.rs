@@ -14,8 +14,8 @@ use etcdpb::rpc::{
     Compare, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse,
 };
 
-use crate::node_lease::{NodeLease, Time};
-use crate::stored_lease::{PREFIX, StoredLease, is_renewed};
+use crate::node_lease::{NodeLease, PREFIX, Time};
+use crate::stored_lease::{StoredLease, is_renewed};
 
 const TXN: &str = "/etcdserverpb.KV/Txn";
 const RANGE: &str = "/etcdserverpb.KV/Range";

@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use prost::Message;
 
-use crate::stored_lease::PREFIX;
-
+/// The prefix of the keys of node Leases.
+pub const PREFIX: &str = "/registry/leases/kube-node-lease/";
 /// The bytes with which a protobuf object starts in the store.
 pub const MAGIC: &[u8] = b"k8s\0";
 /// The `leaseDurationSeconds` that kubelets set by default.

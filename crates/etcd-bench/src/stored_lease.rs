@@ -10,8 +10,6 @@ use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_va
 
 use crate::node_lease::{MAGIC, Time};
 
-/// The prefix of the keys of node Leases.
-pub const PREFIX: &str = "/registry/leases/kube-node-lease/";
 /// kube-gateway compares its test Lease with what it wrote, so nobody else may change it.
 const GATEWAY_PROBE: &[u8] = b"/registry/leases/kube-node-lease/kube-gateway-storage-probe";
 
@@ -128,7 +126,7 @@ fn field(value: &[u8], message: Range<usize>, wanted: u32) -> Option<Field> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node_lease::NodeLease;
+    use crate::node_lease::{NodeLease, PREFIX};
 
     const KEY: &[u8] = b"/registry/leases/kube-node-lease/node-0000007";
 
