@@ -421,7 +421,8 @@ func testStart(t *testing.T, c *cluster, g *gateway) {
 		c.isServed(t, g, client, q)
 		name := fmt.Sprintf(`kube_gateway_node_path_reads_total{reason="",resource=%q,result="continued"`, q.resource)
 		before, watches := g.metric(name), c.serverWatches(g)
-		path := q.path + "&watch=true&allowWatchBookmarks=true&timeoutSeconds=60" + initialEvents
+		// Informers of client-go send the time twice.
+		path := q.path + "&watch=true&allowWatchBookmarks=true&timeout=1m0s&timeoutSeconds=60" + initialEvents
 		ours, theirs := stream(t, client, g.address, path), stream(t, client, c.Servers[0], path)
 		testcluster.Eventually(t, startTimeout, "the gateway goes on with "+path, func() bool { return g.metric(name) == before+1 })
 		c.mark(t)

@@ -101,6 +101,8 @@ struct Query {
     not_older_than: bool,
     limit: bool,
     timeout: Option<u32>,
+    /// Whether there is a deadline for the request. kube-apiserver ignores that of a watch.
+    deadline: bool,
 }
 
 impl Query {
@@ -134,6 +136,8 @@ impl Query {
             }
             "limit" => self.limit = number::<u32>(value)? > 0,
             "timeoutSeconds" => self.timeout = Some(number(value)?),
+            // Informers of client-go send both.
+            "timeout" => self.deadline = true,
             _ => return None,
         }
         Some(())
@@ -185,7 +189,7 @@ impl Query {
         // With a version, `limit` demands exactly this version. For version 0 it is ignored.
         let is_exact = self.limit && version > 0;
         let is_other = self.bookmarks.or(self.initial_events).is_some() || self.timeout.is_some();
-        if is_exact || is_other {
+        if is_exact || is_other || self.deadline {
             return Err(Reason::Form);
         }
         Ok(Verb::List(version))
@@ -309,7 +313,7 @@ mod tests {
             (format!("&resourceVersion=0{}", initial(false)), watch(Start::Now, false)),
             (format!("&allowWatchBookmarks=true{}", initial(true)), Ok(Verb::WatchList(None))),
             (
-                "&allowWatchBookmarks=true&resourceVersion=&timeoutSeconds=9".into(),
+                "&allowWatchBookmarks=true&resourceVersion=&timeout=9s&timeoutSeconds=9".into(),
                 Ok(Verb::WatchList(Some(Duration::from_secs(9)))),
             ),
             (format!("&allowWatchBookmarks=true{}", initial(false)), Err(Reason::Consistent)),
