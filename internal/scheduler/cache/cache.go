@@ -235,12 +235,26 @@ func (c *Cache) AddNode(logger klog.Logger, node *v1.Node) {
 			return
 		}
 	}
+	c.setNode(logger, node)
+}
+
+// setNode adds or replaces a node. The caller holds the lock.
+func (c *Cache) setNode(logger klog.Logger, node *v1.Node) {
 	c.nodes[node.Name] = node
 	c.enqueue(logger, operation{node: node})
 }
 
-// UpdateNode replaces a node by a new version.
-func (c *Cache) UpdateNode(logger klog.Logger, _, newNode *v1.Node) { c.AddNode(logger, newNode) }
+// UpdateNode replaces a node by a new version, or by a node with another UID that an informer of all nodes has instead. The
+// store may have been restored from a backup, so the version of the latter may be the lower one.
+func (c *Cache) UpdateNode(logger klog.Logger, oldNode, newNode *v1.Node) {
+	if oldNode == nil || oldNode.UID == newNode.UID {
+		c.AddNode(logger, newNode)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.setNode(logger, newNode)
+}
 
 // RemoveNode removes a node, unless it was created again with another UID. The cache keeps the pods on it until they are
 // removed.

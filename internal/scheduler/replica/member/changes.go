@@ -29,7 +29,8 @@ func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
 	if after == nil {
 		// Also during a list: an earlier attempt of the list may have announced the node, and the end of the list does not
 		// tell others that it is gone.
-		item := nodeName(before, 0)
+		m.lastID++
+		item := nodeName(before, m.lastID)
 		for _, p := range m.peers {
 			p.link.Send(func(b *wire.Batch) { b.GoneNodes = append(b.GoneNodes, item) })
 		}

@@ -54,10 +54,10 @@ type Member struct {
 	goneNodes map[uint64]time.Time
 	// slotNodes is the number of nodes in slots, by their hash slot.
 	slotNodes [membership.SlotCount]int32
-	// waiting are the announcements that this replica does not use yet, by sender and by the hash of the node's name.
+	// waiting are the announcements that this replica does not use yet, by sender.
 	// settling are the senders of announcements that did wait, until the pods and reservations on their nodes were sent
 	// and the announcements confirmed. settled are those that [Member.TakeSettled] returns next.
-	waiting  map[string]map[uint64]wire.NodeName
+	waiting  map[string]*waitingNodes
 	settling map[string]int
 	settled  []string
 	// connections are the numbers of connections from each replica. unchecked are the reports that a replica has announced

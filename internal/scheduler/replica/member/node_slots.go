@@ -2,6 +2,7 @@ package member
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -42,7 +43,7 @@ func (m *Member) HandleNodes(from string, nodes []wire.NodeName) (moved bool, er
 	var used usedNodes
 	for _, node := range nodes {
 		if m.useNode(from, node, &used) {
-			m.removeWaiting(from, node.Hash, &used)
+			m.removeWaiting(from, node.Hash, node.Slot, &used)
 		} else if err = m.addWaiting(from, node); err != nil {
 			break
 		}
@@ -73,11 +74,8 @@ func (m *Member) useNode(from string, node wire.NodeName, used *usedNodes) bool 
 	switch {
 	case m.table == nil || m.table[node.Slot] != from:
 		return false
-	case ok && !gone && known.slot != node.Slot && m.table[known.slot] != from:
+	case ok && !gone && known.slot != node.Slot:
 		return false
-	case ok && !gone && known.from == from && known.connection == m.connections[from] && known.created > node.Created:
-		// The node was deleted and created again. The watch of the earlier one is behind that of the new one.
-		return true
 	}
 	if !ok || known.slot != node.Slot {
 		if m.slotNodes[node.Slot] >= maxSlotNodes {
@@ -143,10 +141,12 @@ func (m *Member) HandleGoneNodes(from string, nodes []wire.NodeName) {
 	m.mu.Lock()
 	var used usedNodes
 	for _, node := range nodes {
-		if waits, ok := m.waiting[from][node.Hash]; ok && waits.Slot == node.Slot && waits.Created == node.Created {
-			m.removeWaiting(from, node.Hash, &used)
+		if waiting := m.waiting[from]; waiting != nil && slices.ContainsFunc(waiting.byName[node.Hash], node.Ends) {
+			m.removeWaiting(from, node.Hash, node.Slot, &used)
 		}
-		if known, ok := m.slots[node.Hash]; ok && known.slot == node.Slot && known.created == node.Created && m.table != nil && m.table[known.slot] == from {
+		known, ok := m.slots[node.Hash]
+		later := known.from == from && known.connection == m.connections[from] && known.number > node.Number
+		if ok && known.slot == node.Slot && known.created == node.Created && !later && m.table != nil && m.table[known.slot] == from {
 			m.goneNodes[node.Hash] = time.Now()
 			m.useWaitingFor(node.Hash, &used)
 		}
@@ -194,12 +194,7 @@ func (m *Member) recheckNodes(from string, used *usedNodes) {
 		return
 	}
 	delete(m.unchecked, from)
-	for hash, node := range m.waiting[from] {
-		// The replica may have followed a later assignment after the report.
-		if node.Number < listed.id && m.table[node.Slot] != from {
-			m.removeWaiting(from, hash, used)
-		}
-	}
+	m.dropWaiting(from, listed.id, used)
 	if listed.starts == (listStarts{}) {
 		return
 	}
@@ -209,6 +204,22 @@ func (m *Member) recheckNodes(from string, used *usedNodes) {
 		if _, gone := m.goneNodes[hash]; start > 0 && !announced && !gone && m.table[known.slot] == from {
 			m.goneNodes[hash] = time.Now()
 			m.useWaitingFor(hash, used)
+		}
+	}
+}
+
+// dropWaiting removes the announcements of a replica that wait, in hash slots that it has lost. It keeps those after its report
+// with the given ID: the replica may have followed a later assignment since. The caller holds the lock.
+func (m *Member) dropWaiting(from string, id int64, used *usedNodes) {
+	waiting := m.waiting[from]
+	if waiting == nil {
+		return
+	}
+	for _, nodes := range waiting.byName {
+		for _, node := range slices.Clone(nodes) {
+			if node.Number < id && m.table[node.Slot] != from {
+				m.removeWaiting(from, node.Hash, node.Slot, used)
+			}
 		}
 	}
 }

@@ -92,7 +92,8 @@ func (m *Member) sendNodesListed(p *peer) {
 		}
 	}
 	p.sentListed, p.listedID, p.unlisted = m.currentStamp(), listed.ID, listStarts{}
-	p.link.Send(func(b *wire.Batch) { b.Listed = append(b.Listed, listed) })
+	// On a new connection, the nodes are announced first.
+	p.link.SendOn(p.connection, func(b *wire.Batch) { b.Listed = append(b.Listed, listed) })
 }
 
 // podSender sends one list of pods to one peer, on one connection. If the connection ends, the rest of the list is not

@@ -245,27 +245,32 @@ func (w *slotWatch[T]) UpdateResourceVersion(version string) {
 func (w *slotWatch[T]) Replace(items []any, version string) error {
 	w.watcher.mu.Lock()
 	w.version = version
-	listed := map[types.UID]bool{}
+	var accepted []T
+	listed := sets.New[types.UID]()
 	for _, item := range items {
 		object, ok, err := w.accept(item)
 		if err != nil {
 			w.watcher.mu.Unlock()
 			return err
 		}
-		if !ok {
-			continue
+		if ok {
+			accepted = append(accepted, object)
+			listed.Insert(object.GetUID())
 		}
-		listed[object.GetUID()] = true
-		before := w.watcher.objects[object.GetUID()]
-		w.watcher.objects[object.GetUID()] = object
+	}
+	// An object may have been created again under its name, so the earlier one is removed first.
+	for uid := range w.watcher.objects {
+		if !listed.Has(uid) && w.slots[membership.SlotOf(uid)] {
+			w.remove(uid)
+		}
+	}
+	for _, object := range accepted {
+		uid := object.GetUID()
+		before := w.watcher.objects[uid]
+		w.watcher.objects[uid] = object
 		var none T
 		if !w.synced || before == none || before.GetResourceVersion() != object.GetResourceVersion() {
 			w.watcher.changed(before, object, !w.synced)
-		}
-	}
-	for uid := range w.watcher.objects {
-		if w.slots[membership.SlotOf(uid)] && !listed[uid] {
-			w.remove(uid)
 		}
 	}
 	if !w.synced {

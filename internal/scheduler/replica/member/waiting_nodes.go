@@ -2,6 +2,7 @@ package member
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -16,8 +17,10 @@ import (
 //     assignment; then this replica uses the announcement when it follows it too. Or the sender follows an earlier
 //     assignment; then the current owner announces the node too, and this one is forgotten when the sender later reports
 //     its nodes for the current assignment.
-//   - while the name is that of a node in a hash slot of another owner. If the node was created again with another UID,
-//     this owner reports the deletion. If the owner has ended, the next owner of the hash slot does not announce the node.
+//   - while the name is that of a node in another hash slot. If the node was created again with another UID, the owner of
+//     that slot reports the deletion, also if it is the same replica: it watches hash slots in several parts, of which one may
+//     be behind, so neither the order of its announcements nor the clock tells which node is the later one. If the owner has
+//     ended, the next owner of the hash slot does not announce the node.
 //
 // While announcements of a replica wait, pods on their nodes are not sent to it. So this replica confirms none of its
 // later announcements, and does not answer its requests for pods: otherwise the nodes would look empty.
@@ -27,27 +30,55 @@ import (
 // again on the next one.
 const maxWaitingNodes = 1 << 20
 
+// waitingNodes are the announcements of one replica that wait, by the hash of the node's name, with at most one for each hash
+// slot. count is their number.
+type waitingNodes struct {
+	byName map[uint64][]wire.NodeName
+	count  int
+}
+
+func (w *waitingNodes) add(node wire.NodeName) {
+	w.byName[node.Hash] = append(w.byName[node.Hash], node)
+	w.count++
+}
+
+// remove removes the announcement of a node in a hash slot, and returns whether it was there.
+func (w *waitingNodes) remove(hash uint64, slot int16) bool {
+	nodes := w.byName[hash]
+	i := slices.IndexFunc(nodes, func(node wire.NodeName) bool { return node.Slot == slot })
+	if i < 0 {
+		return false
+	}
+	if w.byName[hash] = slices.Delete(nodes, i, i+1); len(nodes) == 1 {
+		delete(w.byName, hash)
+	}
+	w.count--
+	return true
+}
+
 // addWaiting adds an announcement that waits. The caller holds the lock.
 func (m *Member) addWaiting(from string, node wire.NodeName) error {
 	if m.waiting == nil {
-		m.waiting = map[string]map[uint64]wire.NodeName{}
+		m.waiting = map[string]*waitingNodes{}
 	}
 	if m.waiting[from] == nil {
-		m.waiting[from] = map[uint64]wire.NodeName{}
+		m.waiting[from] = &waitingNodes{byName: map[uint64][]wire.NodeName{}}
 	}
-	m.waiting[from][node.Hash] = node
-	if len(m.waiting[from]) > maxWaitingNodes {
+	m.waiting[from].remove(node.Hash, node.Slot)
+	m.waiting[from].add(node)
+	if m.waiting[from].count > maxWaitingNodes {
 		return fmt.Errorf("replica %s has announced more than %d nodes of other replicas", from, maxWaitingNodes)
 	}
 	return nil
 }
 
-// removeWaiting removes an announcement. The caller holds the lock.
-func (m *Member) removeWaiting(from string, hash uint64, used *usedNodes) {
-	if _, waits := m.waiting[from][hash]; !waits {
+// removeWaiting removes the announcement of a node in a hash slot. The caller holds the lock.
+func (m *Member) removeWaiting(from string, hash uint64, slot int16, used *usedNodes) {
+	waiting := m.waiting[from]
+	if waiting == nil || !waiting.remove(hash, slot) {
 		return
 	}
-	if delete(m.waiting[from], hash); len(m.waiting[from]) == 0 {
+	if waiting.count == 0 {
 		delete(m.waiting, from)
 	}
 	if used.senders.Has(from) {
@@ -65,9 +96,16 @@ func (m *Member) removeWaiting(from string, hash uint64, used *usedNodes) {
 
 // useWaitingFor uses an announcement of a node that waited, if one does not wait any more. The caller holds the lock.
 func (m *Member) useWaitingFor(hash uint64, used *usedNodes) {
-	for from, nodes := range m.waiting {
-		if node, waits := nodes[hash]; waits && m.useNode(from, node, used) {
-			m.removeWaiting(from, hash, used)
+	for from, waiting := range m.waiting {
+		m.useWaitingOf(from, waiting.byName[hash], used)
+	}
+}
+
+// useWaitingOf uses those of the announcements of a replica that do not wait any more. The caller holds the lock.
+func (m *Member) useWaitingOf(from string, nodes []wire.NodeName, used *usedNodes) {
+	for _, node := range slices.Clone(nodes) {
+		if m.useNode(from, node, used) {
+			m.removeWaiting(from, node.Hash, node.Slot, used)
 		}
 	}
 }
@@ -75,11 +113,9 @@ func (m *Member) useWaitingFor(hash uint64, used *usedNodes) {
 // useWaiting uses the announcements that do not wait any more after the assignment has changed. The caller holds the
 // lock.
 func (m *Member) useWaiting(used *usedNodes) {
-	for from, nodes := range m.waiting {
-		for hash, node := range nodes {
-			if m.useNode(from, node, used) {
-				m.removeWaiting(from, hash, used)
-			}
+	for from, waiting := range m.waiting {
+		for _, nodes := range waiting.byName {
+			m.useWaitingOf(from, nodes, used)
 		}
 	}
 	for from := range m.unchecked {
@@ -90,7 +126,7 @@ func (m *Member) useWaiting(used *usedNodes) {
 
 // waits returns whether this replica may not have sent all its pods on the announced nodes of another one. The caller
 // holds the lock.
-func (m *Member) waits(from string) bool { return len(m.waiting[from]) > 0 || m.settling[from] > 0 }
+func (m *Member) waits(from string) bool { return m.waiting[from] != nil || m.settling[from] > 0 }
 
 // TakeSettled returns the replicas of which announcements do not wait any more, after the pods on their nodes were sent. The
 // caller sends the reservations on these nodes, and then calls [Member.ConfirmSettled] once for each.

@@ -136,6 +136,53 @@ func TestNodeWithEarlierCreationTime(t *testing.T) {
 	}
 }
 
+// TestNodeIsCreatedAgainOnItsOwner has a replica announce a deleted node and the one that has replaced it, in two hash slots
+// of its own, in any order and at any time before the other replica follows its assignment. Then it reports the deletion.
+func TestNodeIsCreatedAgainOnItsOwner(t *testing.T) {
+	for name, test := range map[string]struct{ first, second, gone wire.NodeName }{
+		"in order":             {node("node", 1, 10)[0], node("node", 3, 20)[0], node("node", 1, 10)[0]},
+		"the later one first":  {node("node", 3, 20)[0], node("node", 1, 10)[0], node("node", 1, 10)[0]},
+		"in one second":        {node("node", 3, 10)[0], node("node", 1, 10)[0], node("node", 1, 10)[0]},
+		"the clock goes back":  {node("node", 1, 20)[0], node("node", 3, 10)[0], node("node", 1, 20)[0]},
+		"later, and goes back": {node("node", 3, 10)[0], node("node", 1, 20)[0], node("node", 1, 20)[0]},
+	} {
+		for _, follows := range []string{"before", "between", "after"} {
+			m := newAnnouncing(t)
+			m.table[1] = "b"
+			follow := func(when string) {
+				if when == follows {
+					m.table[1] = "a"
+					m.follow(2, 3, "a")
+				}
+			}
+			test.gone.Number = 100
+			follow("before")
+			m.HandleNodes("a", []wire.NodeName{test.first})
+			follow("between")
+			m.HandleNodes("a", []wire.NodeName{test.second})
+			follow("after")
+			m.HandleGoneNodes("a", []wire.NodeName{test.gone})
+			m.settleAll()
+			known := m.slots[hashOf("node")]
+			if _, gone := m.goneNodes[hashOf("node")]; gone || known.slot != 3 || m.waits("a") {
+				t.Errorf("%s, assignment %s: the node is in slot %d, counts as deleted: %t, waits: %t, want slot 3", name, follows, known.slot, gone, m.waits("a"))
+			}
+		}
+	}
+}
+
+// TestDeletionOfEarlierNode has a node be created again in the same second and hash slot. The deletion of the earlier one
+// arrives in a batch with the announcement, which is received first.
+func TestDeletionOfEarlierNode(t *testing.T) {
+	m := newAnnouncing(t)
+	again := wire.NodeName{Hash: hashOf("node"), Slot: 1, Created: 10, Number: 12}
+	m.HandleNodes("a", []wire.NodeName{node("node", 1, 10)[0], again})
+	m.HandleGoneNodes("a", []wire.NodeName{{Hash: hashOf("node"), Slot: 1, Created: 10, Number: 11}})
+	if len(m.goneNodes) != 0 {
+		t.Error("the later node counts as deleted")
+	}
+}
+
 // TestNodeOfEndedOwnerIsCreatedAgain has the owner of a node end, and the node be created again in a hash slot of another
 // replica. No replica reports the deletion of the earlier node.
 func TestNodeOfEndedOwnerIsCreatedAgain(t *testing.T) {
@@ -175,7 +222,7 @@ func TestWaitingAnnouncementsAreBounded(t *testing.T) {
 			break
 		}
 	}
-	if err == nil || len(m.waiting["a"]) > maxWaitingNodes+1 {
-		t.Errorf("%d announcements wait (%v), want an error", len(m.waiting["a"]), err)
+	if err == nil || m.waiting["a"].count > maxWaitingNodes+1 {
+		t.Errorf("%d announcements wait (%v), want an error", m.waiting["a"].count, err)
 	}
 }

@@ -53,11 +53,16 @@ type NodeName struct {
 	Hash uint64
 	// Slot is the hash slot of the node.
 	Slot int16
-	// Created is the creation time in Unix seconds. If a node was deleted and created again, the
-	// receiver uses the slot of the newer one, in whatever order the messages arrive.
+	// Created is the creation time in Unix seconds.
 	Created int64
-	// Number is the number of the announcement. It is not set in GoneNodes.
+	// Number is the number of the announcement, or of the report that the node was deleted.
 	Number int64
+}
+
+// Ends returns whether the report that a node was deleted is about an announcement. The creation time has a precision of a
+// second, so a node may have been deleted and created again with the same one.
+func (n NodeName) Ends(announced NodeName) bool {
+	return n.Slot == announced.Slot && n.Created == announced.Created && n.Number >= announced.Number
 }
 
 // Item is the current state of an object, or its deletion.
