@@ -38,8 +38,9 @@ pub struct Budget {
     limit: usize,
 }
 
-/// One account in [`Budget::usage`]. The bits below count bytes, up to 1 TiB.
-const USER: usize = 1 << 40;
+/// One account in [`Budget::usage`]. The bits below count bytes, up to 16 TiB: more than a million
+/// connections can hold, which is the most that the bits above count.
+const USER: usize = 1 << 44;
 
 impl Budget {
     /// Creates a budget of `limit` bytes.

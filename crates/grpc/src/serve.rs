@@ -165,13 +165,14 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         let holds_unread = !self.closing && bytes > UNCOUNTED_BYTES;
         let holds_requests = !self.closing && self.connection.request_bytes() > UNCOUNTED_BYTES;
         let tick = self.stall.poll_tick(holds_unread, holds_requests, self.written, cx);
-        let Some(ticks) = tick else { return };
+        let Some(idle) = tick else { return };
         let requests = self.connection.end_overdue(Instant::now(), self.stall.short_timeout());
         if requests > 0 {
             tracing::warn!(requests, "ended incomplete requests because memory is scarce");
             cx.waker().wake_by_ref();
         }
-        if holds_unread && self.calls.patience(&self.connection).is_exhausted(ticks) {
+        let patience = self.calls.patience(&self.connection);
+        if holds_unread && self.stall.is_exhausted(patience, idle) {
             tracing::warn!(
                 bytes,
                 "closing the connection of a client that does not read responses"
