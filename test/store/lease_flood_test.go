@@ -30,7 +30,7 @@ func storedLease(name string, renewed time.Time) *coordinationv1.Lease {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: "kube-node-lease", UID: "0a1b", Labels: map[string]string{"a": "b"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: "2c3d"}},
-			ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}}},
+			ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}},
 		},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: new(name), LeaseDurationSeconds: new(int32(40)), RenewTime: &metav1.MicroTime{Time: renewed},
