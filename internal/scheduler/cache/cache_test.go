@@ -88,7 +88,12 @@ func TestNodeThatWasCreatedAgain(t *testing.T) {
 	if err != nil || info.Node() == nil || info.Node().UID != "new" || info.Allocatable.GetMilliCPU() != 2000 {
 		t.Errorf("GetNode() = %v, %v, want the new node with 2 cores", info, err)
 	}
-	cache.UpdateNode(logger, nil, version("new", "11", "4"))
+	// The store was restored from a backup, and an informer of all nodes has the node with yet another UID.
+	cache.UpdateNode(logger, version("new", "10", "2"), version("restored", "8", "1"))
+	if err := cache.RemoveNode(logger, version("restored", "8", "1")); err != nil {
+		t.Errorf("RemoveNode() of the restored node = %v", err)
+	}
+	cache.AddNode(logger, version("new", "11", "4"))
 	if err := cache.RemoveNode(logger, version("new", "12", "4")); err != nil || cache.NodeCount() != 0 {
 		t.Errorf("RemoveNode() of the new node = %v, %d nodes left, want none", err, cache.NodeCount())
 	}

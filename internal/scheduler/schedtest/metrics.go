@@ -3,6 +3,7 @@ package schedtest
 import (
 	"testing"
 
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
@@ -25,13 +26,9 @@ func CounterDelta(t *testing.T, read func() (float64, error)) (delta func() int)
 // CounterSum returns a function that reads the sum of a counter over all its labels. A counter that does not exist yet is 0.
 func CounterSum(name string) func() (float64, error) {
 	return func() (sum float64, err error) {
-		families, err := legacyregistry.DefaultGatherer.Gather()
-		for _, family := range families {
-			if family.GetName() == name {
-				for _, metric := range family.GetMetric() {
-					sum += metric.GetCounter().GetValue()
-				}
-			}
+		metrics, err := gather(name)
+		for _, metric := range metrics {
+			sum += metric.GetCounter().GetValue()
 		}
 		return sum, err
 	}
@@ -41,21 +38,24 @@ func CounterSum(name string) func() (float64, error) {
 // labels if label is "". A counter that does not exist yet is 0.
 func CounterValue(name, label string) func() (float64, error) {
 	return func() (float64, error) {
-		families, err := legacyregistry.DefaultGatherer.Gather()
-		if err != nil {
-			return 0, err
-		}
-		for _, family := range families {
-			if family.GetName() != name {
-				continue
-			}
-			for _, metric := range family.GetMetric() {
-				labels := metric.GetLabel()
-				if len(labels) == 0 && label == "" || len(labels) > 0 && labels[0].GetValue() == label {
-					return metric.GetCounter().GetValue(), nil
-				}
+		metrics, err := gather(name)
+		for _, metric := range metrics {
+			labels := metric.GetLabel()
+			if len(labels) == 0 && label == "" || len(labels) > 0 && labels[0].GetValue() == label {
+				return metric.GetCounter().GetValue(), nil
 			}
 		}
-		return 0, nil
+		return 0, err
 	}
+}
+
+// gather returns the metrics with a name, one for each combination of labels.
+func gather(name string) ([]*dto.Metric, error) {
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	for _, family := range families {
+		if err == nil && family.GetName() == name {
+			return family.GetMetric(), nil
+		}
+	}
+	return nil, err
 }

@@ -71,10 +71,7 @@ type usedNodes struct {
 func (m *Member) useNode(from string, node wire.NodeName, used *usedNodes) bool {
 	known, ok := m.slots[node.Hash]
 	_, gone := m.goneNodes[node.Hash]
-	switch {
-	case m.table == nil || m.table[node.Slot] != from:
-		return false
-	case ok && !gone && known.slot != node.Slot:
+	if m.table == nil || m.table[node.Slot] != from || ok && !gone && known.slot != node.Slot {
 		return false
 	}
 	if !ok || known.slot != node.Slot {
@@ -134,6 +131,11 @@ func (m *Member) finishUse(used *usedNodes) {
 	}
 }
 
+// announcedBy returns whether a replica has announced a node on its current connection. The caller holds the lock.
+func (m *Member) announcedBy(from string, known nodeSlot) bool {
+	return known.from == from && known.connection == m.connections[from]
+}
+
 // HandleGoneNodes records that nodes of another replica were deleted. It ignores nodes that the replica does not own
 // according to the current assignment: the owner reports the deletion too, or does not announce the node when it has
 // listed its nodes ([Member.HandleNodesListed]).
@@ -145,7 +147,7 @@ func (m *Member) HandleGoneNodes(from string, nodes []wire.NodeName) {
 			m.removeWaiting(from, node.Hash, node.Slot, &used)
 		}
 		known, ok := m.slots[node.Hash]
-		later := known.from == from && known.connection == m.connections[from] && known.number > node.Number
+		later := m.announcedBy(from, known) && known.number > node.Number
 		if ok && known.slot == node.Slot && known.created == node.Created && !later && m.table != nil && m.table[known.slot] == from {
 			m.goneNodes[node.Hash] = time.Now()
 			m.useWaitingFor(node.Hash, &used)
@@ -187,7 +189,8 @@ func (m *Member) addListed(from string, listed *wire.Refresh) {
 }
 
 // recheckNodes forgets what the reports of a replica refute: nodes in the hash slots that it has listed, which it has not
-// announced since the list started; and earlier announcements that wait because the replica has lost their hash slots. If the replica follows another assignment, this waits for it. The caller holds the lock.
+// announced since the list started; and earlier announcements that wait because the replica has lost their hash slots. If
+// the replica follows another assignment, this waits for it. The caller holds the lock.
 func (m *Member) recheckNodes(from string, used *usedNodes) {
 	listed := m.unchecked[from]
 	if listed == nil || m.assignment == nil || listed.stamp != m.currentStamp() {
@@ -200,7 +203,7 @@ func (m *Member) recheckNodes(from string, used *usedNodes) {
 	}
 	for hash, known := range m.slots {
 		start := listed.starts[known.slot]
-		announced := known.from == from && known.connection == m.connections[from] && known.number >= start
+		announced := m.announcedBy(from, known) && known.number >= start
 		if _, gone := m.goneNodes[hash]; start > 0 && !announced && !gone && m.table[known.slot] == from {
 			m.goneNodes[hash] = time.Now()
 			m.useWaitingFor(hash, used)

@@ -46,8 +46,8 @@ func Decode(data []byte, message any) error {
 	return decMode.Unmarshal(data, message)
 }
 
-// countEmpty returns the number of nulls, undefined values and maps with at most one entry in a message. It ignores what follows a
-// malformed item: the decoder rejects such a message before it allocates memory.
+// countEmpty returns the number of nulls, undefined values and maps with at most one entry in a message. It ignores what
+// follows a malformed item: the decoder rejects such a message before it allocates memory.
 func countEmpty(data []byte) (empty int) {
 	const byteString, textString, mapping, simple, null, undefined = 2, 3, 5, 7, 22, 23
 	for len(data) > 0 {
