@@ -11,6 +11,14 @@ pub const PREFIX: &[u8] = b"/bench/";
 /// The end of the range of [`PREFIX`].
 pub const PREFIX_END: &[u8] = b"/bench0";
 
+/// The end of the range of all keys with `prefix`, which has the next key after the last of them.
+pub fn end_of_prefix(prefix: &str) -> Bytes {
+    let mut end = prefix.as_bytes().to_vec();
+    // The prefix is UTF-8, so its last byte is less than 255.
+    end.last_mut().into_iter().for_each(|byte| *byte += 1);
+    end.into()
+}
+
 /// The key space of the workload, and the value that clients write to all keys.
 #[derive(Clone)]
 pub struct Keys {

@@ -14,6 +14,7 @@ use etcdpb::rpc::{
     Compare, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse,
 };
 
+use crate::keys::end_of_prefix;
 use crate::node_lease::{NodeLease, PREFIX, Time};
 use crate::stored_lease::{StoredLease, is_renewed};
 
@@ -23,7 +24,7 @@ const RANGE: &str = "/etcdserverpb.KV/Range";
 /// Maximum number of existing Leases in one response.
 const PAGE: i64 = 5_000;
 /// How often a renewal is tried if other clients change the Lease all the time.
-const MAX_TRIES: u32 = 5;
+const MAX_RENEWAL_TRIES: u32 = 5;
 
 /// An existing Lease with its mod revision.
 pub type Existing = (StoredLease, i64);
@@ -107,7 +108,7 @@ impl Held {
     /// changed it; one that this program created belongs to it alone.
     async fn renew(&mut self, connection: &Connection) -> Result<(), Failure> {
         let is_own = matches!(self.lease, Lease::Own(_));
-        for _ in 0..MAX_TRIES {
+        for _ in 0..MAX_RENEWAL_TRIES {
             match self.replace(connection).await? {
                 Replaced::Written(revision) => {
                     self.revision = revision;
@@ -187,11 +188,9 @@ fn existing(pair: &KeyValue) -> Result<Existing, String> {
 /// # Errors
 /// Fails if a Lease cannot be renewed, or if there are fewer than `clients`.
 pub async fn read_shares(connection: &Connection, clients: usize) -> Result<Vec<Vec<Existing>>> {
-    let mut end = PREFIX.as_bytes().to_vec();
-    *end.last_mut().expect("the prefix is not empty") += 1;
     let mut request = RangeRequest {
         key: PREFIX.into(),
-        range_end: end.into(),
+        range_end: end_of_prefix(PREFIX),
         limit: PAGE,
         ..Default::default()
     };

@@ -8,7 +8,8 @@
 //!
 //! # Reading order
 //! `run` executes a workload: `worker` is one client, `keys`, `fill_keys` and `node_lease`
-//! create the data, `stored_lease` changes what a cluster has stored, `lease_flood` renews Leases, `pace` issues operations at a constant rate, `watch` counts events.
+//! create the data, `pace` issues operations at a constant rate, `watch` counts events.
+//! `lease_flood` renews Leases: those of `node_lease`, or with `stored_lease` those of a cluster.
 //! `connection` is the gRPC client. `replay` replays a trace of etcd-proxy.
 
 mod fill_keys;

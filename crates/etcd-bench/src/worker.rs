@@ -9,7 +9,7 @@ use etcdpb::rpc::{
 use rand::RngExt;
 
 use crate::fill_keys::FillKeys;
-use crate::keys::{Keys, PREFIX, PREFIX_END};
+use crate::keys::{Keys, PREFIX, PREFIX_END, end_of_prefix};
 use crate::lease_flood::{Existing, LeaseFlood};
 use crate::options::Workload;
 use crate::partial_response::{Chunk, Page};
@@ -130,10 +130,7 @@ impl Span {
     fn new(prefix: Option<&str>, count: u64) -> Self {
         match prefix {
             Some(prefix) => {
-                let mut end = prefix.as_bytes().to_vec();
-                // The prefix is UTF-8, so its last byte is less than 255.
-                end.last_mut().into_iter().for_each(|byte| *byte += 1);
-                Span { start: prefix.to_owned().into(), end: end.into(), count: None }
+                Span { start: prefix.to_owned().into(), end: end_of_prefix(prefix), count: None }
             }
             None => Span { start: PREFIX.into(), end: PREFIX_END.into(), count: Some(count) },
         }

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
 
 	kubegateway "github.com/k8s-1m/k8s-1m/deploy/kube-gateway"
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
@@ -156,11 +155,8 @@ func (r *bypassRun) start(ctx context.Context, cluster *experiment.Cluster, v va
 	// The gateway's configuration is a copy.
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
 	file := filepath.Join(directory, "gateway.yaml")
-	content, err := yaml.Marshal(map[string]any{"nodePath": map[string]any{"watches": map[string]any{"mode": "on", "leaseInterval": r.own.LeaseInterval.String()}}})
-	if err == nil {
-		err = os.WriteFile(file, content, 0o600)
-	}
-	if err != nil {
+	watches := map[string]any{"mode": "on", "leaseInterval": r.own.LeaseInterval.String()}
+	if err := writeFields(file, map[string]any{"nodePath": map[string]any{"watches": watches}}); err != nil {
 		return cluster, err
 	}
 	cluster, err = r.Restart(ctx, cluster, v.settings(file, component.APIServerURLs(cluster.Config)[0]), ", "+v.name, clusterConnections, r.own.Timeout)

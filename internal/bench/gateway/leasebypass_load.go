@@ -1,16 +1,11 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"os/exec"
 	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -95,19 +90,8 @@ func (s *storeView) writesAfter(ctx context.Context, renew func() error) (int64,
 	return after - before, err
 }
 
-// renewal is a run of etcd-bench that renews the Leases in the store.
-type renewal struct {
-	command *exec.Cmd
-	output  bytes.Buffer
-	errors  bytes.Buffer
-}
-
 // startRenewal renews the Leases at a rate, until it is stopped or, with a total of more than 0, so many times.
-func (s *storeView) startRenewal(ctx context.Context, rate, total, nodes int) (*renewal, error) {
-	program, err := component.FindBinary("etcd-bench")
-	if err != nil {
-		return nil, err
-	}
+func (s *storeView) startRenewal(ctx context.Context, rate, total, nodes int) (*storeserver.Client, error) {
 	arguments := []string{"lease-flood", "--existing", "--clients", strconv.Itoa(min(floodClients, nodes)), "--rate", strconv.Itoa(rate),
 		"--endpoints", s.config.Endpoint, "--cacert", s.config.CAFile, "--cert", s.config.CertFile, "--key", s.config.KeyFile, "--output", "json"}
 	if total > 0 {
@@ -115,30 +99,16 @@ func (s *storeView) startRenewal(ctx context.Context, rate, total, nodes int) (*
 	} else {
 		arguments = append(arguments, "--duration", "1h")
 	}
-	f := &renewal{command: exec.CommandContext(ctx, program, arguments...)}
-	f.command.Stdout, f.command.Stderr = &f.output, &f.errors
-	f.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return f, f.command.Start()
+	return storeserver.StartBench(ctx, arguments...)
 }
 
-// stop interrupts etcd-bench, which then reports what it has measured so far.
-func (f *renewal) stop(ctx context.Context) (storeserver.Report, error) {
-	if err := f.command.Process.Signal(syscall.SIGINT); err != nil {
-		return storeserver.Report{}, err
+// reportOf waits for the end of etcd-bench. Failed renewals are a part of the report.
+func reportOf(ctx context.Context, load *storeserver.Client) (storeserver.Report, error) {
+	report, err := load.Report(ctx)
+	if errors.Is(err, storeserver.ErrOperations) {
+		err = nil
 	}
-	return f.report(ctx)
-}
-
-// report waits for the end of etcd-bench.
-func (f *renewal) report(ctx context.Context) (report storeserver.Report, err error) {
-	failed := f.command.Wait()
-	if ctx.Err() != nil {
-		return report, ctx.Err()
-	}
-	if err := json.Unmarshal(f.output.Bytes(), &report); err != nil {
-		return report, errors.Join(failed, fmt.Errorf("etcd-bench lease-flood has no report: %s", strings.TrimSpace(f.errors.String())))
-	}
-	return report, nil
+	return report, err
 }
 
 // pages reads metrics of a cluster.
@@ -174,10 +144,8 @@ func (p *pages) sum(ctx context.Context, role, name, labels string) (total float
 		if err != nil || response.StatusCode != http.StatusOK {
 			return 0, false
 		}
-		for written, value := range found {
-			if strings.Contains(written, labels) {
-				total, ok = total+value, true
-			}
+		if sum, found := sumOf(found, labels); found {
+			total, ok = total+sum, true
 		}
 	}
 	return total, ok

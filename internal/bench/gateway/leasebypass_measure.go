@@ -104,7 +104,7 @@ func (s *bypassStep) settle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_, err = f.report(ctx)
+		_, err = reportOf(ctx, f)
 		return err
 	})
 }
@@ -117,7 +117,7 @@ func (s *bypassStep) measure(ctx context.Context, rate int, idle *bypassCost) (c
 			task.Interrupt()
 		}
 	}()
-	var load *renewal
+	var load *storeserver.Client
 	if rate > 0 {
 		if load, err = s.store.startRenewal(ctx, rate, 0, s.own.Nodes.N); err != nil {
 			return cost, err
@@ -128,8 +128,9 @@ func (s *bypassStep) measure(ctx context.Context, rate int, idle *bypassCost) (c
 	}
 	cost, err = s.window(ctx)
 	if load != nil {
-		report, failed := load.stop(ctx)
-		err = errors.Join(err, failed)
+		stopped := load.Stop()
+		report, failed := reportOf(ctx, load)
+		err = errors.Join(err, stopped, failed)
 		s.countRenewals(report)
 		cost.p99 = float64(report.LatencyMicros.P99) / 1000
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 // thinnedWatch is a watch of all Leases through kube-gateway with the certificate of kube-controller-manager, in the form
-// that kube-gateway serves. kube-gateway forwards the watch of kube-controller-manager itself, which has the parameter
-// timeout and another Accept header.
+// that kube-gateway serves. kube-gateway forwards the watch of kube-controller-manager itself, which has another Accept
+// header.
 type thinnedWatch struct {
 	client  kubernetes.Interface
 	version string // of the last event
@@ -52,10 +52,11 @@ func (s *bypassStep) startThinned(ctx context.Context) (*thinnedWatch, error) {
 			return nil, fmt.Errorf("kube-gateway does not serve a watch of Leases after %s; see kube_gateway_node_path_reads_total", s.own.Timeout)
 		}
 		attempt, end := context.WithTimeout(ctx, time.Second)
-		go w.follow(attempt)
+		w.group.Go(func() { w.follow(attempt) })
 		err := sleep(ctx, time.Second/2)
 		served := serves() > 0
 		end()
+		w.group.Wait()
 		if err != nil || served {
 			break
 		}

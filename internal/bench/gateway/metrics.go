@@ -29,6 +29,17 @@ func parseMetric(page io.Reader, name string) (map[string]float64, error) {
 	return found, lines.Err()
 }
 
+// sumOf returns the sum of the samples of a metric, by their labels, whose labels contain a text. ok reports whether there
+// are any.
+func sumOf(byLabels map[string]float64, labels string) (sum float64, ok bool) {
+	for written, value := range byLabels {
+		if strings.Contains(written, labels) {
+			sum, ok = sum+value, true
+		}
+	}
+	return sum, ok
+}
+
 func values(byLabels map[string]float64) (all []float64) {
 	for _, value := range byLabels {
 		all = append(all, value)

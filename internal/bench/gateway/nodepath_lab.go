@@ -52,11 +52,16 @@ func nodePathSettings(name, file string) (clusterdir.Settings, error) {
 		return settings, nil
 	}
 	settings.GatewayConfig = file
-	content, err := yaml.Marshal(gatewayFields())
+	return settings, writeFields(file, gatewayFields())
+}
+
+// writeFields writes fields of the gateway's configuration to a file.
+func writeFields(file string, fields map[string]any) error {
+	content, err := yaml.Marshal(fields)
 	if err != nil {
-		return settings, err
+		return err
 	}
-	return settings, os.WriteFile(file, content, 0o600)
+	return os.WriteFile(file, content, 0o600)
 }
 
 // withNodePathLab creates the cluster with a front, calls use, and removes the cluster.
@@ -95,12 +100,8 @@ func (p *nodePathLab) served() bool { return p.front.name == kubeGateway }
 // is as one without the metric.
 func (f *front) sum(name, labels string) (total int) {
 	byLabels, _ := f.metric(name)
-	for written, value := range byLabels {
-		if strings.Contains(written, labels) {
-			total += int(value)
-		}
-	}
-	return total
+	sum, _ := sumOf(byLabels, labels)
+	return int(sum)
 }
 
 // servedRenewals returns the number of renewals that the gateway has served; 0 without a gateway.

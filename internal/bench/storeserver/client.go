@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 )
 
 // The load generators, by the names of their programs: etcd-bench, and the benchmark tool of etcd.
@@ -64,7 +66,7 @@ func (r Report) Details() map[string]float64 {
 type Client struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
-	// stderr is the standard error of the benchmark tool of etcd. It is shown only if the tool fails.
+	// stderr is the standard error, unless it is that of this process. It is shown only if the load generator fails.
 	stderr bytes.Buffer
 	// Command is the command line, with placeholders for the values that differ between runs.
 	Command string
@@ -93,15 +95,31 @@ func (l *Lab) prefix(priority Priority) []string {
 func (l *Lab) startClient(ctx context.Context, s *Server, priority Priority, program string, args ...string) (*Client, error) {
 	line := append(l.prefix(priority), l.Program(program))
 	line = append(line, args...)
-	c := &Client{cmd: exec.CommandContext(ctx, line[0], line[1:]...)}
-	c.cmd.Stdout = &c.output
-	c.cmd.Stderr = os.Stderr
-	if program == EtcdBenchmark {
-		c.cmd.Stderr = &c.stderr
+	c := newClient(ctx, line)
+	if program != EtcdBenchmark {
+		c.cmd.Stderr = os.Stderr
 	}
+	c.Command = s.withPlaceholders(append(append(l.prefix(priority), program), args...))
+	return c, c.cmd.Start()
+}
+
+// newClient returns a load generator with a command line.
+func newClient(ctx context.Context, line []string) *Client {
+	c := &Client{cmd: exec.CommandContext(ctx, line[0], line[1:]...)}
+	c.cmd.Stdout, c.cmd.Stderr = &c.output, &c.stderr
 	// Like the server, the load generator is killed when this process exits.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	c.Command = s.withPlaceholders(append(append(l.prefix(priority), program), args...))
+	return c
+}
+
+// StartBench starts etcd-bench on a store that does not belong to a [Lab].
+func StartBench(ctx context.Context, args ...string) (*Client, error) {
+	program, err := component.FindBinary(etcdBench)
+	if err != nil {
+		return nil, err
+	}
+	c := newClient(ctx, append([]string{program}, args...))
+	c.Command = etcdBench + " " + args[0]
 	return c, c.cmd.Start()
 }
 
