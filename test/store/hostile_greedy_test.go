@@ -26,12 +26,9 @@ func TestHostileIncompleteRequests(t *testing.T) {
 	s := startMemEtcd(t, "--wal-mode", "none")
 	fillKeys(t, s, filledKeys, 1000)
 	before := residentMemory(t, s)
-	takeAll(t, s, func(conn *rawConn, stream uint32, size int) error {
-		if err := conn.call(stream, "/etcdserverpb.KV/Put"); err != nil {
-			return err
-		}
+	takeAll(t, s, "/etcdserverpb.KV/Put", func(size int) []byte {
 		message := withPrefix(make([]byte, size+1))
-		return conn.writeParts(stream, message[:len(message)-1])
+		return message[:len(message)-1]
 	})
 	checkServed(t, s)
 	// The oldest requests have been ended meanwhile, and others have taken their place.
@@ -45,12 +42,8 @@ func TestHostileKeptKeys(t *testing.T) {
 	s := startMemEtcd(t, "--wal-mode", "none")
 	fillKeys(t, s, filledKeys, 1000)
 	before := residentMemory(t, s)
-	takeAll(t, s, func(conn *rawConn, stream uint32, size int) error {
-		if err := conn.call(stream, "/etcdserverpb.Watch/Watch"); err != nil {
-			return err
-		}
-		key := bytes.Repeat([]byte("k"), size)
-		return conn.writeParts(stream, message(t, createRequest(&pb.WatchCreateRequest{Key: key})))
+	takeAll(t, s, "/etcdserverpb.Watch/Watch", func(size int) []byte {
+		return message(t, createRequest(&pb.WatchCreateRequest{Key: bytes.Repeat([]byte("k"), size)}))
 	})
 	checkServed(t, s)
 	t.Logf("memory grew by %s", mib(checkGrown(t, s, before, 2400<<20)))
@@ -63,15 +56,7 @@ func TestHostileUnreadResponses(t *testing.T) {
 	stop, before := bystander(t, s), residentMemory(t, s)
 	request := message(t, &pb.RangeRequest{Key: []byte("filled/"), RangeEnd: []byte("filled0"), Limit: 60})
 	for range greedyConnections {
-		conn := dialRaw(t, s)
-		if err := conn.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
-			t.Fatal(err)
-		}
-		for n := range 100 {
-			if err := conn.start(uint32(2*n+1), "/etcdserverpb.KV/Range", true, request); err != nil {
-				t.Fatal(err)
-			}
-		}
+		dialUnread(t, s, 100, request)
 		// The next connection gets a part of what this one leaves.
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -94,11 +79,11 @@ func (c *rawConn) writeParts(stream uint32, data []byte) error {
 	return c.WriteData(stream, false, data)
 }
 
-// takeAll starts connections on which take is called in a loop, each time with a new stream. take makes the server
-// keep size bytes or more. The sizes become smaller when the server refuses, down to a byte, and then large again.
-// Each connection starts when the one before has got all that it gets, so that little is left at last. takeAll
+// takeAll starts connections that call a method in a loop, each time on a new stream. The data of a call makes the
+// server keep size bytes or more. The sizes become smaller when the server refuses, down to a byte, and then large
+// again. Each connection starts when the one before has got all that it gets, so that little is left at last. takeAll
 // returns then.
-func takeAll(t *testing.T, s *server, take func(conn *rawConn, stream uint32, size int) error) {
+func takeAll(t *testing.T, s *server, method string, data func(size int) []byte) {
 	t.Helper()
 	stop := bystander(t, s)
 	stopped, cancel := context.WithCancel(t.Context())
@@ -115,7 +100,7 @@ func takeAll(t *testing.T, s *server, take func(conn *rawConn, stream uint32, si
 			size := 1_000_000
 			for stream := uint32(1); stopped.Err() == nil; stream += 2 {
 				before := refused.Load()
-				if take(conn, stream, size) != nil || conn.WriteSettings() != nil {
+				if conn.call(stream, method) != nil || conn.writeParts(stream, data(size)) != nil || conn.WriteSettings() != nil {
 					return
 				}
 				select {

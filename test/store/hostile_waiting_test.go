@@ -42,6 +42,21 @@ func checkGrown(t *testing.T, s *server, before, limit int) int {
 	return grown
 }
 
+// dialUnread starts ranges on streams 1, 3, … of a new connection whose client reads nothing of the responses.
+func dialUnread(t *testing.T, s *server, calls int, request []byte) *rawConn {
+	t.Helper()
+	conn := dialRaw(t, s)
+	if err := conn.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
+		t.Fatal(err)
+	}
+	for n := range calls {
+		if err := conn.start(uint32(2*n+1), "/etcdserverpb.KV/Range", true, request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return conn
+}
+
 // TestHostileWaitingRequests sends ranges with a long key on connections whose client has left much
 // unread, so that the calls wait. The requests of all connections share one budget.
 func TestHostileWaitingRequests(t *testing.T) {
@@ -53,15 +68,7 @@ func TestHostileWaitingRequests(t *testing.T) {
 	stop := bystander(t, s)
 	before := residentMemory(t, s)
 	for range connections {
-		conn := dialRaw(t, s)
-		if err := conn.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
-			t.Fatal(err)
-		}
-		for n := range 2 {
-			if err := conn.start(uint32(2*n+1), "/etcdserverpb.KV/Range", true, all); err != nil {
-				t.Fatal(err)
-			}
-		}
+		conn := dialUnread(t, s, 2, all)
 		time.Sleep(50 * time.Millisecond)
 		for n := range calls {
 			if err := conn.start(uint32(2*n+5), "/etcdserverpb.KV/Range", true, long); err != nil {
