@@ -241,17 +241,37 @@ func (s *NodeCounts) CheckSpec(spec *Spec) error {
 // RefusedWith reports whether counters reject a node after more was added to the counts of the node; a
 // number in more is negative for removed pods. It returns the reason and the counter.
 func (m *Merged) RefusedWith(s *NodeCounts, more []int64) (reason Refusal, counter int, refused bool) {
-	g := &group{topology: &s.Topology, host: s.Host, extra: s.Extra}
+	g := s.group()
 	// Whether nominated pods count (see Spec.ForbidIfAny) depends on the counts before the change.
 	extra := m.extra(g)
 	m.withCounts(g, more, func(g *group) {
 		if anyCount(extra) {
-			m.withCounts(g, extra, func(changed *group) { reason, counter, refused = m.refusal(changed, m.minCounts(nil)) })
+			reason, counter, refused = m.refusedBeside(g, extra)
 		}
 		if !refused {
 			reason, counter, refused = m.refusal(g, m.minCounts(nil))
 		}
 	})
+	return reason, counter, refused
+}
+
+// RefusedWithNominated is [Merged.RefusedWith] while the nominated pods of the node count, without a second look at
+// the node without them.
+func (m *Merged) RefusedWithNominated(s *NodeCounts, more []int64) (reason Refusal, counter int, refused bool) {
+	g := s.group()
+	extra := m.extra(g)
+	m.withCounts(g, more, func(g *group) { reason, counter, refused = m.refusedBeside(g, extra) })
+	return reason, counter, refused
+}
+
+// group returns a group with only this node.
+func (s *NodeCounts) group() *group {
+	return &group{topology: &s.Topology, host: s.Host, extra: s.Extra}
+}
+
+// refusedBeside is [Merged.refusal] while nominated pods add extra to the counts of a node.
+func (m *Merged) refusedBeside(g *group, extra []int64) (reason Refusal, counter int, refused bool) {
+	m.withCounts(g, extra, func(changed *group) { reason, counter, refused = m.refusal(changed, m.minCounts(nil)) })
 	return reason, counter, refused
 }
 

@@ -82,13 +82,13 @@ func (h *countingHandle) RunPreFilterExtensionAddPod(ctx context.Context, state 
 	return h.Framework.RunPreFilterExtensionAddPod(ctx, state, pod, added, info)
 }
 
-// RunFilterPluginsWithNominatedPods runs the filter plugins that read one node, and then checks the
-// counters.
+// RunFilterPluginsWithNominatedPods runs the filter plugins that read one node, and checks the counters.
 func (h *countingHandle) RunFilterPluginsWithNominatedPods(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) *fwk.Status {
-	if status := h.Framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, info); !status.IsSuccess() {
+	status := h.Framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, info)
+	if !status.IsSuccess() && !status.IsRejected() {
 		return status
 	}
-	return countsOf(state).checkCounters(info.Node().Name)
+	return countsOf(state).firstStatus(info.Node().Name, status)
 }
 
 // add adds a pod to the counters if by is 1, or subtracts it if by is -1.
@@ -110,20 +110,15 @@ func (d *dryCounts) add(pod fwk.PodInfo, by int64) {
 	}
 }
 
-// checkCounters returns the status with which the changed counters reject a node; nil if they do not.
-func (d *dryCounts) checkCounters(node string) *fwk.Status {
-	if len(d.delta) == 0 {
-		return nil
+// firstStatus returns the status with which upstream rejects a node first: because of other pods, with the changed
+// counters, or the given one; nil if the node is not rejected.
+func (d *dryCounts) firstStatus(node string, status *fwk.Status) *fwk.Status {
+	if len(d.delta) == 0 || status.IsRejected() && !d.run.class.asksCountersBefore(status.Plugin()) {
+		return status
 	}
 	d.run.mu.Lock()
 	defer d.run.mu.Unlock()
-	cl := d.run.class
-	nodeCounts := d.run.indexClass.NodeCounts(cl.cluster.Nodes[node].ID)
-	reason, counter, refused := d.run.counts.RefusedWith(&nodeCounts, d.delta)
-	if !refused {
-		return nil
-	}
-	return StatusOf(cl.CounterRefusal(reason, counter, 1))
+	return d.run.firstStatus(d.run.class.cluster.Nodes[node].ID, status, d.delta)
 }
 
 // proposeAround proposes victims while nominated pods count on their nodes. The answer has the summary of the
@@ -209,7 +204,7 @@ func (d *dryRun) potential(refused map[index.NodeID]*fwk.Status, name string) (n
 			status = d.class.refusals[number]
 		}
 		if status == nil || d.class.asksCountersBefore(status.Plugin()) {
-			status = d.firstStatus(n.ID, status)
+			status = d.firstStatus(n.ID, status, nil)
 		}
 		if status.Code() == fwk.Unschedulable {
 			nodes = append(nodes, n.Info)
@@ -222,15 +217,15 @@ func (d *dryRun) potential(refused map[index.NodeID]*fwk.Status, name string) (n
 }
 
 // firstStatus returns the status with which upstream rejects a node first: because of other pods, or the given
-// status; nil if the node is not rejected.
-func (d *dryRun) firstStatus(id index.NodeID, status *fwk.Status) *fwk.Status {
+// status; nil if the node is not rejected. more is added to the counters of the node.
+func (d *dryRun) firstStatus(id index.NodeID, status *fwk.Status, more []int64) *fwk.Status {
 	nodeCounts := d.indexClass.NodeCounts(id)
-	if status != nil {
+	if status.IsRejected() {
 		refusal := refusalOf(status, 1)
 		refusal.Counts = &nodeCounts
-		return StatusOf(d.class.FirstRefusal(refusal, d.counts))
+		return StatusOf(d.class.FirstRefusal(refusal, d.counts, more))
 	}
-	if reason, counter, refused := d.counts.RefusedWith(&nodeCounts, nil); refused {
+	if reason, counter, refused := d.counts.RefusedWith(&nodeCounts, more); refused {
 		return StatusOf(d.class.CounterRefusal(reason, counter, 1))
 	}
 	return nil

@@ -40,10 +40,12 @@ func newGroupWithRemoteNode(t *testing.T, replicas int) (*group, string) {
 	return nil, ""
 }
 
-// nominate stores a pod that must not be scheduled yet and has a high priority, and nominates it to a node.
+// nominate stores a pod that must not be scheduled yet and has a high priority, and nominates it to a node. Its label
+// "app" is its name.
 func (g *group) nominate(name, cpu, node string) *v1.Pod {
 	g.T.Helper()
 	pod := schedtest.PlainPod(name, cpu)
+	pod.Labels["app"] = name
 	pod.Spec.Priority = new(int32)
 	*pod.Spec.Priority = 10
 	pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "test"}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
@@ -162,5 +164,23 @@ func TestChangeEndsRefusal(t *testing.T) {
 			}
 			g.awaitConsistent()
 		})
+	}
+}
+
+// TestNominatedPodMeetsAffinity has a pod that needs another pod beside it, and a feature that no node has. The other
+// pod is only nominated. Upstream asks the plugins with the nominated pod first, so it reports the missing feature,
+// and events about features retry the pod.
+func TestNominatedPodMeetsAffinity(t *testing.T) {
+	g, refused, _ := newGroupWithRefusals(t, schedtest.PlainNode("node", "4"))
+	g.nominate("server", "1", "node")
+	pod := schedtest.PlainPod("client", "1")
+	pod.Spec.HostNetwork, pod.Spec.HostUsers = true, ptr.To(false)
+	pod.Spec.Affinity = &v1.Affinity{PodAffinity: &v1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{{
+		TopologyKey: v1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "server"}},
+	}}}}
+	g.API.Put(pod)
+	g.awaitRefused(refused, "client")
+	if reason, want := refused.of("client"), "didn't match Pod's required features"; !strings.Contains(reason, want) {
+		t.Errorf("the pod is refused because %q, want %q", reason, want)
 	}
 }

@@ -94,7 +94,7 @@ func (r *podBatch) fitError(pod *v1.Pod) error {
 	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus(), UnschedulablePlugins: sets.New(r.class.NamingPlugins...)}
 	refusals := make([]wire.Refusal, 0, len(r.answer.Refusals))
 	for _, refusal := range r.answer.Refusals {
-		refusals = append(refusals, r.class.FirstRefusal(refusal, r.merged))
+		refusals = append(refusals, r.class.FirstRefusal(refusal, r.merged, nil))
 	}
 	r.merged.EachRefused(func(reason index.Refusal, counter, nodes int) {
 		refusals = append(refusals, r.class.CounterRefusal(reason, counter, nodes))
