@@ -150,9 +150,19 @@ func (h *Holder) EndList(from string, id int64, slots []int, version string) (re
 // SetPod stores the current version of a pod on one of the holder's nodes. If the pod is new, it replaces
 // the pod's reservation. It returns the version that counted on the node before, bound or reserved, which is nil if
 // none did, and whether plugins may treat the new version differently.
-func (h *Holder) SetPod(pod *v1.Pod) (before *v1.Pod, changed bool) {
+//
+// It does nothing if trusted returns false, and removes the pod if owned does. Both are called while nothing else changes
+// the pods, and so is the function that [Holder.DropNodes] gets: after DropNodes no earlier answer has an effect.
+func (h *Holder) SetPod(pod *v1.Pod, trusted, owned func() bool) (before *v1.Pod, changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !trusted() {
+		return nil, false
+	}
+	if !owned() {
+		h.removePod(pod.UID)
+		return nil, false
+	}
 	known, ok := h.pods[pod.UID]
 	before = known.Pod
 	if ok && refresh.IsNewer(before.ResourceVersion, pod.ResourceVersion) {
@@ -182,11 +192,19 @@ func (h *Holder) SetPod(pod *v1.Pod) (before *v1.Pod, changed bool) {
 	return before, before == nil || !cache.SameOnNode(before, pod)
 }
 
-// RemovePod removes a bound pod, and returns it; nil if the holder does not have it. A reservation that a
-// leader requested remains.
-func (h *Holder) RemovePod(uid types.UID) *v1.Pod {
+// RemovePod removes a bound pod, and returns it; nil if the holder does not have it, or trusted returns false. A
+// reservation that a leader requested remains.
+func (h *Holder) RemovePod(uid types.UID, trusted func() bool) *v1.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !trusted() {
+		return nil
+	}
+	return h.removePod(uid)
+}
+
+// removePod is [Holder.RemovePod] for a caller that holds the lock.
+func (h *Holder) removePod(uid types.UID) *v1.Pod {
 	before := h.pods[uid].Pod
 	h.remove(uid)
 	if r := h.reservations[uid]; r != nil && r.bound {

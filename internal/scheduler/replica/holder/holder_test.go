@@ -57,9 +57,9 @@ func (h *Holder) checkCounts(t *testing.T, pods, reservations int) {
 // kept at the end of the list, and that a pod that was not sent is removed, also if lists overlap.
 func TestOverlappingListsKeepSentPods(t *testing.T) {
 	h := newTestHolder(t)
-	h.SetPod(podOnNode("deleted", "1"))
+	setPod(h, podOnNode("deleted", "1"))
 	h.BeginList("a", 1)
-	h.SetPod(podOnNode("sent", "1"))
+	setPod(h, podOnNode("sent", "1"))
 	h.BeginList("a", 2)
 	h.EndList("a", 1, allSlots(), "")
 	h.checkCounts(t, 1, 0)
@@ -95,7 +95,7 @@ func TestListOlderThanBindKeepsCapacity(t *testing.T) {
 	h := newTestHolder(t)
 	bound := podOnNode("pod", "3")
 	bound.ResourceVersion = "20"
-	h.SetPod(bound)
+	setPod(h, bound)
 	h.BeginList("b", 1)
 	h.EndList("b", 1, allSlots(), "15")
 	h.checkCounts(t, 0, 1)
@@ -110,15 +110,15 @@ func TestListOlderThanBindKeepsCapacity(t *testing.T) {
 	if refused := h.reserve(t, elsewhere, true, true); refused == "" {
 		t.Error("Reserve() of another node for a bound pod succeeded, want it refused")
 	}
-	h.SetPod(bound)
+	setPod(h, bound)
 	h.checkCounts(t, 1, 0)
 	older := bound.DeepCopy()
 	older.ResourceVersion = "18"
-	h.SetPod(older)
+	setPod(h, older)
 	h.BeginList("b", 2)
 	h.EndList("b", 2, allSlots(), "19")
 	h.checkCounts(t, 0, 1)
-	h.SetPod(bound)
+	setPod(h, bound)
 	h.BeginList("b", 3)
 	h.EndList("b", 3, allSlots(), "25")
 	h.checkCounts(t, 0, 0)
@@ -151,7 +151,7 @@ func TestSetPodReportsChanges(t *testing.T) {
 		if step.label != "" {
 			pod.Labels = map[string]string{"label": step.label}
 		}
-		if before, changed := h.SetPod(pod); (before != nil) != step.known || changed != step.changed {
+		if before, changed := setPod(h, pod); (before != nil) != step.known || changed != step.changed {
 			t.Errorf("SetPod() of %s = %v, %v, want known %v and changed %v", step.what, before, changed, step.known, step.changed)
 		}
 	}
@@ -164,10 +164,10 @@ func TestDeletedPodOfOlderListIsRemoved(t *testing.T) {
 	h := newTestHolder(t)
 	bound := podOnNode("pod", "3")
 	bound.ResourceVersion = "20"
-	h.SetPod(bound)
+	setPod(h, bound)
 	h.BeginList("b", 1)
 	h.EndList("b", 1, allSlots(), "15")
-	h.RemovePod("pod")
+	h.RemovePod("pod", yes)
 	h.checkCounts(t, 0, 0)
 	if refused := h.reserve(t, podOnNode("large", "4"), true, false); refused != "" {
 		t.Errorf("Reserve() of all CPUs of an empty node was refused: %s", refused)
@@ -193,9 +193,9 @@ func TestReservationRequiresReadinessAndCapacity(t *testing.T) {
 	if acks := h.Renew([]wire.Renewal{{UID: "granted", Attempt: 1}, {UID: "large", Attempt: 2}}); acks[0].Refused != "" || acks[0].Attempt != 1 || acks[1].Refused == "" || acks[1].Attempt != 2 {
 		t.Errorf("Renew() = %v, want the first renewed and the second refused", acks)
 	}
-	h.SetPod(podOnNode("granted", "3"))
+	setPod(h, podOnNode("granted", "3"))
 	h.checkCounts(t, 1, 0)
-	h.RemovePod("granted")
+	h.RemovePod("granted", yes)
 	h.checkCounts(t, 0, 0)
 	if refused := h.reserve(t, podOnNode("large", "4"), true, false); refused != "" {
 		t.Errorf("Reserve() of all CPUs of an empty node was refused: %s", refused)
@@ -349,5 +349,32 @@ func TestWalkEndsAtItsDeadline(t *testing.T) {
 	answer, err := h.Answer(t.Context(), "leader", query, "self")
 	if err != nil || answer.Summary.Nodes != nodes+1 {
 		t.Errorf("Answer() = %+v, error %v, want %d nodes", answer, err, nodes+1)
+	}
+}
+
+func yes() bool { return true }
+
+// setPod stores a pod from a replica that is trusted, on a node that the holder owns.
+func setPod(h *Holder, pod *v1.Pod) (before *v1.Pod, changed bool) { return h.SetPod(pod, yes, yes) }
+
+// TestPodOfAnEarlierAssignment has pods arrive that their sender does not watch any more, or on a node that another replica
+// owns now.
+func TestPodOfAnEarlierAssignment(t *testing.T) {
+	h := newTestHolder(t)
+	no := func() bool { return false }
+	pod := podOnNode("pod", "1")
+	h.SetPod(pod, no, yes)
+	if n := h.Counts().Pods; n != 0 {
+		t.Errorf("%d pods after a pod of a replica that does not watch it, want 0", n)
+	}
+	setPod(h, pod)
+	h.RemovePod(pod.UID, no)
+	h.SetPod(pod, no, no)
+	if n := h.Counts().Pods; n != 1 {
+		t.Errorf("%d pods after messages of a replica that does not watch the pod, want 1", n)
+	}
+	h.SetPod(pod, yes, no)
+	if n := h.Counts().Pods; n != 0 {
+		t.Errorf("%d pods after a pod on a node of another replica, want 0", n)
 	}
 }

@@ -67,21 +67,14 @@ func (l *Leader) isAlive(name string) bool {
 	return reported && time.Since(s.at) < deadAfter || !reported && time.Since(l.termStart) < deadAfter
 }
 
-// excludeUnreachable excludes one replica for exclusionTime if replicas cannot reach each other and
-// owners are therefore not ready in time.
+// excludeUnreachable excludes one replica for exclusionTime if replicas cannot reach each other, and owners are therefore
+// not ready in time, or this lasts for partitionTimeout.
 func (l *Leader) excludeUnreachable() {
-	if l.ready.HasAll(l.table.Owners()...) || time.Since(l.assignedAt) < assignmentTimeout {
-		return
+	lasting := partitionTimeout
+	if !l.ready.HasAll(l.table.Owners()...) && time.Since(l.assignedAt) >= assignmentTimeout {
+		lasting = 0
 	}
-	failingPairs := map[string]int{}
-	for _, member := range l.members {
-		for _, other := range l.statuses[member.Name].Unreachable {
-			if slices.ContainsFunc(l.members, func(m membership.Member) bool { return m.Name == other }) {
-				failingPairs[member.Name]++
-				failingPairs[other]++
-			}
-		}
-	}
+	failingPairs := l.failingPairs(lasting)
 	var failing []string
 	for _, member := range l.members {
 		if member.Name != l.member.Self() && failingPairs[member.Name] > 0 {
@@ -93,6 +86,21 @@ func (l *Leader) excludeUnreachable() {
 		l.excludedUntil[worst] = time.Now().Add(exclusionTime)
 		l.logger.Info("Replica and other replicas cannot reach each other; assigning no hash slots to it", "replica", worst, "for", exclusionTime)
 	}
+}
+
+// failingPairs returns of how many pairs each replica is a part whose one replica has not reached the other one for some
+// time, according to its reports.
+func (l *Leader) failingPairs(lasting time.Duration) map[string]int {
+	pairs := map[string]int{}
+	for _, member := range l.members {
+		for other, since := range l.statuses[member.Name].unreachable {
+			if time.Since(since) >= lasting && slices.ContainsFunc(l.members, func(m membership.Member) bool { return m.Name == other }) {
+				pairs[member.Name]++
+				pairs[other]++
+			}
+		}
+	}
+	return pairs
 }
 
 // worstReplica chooses one of the replicas that are part of failing pairs; "" if it cannot tell which one fails.
@@ -163,7 +171,7 @@ func (l *Leader) HandleStatus(from string, s *wire.Status) {
 		return
 	}
 	last, reported := l.statuses[from]
-	l.statuses[from] = statusAt{*s, time.Now()}
+	l.statuses[from] = last.next(s, time.Now())
 	l.recordProgress(from, s.Listing)
 	complete := l.ready.HasAll(l.table.Owners()...)
 	switch ready := s.Term == l.term && s.Number == l.number; {

@@ -107,6 +107,21 @@ type Leader struct {
 type statusAt struct {
 	wire.Status
 	at time.Time
+	// unreachable tells since when all reports of the replica have said that it does not reach another one, by the name of
+	// that one.
+	unreachable map[string]time.Time
+}
+
+// next returns the status after another report.
+func (s statusAt) next(report *wire.Status, now time.Time) statusAt {
+	next := statusAt{*report, now, map[string]time.Time{}}
+	for _, other := range report.Unreachable {
+		next.unreachable[other] = now
+		if since, already := s.unreachable[other]; already {
+			next.unreachable[other] = since
+		}
+	}
+	return next
 }
 
 // lateReplica is a replica that did not answer the last queries in time.
@@ -124,6 +139,9 @@ const (
 	// If some owners are not ready assignmentTimeout after an assignment, a replica that other
 	// replicas cannot reach loses its hash slots for exclusionTime.
 	assignmentTimeout, exclusionTime = 2 * time.Second, 30 * time.Second
+	// The same happens if all owners are ready, but one replica has not reached another one for partitionTimeout: it cannot
+	// send its pods to the other one. It is much longer than the time in which a connection is opened on a busy machine.
+	partitionTimeout = 10 * time.Second
 	// recentReport is the maximal age of the last status report of a replica that certainly runs. It is longer than
 	// the interval between reports, and shorter than the time after which others report a replica as unreachable.
 	recentReport = time.Second

@@ -18,7 +18,7 @@ import (
 func TestUnreachableReplicaIsExcluded(t *testing.T) {
 	recent, old := time.Now(), time.Now().Add(-recentReport-time.Second)
 	report := func(at time.Time, unreachable ...string) statusAt {
-		return statusAt{wire.Status{Unreachable: unreachable}, at}
+		return statusAt{}.next(&wire.Status{Unreachable: unreachable}, at)
 	}
 	for name, test := range map[string]struct {
 		statuses map[string]statusAt
@@ -48,6 +48,37 @@ func TestUnreachableReplicaIsExcluded(t *testing.T) {
 			if len(excluded) != min(1, len(test.want)) || !test.want.IsSuperset(excluded) {
 				t.Errorf("%s, members %v: excluded %v, want one of %v", name, order, sets.List(excluded), sets.List(test.want))
 			}
+		}
+	}
+}
+
+// TestLastingPartition has owners that are all ready, and one that has not reached another one for some time.
+func TestLastingPartition(t *testing.T) {
+	for _, test := range []struct {
+		first    time.Duration // age of the first report of three
+		reported bool          // whether the second one says so, too
+		excluded bool
+	}{
+		{partitionTimeout + time.Second, true, true},
+		{partitionTimeout - time.Second, true, false},
+		{partitionTimeout + time.Second, false, false},
+	} {
+		client, now := fake.NewClientset(), time.Now()
+		l := &Leader{
+			logger: klog.Background(), member: member.New(t.Context(), member.Options{Self: membership.Member{Name: "leader"}}, nil, client, client, nil, member.Hooks{}),
+			table: membership.Assign(nil, []string{"leader", "a", "b"}), ready: sets.New("leader", "a", "b"), excludedUntil: map[string]time.Time{},
+			members: []membership.Member{{Name: "leader"}, {Name: "a"}, {Name: "b"}}, assignedAt: now.Add(-time.Hour),
+		}
+		cut, whole := &wire.Status{Unreachable: []string{"b"}}, &wire.Status{}
+		between := cut
+		if !test.reported {
+			between = whole
+		}
+		a := statusAt{}.next(cut, now.Add(-test.first)).next(between, now.Add(-test.first/2)).next(cut, now)
+		l.statuses = map[string]statusAt{"leader": statusAt{}.next(whole, now), "a": a, "b": statusAt{}.next(whole, now)}
+		l.excludeUnreachable()
+		if got := len(l.excludedUntil) == 1; got != test.excluded {
+			t.Errorf("%+v: excluded %v, want that one is: %t", test, l.excludedUntil, test.excluded)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -122,12 +123,21 @@ func (m *Member) clearAll(ctx context.Context) {
 	m.holder.Clear(nodes)
 }
 
-// ownsNode returns whether this replica owns a node. It returns true also if the owner is unknown.
+// ownsNode returns whether this replica owns a node. It returns true also if the owner is unknown, and if the node was
+// created again in a hash slot of this replica, which has not got the report yet that the earlier node is gone: others
+// that have it send the pods on the node already.
 func (m *Member) ownsNode(node string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	owner := m.ownerOf(node)
-	return owner == m.Self() || owner == ""
+	return owner == m.Self() || owner == "" || m.ownAnnouncementWaits(hashOf(node))
+}
+
+// ownAnnouncementWaits returns whether this replica has announced a node in one of its hash slots, and waits for the report
+// that an earlier node of that name is gone. The caller holds the lock.
+func (m *Member) ownAnnouncementWaits(hash uint64) bool {
+	waiting := m.waiting[m.Self()]
+	return waiting != nil && slices.ContainsFunc(waiting.byName[hash], func(node wire.NodeName) bool { return m.table[node.Slot] == m.Self() })
 }
 
 // SlotsOf returns those of the given slots that a replica owns.

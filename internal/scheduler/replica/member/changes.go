@@ -155,6 +155,10 @@ func (m *Member) sendPod(pod *v1.Pod, listing, urgent bool) {
 		m.podsOfUnknownNodes[pod.Spec.NodeName].Insert(pod.UID)
 		return
 	}
+	if hash := hashOf(pod.Spec.NodeName); m.isGone(hash) {
+		// forgetNodes may have looked for pods on the node already.
+		m.goneNodes[hash] = time.Now()
+	}
 	if !listing {
 		item := wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}
 		send := m.send
@@ -178,29 +182,26 @@ func (m *Member) sendPodRemoval(pod *v1.Pod) {
 
 // HandlePod processes a pod on a node that this replica owns, or the removal of one.
 func (m *Member) HandlePod(from string, item *wire.Item) error {
-	switch {
-	case !m.Trusts(from, item.UID):
-	case len(item.Object) == 0:
-		if before := m.holder.RemovePod(item.UID); before != nil {
+	// The holder asks this when it applies the change: the assignment may change meanwhile.
+	trusted := func() bool { return m.Trusts(from, item.UID) }
+	if len(item.Object) == 0 {
+		if before := m.holder.RemovePod(item.UID, trusted); before != nil {
 			m.applied(before, nil)
 		}
-	default:
-		pod := &v1.Pod{}
-		if err := pod.Unmarshal(item.Object); err != nil {
-			return err
-		}
-		if pod.UID != item.UID {
-			return fmt.Errorf("pod %v with UID %q in a message about UID %q", klog.KObj(pod), pod.UID, item.UID)
-		}
-		if !m.ownsNode(pod.Spec.NodeName) {
-			// The sender followed an earlier assignment. This replica does not get the pod's deletion,
-			// which goes to the current owner of the node.
-			m.holder.RemovePod(pod.UID)
-			return nil
-		}
-		if before, changed := m.holder.SetPod(pod); changed {
-			m.applied(before, pod)
-		}
+		return nil
+	}
+	pod := &v1.Pod{}
+	if err := pod.Unmarshal(item.Object); err != nil {
+		return err
+	}
+	if pod.UID != item.UID {
+		return fmt.Errorf("pod %v with UID %q in a message about UID %q", klog.KObj(pod), pod.UID, item.UID)
+	}
+	// If this replica does not own the node, the sender followed an earlier assignment. This replica does not get the pod's
+	// deletion, which goes to the current owner of the node.
+	owned := func() bool { return m.ownsNode(pod.Spec.NodeName) }
+	if before, changed := m.holder.SetPod(pod, trusted, owned); changed {
+		m.applied(before, pod)
 	}
 	return nil
 }

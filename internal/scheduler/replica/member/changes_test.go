@@ -41,7 +41,7 @@ func TestRecreatedNodeMovesToItsNewOwner(t *testing.T) {
 	announce("self", older)
 	pod := schedtest.PlainPod("pod", "1")
 	pod.Spec.NodeName = "node"
-	m.holder.SetPod(pod)
+	m.holder.SetPod(pod, yes, yes)
 	announce("other", newer)
 	m.HandleGoneNodes("other", []wire.NodeName{older})
 	if owner := m.ownerOf("node"); owner != "self" || !m.waits("other") {
@@ -77,7 +77,7 @@ func TestReportAndDropNodesDoNotDeadlock(t *testing.T) {
 	m.nodes.synced.Store(true)
 	pod := schedtest.PlainPod("pod", "1")
 	pod.Spec.NodeName = "node"
-	m.holder.SetPod(pod)
+	m.holder.SetPod(pod, yes, yes)
 	done := make(chan struct{}, 2)
 	for _, call := range []func(){func() { m.report("") }, func() { m.holder.DropNodes(nil, m.ownsNode) }} {
 		go func() {
@@ -95,3 +95,5 @@ func TestReportAndDropNodesDoNotDeadlock(t *testing.T) {
 		}
 	}
 }
+
+func yes() bool { return true }

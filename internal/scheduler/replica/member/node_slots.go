@@ -56,10 +56,10 @@ func (m *Member) HandleNodes(from string, nodes []wire.NodeName) (moved bool, er
 
 // usedNodes are the consequences of announcements.
 type usedNodes struct {
-	// moved are the nodes that were created again and have another hash slot, by the hash of their name. ownMoved is true
-	// if one of them was a node of this replica.
-	moved    map[uint64]bool
-	ownMoved bool
+	// moved are the nodes that were created again and have another hash slot, by the hash of their name.
+	moved map[uint64]bool
+	// drop is true if the holder may have pods on nodes that this replica does not own any more.
+	drop bool
 	// resend are the pods that must be sent to the owners of their nodes.
 	resend []types.UID
 	// senders are the replicas whose announcements do not wait any more.
@@ -70,8 +70,7 @@ type usedNodes struct {
 // announcement must wait (see [Member.addWaiting]). The caller holds the lock.
 func (m *Member) useNode(from string, node wire.NodeName, used *usedNodes) bool {
 	known, ok := m.slots[node.Hash]
-	_, gone := m.goneNodes[node.Hash]
-	if m.table == nil || m.table[node.Slot] != from || ok && !gone && known.slot != node.Slot {
+	if m.table == nil || m.table[node.Slot] != from || ok && !m.isGone(node.Hash) && known.slot != node.Slot {
 		return false
 	}
 	if !ok || known.slot != node.Slot {
@@ -88,7 +87,7 @@ func (m *Member) useNode(from string, node wire.NodeName, used *usedNodes) bool 
 			used.moved = map[uint64]bool{}
 		}
 		used.moved[node.Hash] = true
-		used.ownMoved = used.ownMoved || m.table[known.slot] == m.Self()
+		used.drop = used.drop || m.table[known.slot] == m.Self()
 	}
 	return true
 }
@@ -106,7 +105,7 @@ func (m *Member) resendKnown(used *usedNodes) {
 // finishUse sends the pods on nodes that have another owner now. Then [Member.TakeSettled] returns the senders of the
 // announcements.
 func (m *Member) finishUse(used *usedNodes) {
-	if used.ownMoved {
+	if used.drop {
 		// A node of this replica was deleted, and the new node of that name has another hash slot. Its
 		// owner gets all pods on it from the replicas that watch them.
 		m.holder.DropNodes(nil, m.ownsNode)
@@ -204,7 +203,7 @@ func (m *Member) recheckNodes(from string, used *usedNodes) {
 	for hash, known := range m.slots {
 		start := listed.starts[known.slot]
 		announced := m.announcedBy(from, known) && known.number >= start
-		if _, gone := m.goneNodes[hash]; start > 0 && !announced && !gone && m.table[known.slot] == from {
+		if start > 0 && !announced && !m.isGone(hash) && m.table[known.slot] == from {
 			m.goneNodes[hash] = time.Now()
 			m.useWaitingFor(hash, used)
 		}
@@ -227,16 +226,10 @@ func (m *Member) dropWaiting(from string, id int64, used *usedNodes) {
 	}
 }
 
-// forgetNodes removes the slots of nodes that were deleted some time ago.
+// forgetNodes removes the slots of nodes that were deleted some time ago. Then announcements may be used that had too many
+// nodes beside them.
 func (m *Member) forgetNodes(_ context.Context) {
-	m.mu.Lock()
-	old := map[uint64]bool{}
-	for hash, since := range m.goneNodes {
-		if time.Since(since) > goneNodeLife {
-			old[hash] = true
-		}
-	}
-	m.mu.Unlock()
+	old := m.oldGoneNodes()
 	if len(old) == 0 {
 		return
 	}
@@ -244,15 +237,43 @@ func (m *Member) forgetNodes(_ context.Context) {
 		m.pods.visit(uid, func(pod *v1.Pod) { delete(old, hashOf(pod.Spec.NodeName)) })
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	for hash := range old {
-		// A node of that name may have been created again meanwhile.
-		if _, gone := m.goneNodes[hash]; gone {
+		// Meanwhile, a node of that name may have been created again, or a pod may have appeared on it (see sendPod).
+		if m.isOldGone(hash) {
 			m.slotNodes[m.slots[hash].slot]--
 			delete(m.goneNodes, hash)
 			delete(m.slots, hash)
 		}
 	}
+	var used usedNodes
+	m.useWaiting(&used)
+	m.mu.Unlock()
+	m.finishUse(&used)
+}
+
+// oldGoneNodes returns the nodes that were deleted some time ago.
+func (m *Member) oldGoneNodes() map[uint64]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := map[uint64]bool{}
+	for hash := range m.goneNodes {
+		if m.isOldGone(hash) {
+			old[hash] = true
+		}
+	}
+	return old
+}
+
+// isGone returns whether a node was deleted. The caller holds the lock.
+func (m *Member) isGone(hash uint64) bool {
+	_, gone := m.goneNodes[hash]
+	return gone
+}
+
+// isOldGone returns whether a node was deleted some time ago. The caller holds the lock.
+func (m *Member) isOldGone(hash uint64) bool {
+	since, gone := m.goneNodes[hash]
+	return gone && time.Since(since) > goneNodeLife
 }
 
 // podsOnNodes returns the pods that this replica watches on the given nodes, which are identified by the

@@ -52,7 +52,16 @@ func TestDeletedNodesAreForgotten(t *testing.T) {
 			t.Errorf("the slot of node %s is known: %v, want %v", name, got, want)
 		}
 	}
+	// A pod may appear on the node while forgetNodes looks for pods.
 	delete(m.pods.objects, pod.UID)
+	m.podChanged(nil, pod, false)
+	m.forgetNodes(t.Context())
+	if _, known := m.slots[hashOf("used")]; !known {
+		t.Error("the slot of a node on which a pod has just appeared is not known any more")
+	}
+	for hash, since := range m.goneNodes {
+		m.goneNodes[hash] = since.Add(-2 * goneNodeLife)
+	}
 	m.forgetNodes(t.Context())
 	if len(m.slots) != 2 || len(m.goneNodes) != 0 {
 		t.Errorf("%d slots and %d deleted nodes, want 2 and 0", len(m.slots), len(m.goneNodes))

@@ -146,12 +146,22 @@ func (s *podSender) add(change func(*wire.Batch)) { s.link.SendOn(s.connection, 
 func (s *podSender) end() {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
-	announcement := s.m.announced[s.to]
-	if s.m.waits(s.to) {
-		announcement = 0
+	p := s.m.peers[s.to]
+	isCurrent := p != nil && p.link == s.link && p.connection == s.connection
+	if stamp(s.refresh.Term, s.refresh.Number) != s.m.currentStamp() {
+		// This replica may have lost a hash slot meanwhile, and even gained it again, and has not listed its pods yet. So
+		// their absence means nothing, and the next list has everything.
+		s.refresh.Slots = nil
+		if isCurrent {
+			p.unsentPodSlots.AddAll(s.podSlots)
+			p.wantedNodeSlots.AddAll(s.nodeSlots)
+		}
 	}
-	s.add(func(b *wire.Batch) { b.Refreshed, b.Confirmed = append(b.Refreshed, s.refresh), announcement })
-	if p := s.m.peers[s.to]; p != nil && p.link == s.link && p.connection == s.connection {
+	s.add(func(b *wire.Batch) { b.Refreshed = append(b.Refreshed, s.refresh) })
+	if announcement := s.m.announced[s.to]; announcement > 0 && !s.m.waits(s.to) {
+		s.add(func(b *wire.Batch) { b.Confirmed = announcement })
+	}
+	if isCurrent {
 		p.listedOn, p.sending = s.connection, false
 	}
 }

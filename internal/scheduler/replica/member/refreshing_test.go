@@ -22,8 +22,10 @@ import (
 type listReceiver struct {
 	mu      sync.Mutex
 	pending []types.UID
-	// lists are the IDs of the started lists, and ended the IDs of the requests whose lists have ended.
+	// lists are the IDs of the started lists, and ended the IDs of the requests whose lists have ended. slots are the numbers
+	// of hash slots of which these lists had all pods.
 	lists, ended []int64
+	slots        []int
 }
 
 func (*listReceiver) Answer(context.Context, *wire.Request) *wire.Answer { return nil }
@@ -40,7 +42,7 @@ func (r *listReceiver) Receive(_ string, b *wire.Batch) error {
 		r.lists = append(r.lists, b.Refreshing[i].ID)
 	}
 	for i := range b.Refreshed {
-		r.ended = append(r.ended, b.Refreshed[i].InReplyTo)
+		r.ended, r.slots = append(r.ended, b.Refreshed[i].InReplyTo), append(r.slots, len(b.Refreshed[i].Slots))
 	}
 	if len(b.Acks) > 0 {
 		return errors.New("the connection ends")
@@ -99,8 +101,8 @@ func awaitCondition(t *testing.T, condition string, holds func() bool) {
 }
 
 // TestOneListOfPodsAtATime lets a peer request pods again, for the next assignment, while a list for the previous one is
-// being sent. The second list must follow the first: it lacks the pods of the first, but its end says that all pods have
-// arrived.
+// being sent. The second list must follow the first. The first one does not say which pods exist: this replica may have lost
+// hash slots meanwhile. So the second one has all of them.
 func TestOneListOfPodsAtATime(t *testing.T) {
 	receiver, self := &listReceiver{}, membership.Member{Name: "self"}
 	link := wire.NewLoop(self, receiver, func(context.Context, *wire.Link) {})
@@ -110,7 +112,7 @@ func TestOneListOfPodsAtATime(t *testing.T) {
 		return current == 1
 	})
 	p := &peer{link: link, connection: 1, connectionCtx: t.Context(), wantedNodeSlots: refresh.AllSlots(), unsentPodSlots: refresh.AllSlots(), unlisted: listStarts{}}
-	m := &Member{ctx: t.Context(), peers: map[string]*peer{"self": p}, announced: map[string]int64{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{}}
+	m := &Member{options: Options{Self: self}, table: membership.Assign(nil, []string{"self"}), ctx: t.Context(), peers: map[string]*peer{"self": p}, announced: map[string]int64{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{}}
 	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, nil, nil)
 	m.nodes = newSlotWatcher(&v1.Node{}, nil, nil, nil, nil)
 	m.pods.synced.Store(true)
@@ -137,5 +139,8 @@ func TestOneListOfPodsAtATime(t *testing.T) {
 	})
 	if want := []int64{1, 2}; !slices.Equal(receiver.ended, want) {
 		t.Errorf("the lists for the requests %d have ended, want %d", receiver.ended, want)
+	}
+	if want := []int{0, membership.SlotCount}; !slices.Equal(receiver.slots, want) {
+		t.Errorf("the lists had all pods of %d hash slots, want %d", receiver.slots, want)
 	}
 }

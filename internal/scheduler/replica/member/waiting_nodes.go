@@ -81,6 +81,8 @@ func (m *Member) removeWaiting(from string, hash uint64, slot int16, used *usedN
 	if waiting.count == 0 {
 		delete(m.waiting, from)
 	}
+	// See ownsNode: the pods that were kept for a node that is gone by now must be removed.
+	used.drop = used.drop || from == m.Self()
 	if used.senders.Has(from) {
 		return
 	}

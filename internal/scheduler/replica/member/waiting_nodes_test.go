@@ -5,9 +5,13 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
 // newAnnouncing returns a member that follows an assignment of hash slot 1 to replica "a" and of slot 2 to "b".
@@ -224,5 +228,34 @@ func TestWaitingAnnouncementsAreBounded(t *testing.T) {
 	}
 	if err == nil || m.waiting["a"].count > maxWaitingNodes+1 {
 		t.Errorf("%d announcements wait (%v), want an error", m.waiting["a"].count, err)
+	}
+}
+
+// TestPodsOfNodeThatWaitsAtItsOwner has a node be created again in a hash slot of this replica. Another one knows already
+// that the earlier node is gone, and sends a pod on the node before this one knows it. Nobody would send the pod again.
+func TestPodsOfNodeThatWaitsAtItsOwner(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		m := newAnnouncing(t)
+		f := schedtest.NewScripted(t, schedtest.NewAPI())
+		m.holder = holder.New(klog.Logger{}, f.Ranker, f.Sched.Cache.(*cache.Cache))
+		pod := schedtest.PlainPod("pod", "1")
+		pod.Spec.NodeName = "node"
+		m.table[3], m.table[membership.SlotOf(pod.UID)] = "self", "b"
+		m.Connected("self")
+		m.HandleNodes("a", node("node", 1, 10))
+		m.HandleNodes("self", node("node", 3, 20))
+		if err := m.HandlePod("b", &wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}); err != nil {
+			t.Fatal(err)
+		}
+		want := 1
+		if deleted {
+			m.HandleGoneNodes("self", node("node", 3, 20))
+			want = 0
+		} else {
+			m.HandleGoneNodes("a", node("node", 1, 10))
+		}
+		if got := m.holder.Counts().Pods; got != want {
+			t.Errorf("the new node is deleted too: %t; the holder has %d pods, want %d", deleted, got, want)
+		}
 	}
 }

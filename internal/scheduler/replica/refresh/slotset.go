@@ -36,6 +36,13 @@ func (s SlotSet) Add(slots []int) {
 	}
 }
 
+// AddAll adds the slots of another set.
+func (s SlotSet) AddAll(other SlotSet) {
+	for slot, has := range other {
+		s[slot] = s[slot] || has
+	}
+}
+
 // Has returns whether a slot is in the set.
 func (s SlotSet) Has(slot int) bool { return slot < len(s) && s[slot] }
 

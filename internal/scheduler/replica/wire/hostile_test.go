@@ -126,13 +126,16 @@ func (b *blockedRecorder) Receive(from string, batch *Batch) error {
 // TestLaterConnectionEndsEarlierSession checks that batches of a connection are rejected after a
 // later connection of the same replica has started.
 func TestLaterConnectionEndsEarlierSession(t *testing.T) {
-	all := &sessions{latest: map[string]*session{}}
-	first := all.begin("a")
-	other := all.begin("b")
-	second := all.begin("a")
+	all, replaced := &sessions{latest: map[string]*session{}}, 0
+	first := all.begin("a", func() { replaced++ })
+	other := all.begin("b", func() { t.Error("the session of another replica is replaced") })
+	second := all.begin("a", func() {})
 	processes := func(s *session) bool { return s.process(func() error { return nil }) == nil }
 	if processes(first) || !processes(second) || !processes(other) {
 		t.Errorf("batches processed: first session %v, second %v, of another replica %v, want false, true, true", processes(first), processes(second), processes(other))
+	}
+	if replaced != 1 {
+		t.Errorf("the first session was replaced %d times, want 1: without that, its sender does not connect again", replaced)
 	}
 	all.end("a", first)
 	if all.latest["a"] != second {
@@ -144,7 +147,7 @@ func TestLaterConnectionEndsEarlierSession(t *testing.T) {
 // replica can connect meanwhile, and the last connection is used only after the batch.
 func TestSlowBatchDelaysOnlyItsSender(t *testing.T) {
 	all := &sessions{latest: map[string]*session{}}
-	slow := all.begin("slow")
+	slow := all.begin("slow", func() {})
 	started, finish, finished := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(finished)
@@ -153,9 +156,9 @@ func TestSlowBatchDelaysOnlyItsSender(t *testing.T) {
 	<-started
 	later, other := make(chan *session, 2), make(chan *session, 1)
 	for range 2 {
-		go func() { later <- all.begin("slow") }()
+		go func() { later <- all.begin("slow", func() {}) }()
 	}
-	go func() { other <- all.begin("other") }()
+	go func() { other <- all.begin("other", func() {}) }()
 	select {
 	case <-other:
 	case <-time.After(10 * time.Second):

@@ -101,8 +101,12 @@ func receive(handler Handler, all *sessions, stream grpc.ServerStream, authentic
 	if caller, known := callerOf(stream.Context()); authenticated && (!known || caller != first.From) {
 		return status.Errorf(codes.PermissionDenied, "a batch of replica %q with a certificate of replica %q", first.From, caller)
 	}
-	go sendHeartbeats(stream)
-	s := all.begin(first.From)
+	// Two connections may begin in the other order than they were opened. Without heartbeats, the sender opens another one
+	// in place of the one that was replaced, also if it has nothing to send.
+	ctx, stop := context.WithCancel(stream.Context())
+	defer stop()
+	go sendHeartbeats(ctx, stream)
+	s := all.begin(first.From, stop)
 	defer all.end(first.From, s)
 	for b := first; ; {
 		err := b.validate()
@@ -132,9 +136,9 @@ func receive(handler Handler, all *sessions, stream grpc.ServerStream, authentic
 	}
 }
 
-// sendHeartbeats sends empty batches to the sender of a connection until it ends.
-func sendHeartbeats(stream grpc.ServerStream) {
-	ctx, stop := context.WithCancel(stream.Context())
+// sendHeartbeats sends empty batches to the sender of a connection until the context or the connection ends.
+func sendHeartbeats(ctx context.Context, stream grpc.ServerStream) {
+	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	pacing.EachBeat(ctx, heartbeatInterval, func(context.Context) {
 		if stream.SendMsg(&Batch{}) != nil {

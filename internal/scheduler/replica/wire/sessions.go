@@ -16,15 +16,17 @@ type sessions struct {
 type session struct {
 	mu    sync.Mutex
 	ended bool
+	// onEnd is called when a later session replaces this one.
+	onEnd func()
 }
 
 var errReplaced = errors.New("the replica has opened a newer connection")
 
 // begin starts a session of a replica. When it returns, no batch of an earlier session is
 // being processed and none will be. It waits for a batch of this replica only: the batch of one replica, which may
-// take long, does not delay the connections of others.
-func (s *sessions) begin(from string) *session {
-	next := &session{}
+// take long, does not delay the connections of others. onEnd is called when a later session begins.
+func (s *sessions) begin(from string, onEnd func()) *session {
+	next := &session{onEnd: onEnd}
 	// A still later session waits for this one, and so for the earlier one too.
 	next.mu.Lock()
 	defer next.mu.Unlock()
@@ -49,6 +51,7 @@ func (s *sessions) end(from string, ended *session) {
 
 // end waits until no batch of the session is being processed, and rejects further ones.
 func (s *session) end() {
+	s.onEnd()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
