@@ -39,9 +39,9 @@ func (cl *Class) CounterRefusal(reason index.Refusal, counter, nodes int) wire.R
 
 // FirstRefusal returns the refusal by the plugin that upstream asks first: the given one of a plugin that reads one
 // node, or one because of other pods. merged has the counters of all replicas, and more is added to those of the node.
-// Upstream asks all plugins while
-// nominated pods count, and then once more without these pods. A plugin that reads one node rejects it the first time
-// if it does so at all, so the refusals of the second time do not matter.
+//
+// Upstream asks all plugins while nominated pods count, and then once more without these pods. A plugin that reads one node
+// rejects it the first time if it does so at all, so the refusals of the second time do not matter.
 func (cl *Class) FirstRefusal(refusal wire.Refusal, merged *index.Merged, more []int64) wire.Refusal {
 	if refusal.Counts == nil {
 		return refusal

@@ -88,6 +88,7 @@ func newReplica(
 		Handler: r,
 		Term:    func() int64 { return r.leader.Term() },
 		Greet:   func(link *wire.Link) { r.leader.Greet(link) },
+		Settle:  func() { r.leader.SettleNodes() },
 		Assumed: func() int { assumed, _ := r.leader.Assumptions().PodCount(); return assumed },
 		Exit:    func(err error, why string) { r.exit(err, why) },
 	})

@@ -81,6 +81,8 @@ func (l *Leader) excludeUnreachable() {
 			failing = append(failing, member.Name)
 		}
 	}
+	// The same replica each time, so that a lasting cut does not move the hash slots of both.
+	slices.Sort(failing)
 	lastReport := func(name string) time.Time { return l.statuses[name].at }
 	if worst := worstReplica(failing, failingPairs, lastReport, l.member.Unreachable, time.Now()); worst != "" {
 		l.excludedUntil[worst] = time.Now().Add(exclusionTime)
@@ -88,14 +90,14 @@ func (l *Leader) excludeUnreachable() {
 	}
 }
 
-// failingPairs returns of how many pairs each replica is a part whose one replica has not reached the other one for some
-// time, according to its reports.
+// failingPairs returns of how many pairs of owners each replica is a part whose one replica has not reached the other one
+// for some time, according to its reports. Relays send nothing that an owner needs.
 func (l *Leader) failingPairs(lasting time.Duration) map[string]int {
-	pairs := map[string]int{}
-	for _, member := range l.members {
-		for other, since := range l.statuses[member.Name].unreachable {
-			if time.Since(since) >= lasting && slices.ContainsFunc(l.members, func(m membership.Member) bool { return m.Name == other }) {
-				pairs[member.Name]++
+	pairs, owners := map[string]int{}, sets.New(l.table.Owners()...)
+	for name := range owners {
+		for other, since := range l.statuses[name].unreachable {
+			if time.Since(since) >= lasting && owners.Has(other) {
+				pairs[name]++
 				pairs[other]++
 			}
 		}

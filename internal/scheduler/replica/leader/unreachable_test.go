@@ -57,17 +57,22 @@ func TestLastingPartition(t *testing.T) {
 	for _, test := range []struct {
 		first    time.Duration // age of the first report of three
 		reported bool          // whether the second one says so, too
+		relay    bool          // whether the other one is a relay
 		excluded bool
 	}{
-		{partitionTimeout + time.Second, true, true},
-		{partitionTimeout - time.Second, true, false},
-		{partitionTimeout + time.Second, false, false},
+		{partitionTimeout + time.Second, true, false, true},
+		{partitionTimeout - time.Second, true, false, false},
+		{partitionTimeout + time.Second, false, false, false},
+		{partitionTimeout + time.Second, true, true, false},
 	} {
 		client, now := fake.NewClientset(), time.Now()
 		l := &Leader{
 			logger: klog.Background(), member: member.New(t.Context(), member.Options{Self: membership.Member{Name: "leader"}}, nil, client, client, nil, member.Hooks{}),
 			table: membership.Assign(nil, []string{"leader", "a", "b"}), ready: sets.New("leader", "a", "b"), excludedUntil: map[string]time.Time{},
-			members: []membership.Member{{Name: "leader"}, {Name: "a"}, {Name: "b"}}, assignedAt: now.Add(-time.Hour),
+			members: []membership.Member{{Name: "leader"}, {Name: "b", Relay: test.relay}, {Name: "a"}}, assignedAt: now.Add(-time.Hour),
+		}
+		if test.relay {
+			l.table = membership.Assign(nil, []string{"leader", "a"})
 		}
 		cut, whole := &wire.Status{Unreachable: []string{"b"}}, &wire.Status{}
 		between := cut
@@ -77,8 +82,8 @@ func TestLastingPartition(t *testing.T) {
 		a := statusAt{}.next(cut, now.Add(-test.first)).next(between, now.Add(-test.first/2)).next(cut, now)
 		l.statuses = map[string]statusAt{"leader": statusAt{}.next(whole, now), "a": a, "b": statusAt{}.next(whole, now)}
 		l.excludeUnreachable()
-		if got := len(l.excludedUntil) == 1; got != test.excluded {
-			t.Errorf("%+v: excluded %v, want that one is: %t", test, l.excludedUntil, test.excluded)
+		if _, got := l.excludedUntil["a"]; got != test.excluded || len(l.excludedUntil) > 1 {
+			t.Errorf("%+v: excluded %v, want that a is: %t", test, l.excludedUntil, test.excluded)
 		}
 	}
 }

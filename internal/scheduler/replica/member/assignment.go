@@ -3,7 +3,6 @@ package member
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -91,11 +90,14 @@ func (m *Member) Adopt(a *wire.Assignment) {
 	m.mu.Unlock()
 	lostNodes, gained := m.nodes.setSlots(ctx, slots)
 	m.pods.setSlots(ctx, slots)
-	m.holder.DropNodes(lostNodes, m.ownsNode)
 	m.mu.Lock()
 	for _, node := range lostNodes {
 		m.held.remove(node.UID)
+		m.countWatched(node, -1)
 	}
+	m.mu.Unlock()
+	m.holder.DropNodes(lostNodes, m.ownsNode)
+	m.mu.Lock()
 	for _, p := range m.peers {
 		for _, slot := range gained {
 			p.unlisted[slot] = start
@@ -119,25 +121,22 @@ func (m *Member) clearAll(ctx context.Context) {
 	m.pods.setSlots(ctx, nil)
 	m.mu.Lock()
 	m.held.clear()
+	for _, node := range nodes {
+		m.countWatched(node, -1)
+	}
 	m.mu.Unlock()
 	m.holder.Clear(nodes)
 }
 
-// ownsNode returns whether this replica owns a node. It returns true also if the owner is unknown, and if the node was
-// created again in a hash slot of this replica, which has not got the report yet that the earlier node is gone: others
-// that have it send the pods on the node already.
+// ownsNode returns whether this replica owns a node. It returns true also if the owner is unknown, and if this replica
+// watches the node but knows its name as that of another replica's node: the node was created again, and this replica has
+// not received its own announcement yet, or not the report that the earlier node is gone. Others that have received both
+// send the pods on the node already.
 func (m *Member) ownsNode(node string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	owner := m.ownerOf(node)
-	return owner == m.Self() || owner == "" || m.ownAnnouncementWaits(hashOf(node))
-}
-
-// ownAnnouncementWaits returns whether this replica has announced a node in one of its hash slots, and waits for the report
-// that an earlier node of that name is gone. The caller holds the lock.
-func (m *Member) ownAnnouncementWaits(hash uint64) bool {
-	waiting := m.waiting[m.Self()]
-	return waiting != nil && slices.ContainsFunc(waiting.byName[hash], func(node wire.NodeName) bool { return m.table[node.Slot] == m.Self() })
+	return owner == m.Self() || owner == "" || m.watched[hashOf(node)] > 0
 }
 
 // SlotsOf returns those of the given slots that a replica owns.

@@ -21,12 +21,14 @@ func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if before == nil {
+		m.countWatched(after, 1)
 		if announcement := m.announce(after); !listing {
 			m.held.add(after.UID, announcement, time.Now())
 			return
 		}
 	}
 	if after == nil {
+		m.countWatched(before, -1)
 		// Also during a list: an earlier attempt of the list may have announced the node, and the end of the list does not
 		// tell others that it is gone.
 		m.lastID++
@@ -43,6 +45,14 @@ func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
 	m.holder.ChangeNode(before, after)
 	if !listing && (after == nil || len(framework.NodeSchedulingPropertiesChange(after, before)) > 0) {
 		m.sendNodeEvent(before, after)
+	}
+}
+
+// countWatched adds a number to that of the watched nodes with the name of a node. The caller holds the lock.
+func (m *Member) countWatched(node *v1.Node, by int32) {
+	hash := hashOf(node.Name)
+	if m.watched[hash] += by; m.watched[hash] <= 0 {
+		delete(m.watched, hash)
 	}
 }
 
@@ -182,7 +192,10 @@ func (m *Member) sendPodRemoval(pod *v1.Pod) {
 
 // HandlePod processes a pod on a node that this replica owns, or the removal of one.
 func (m *Member) HandlePod(from string, item *wire.Item) error {
-	// The holder asks this when it applies the change: the assignment may change meanwhile.
+	if !m.Trusts(from, item.UID) {
+		return nil
+	}
+	// The holder asks again when it applies the change: the assignment may change meanwhile.
 	trusted := func() bool { return m.Trusts(from, item.UID) }
 	if len(item.Object) == 0 {
 		if before := m.holder.RemovePod(item.UID, trusted); before != nil {

@@ -66,6 +66,9 @@ type Member struct {
 	unchecked   map[string]*listedNodes
 	// announced is the last announcement of each replica on its current connection (see [wire.Batch.Announced]).
 	announced map[string]int64
+	// watched are the numbers of nodes that this replica watches, by the hash of their name. A node may have been created
+	// again in another hash slot whose watch is ahead.
+	watched map[uint64]int32
 	// held are the new nodes of this replica that the holder does not have yet.
 	held heldNodes
 	// lastID is the ID of the last request, list or announcement that this replica has sent.
@@ -90,6 +93,8 @@ type Hooks struct {
 	Term func() int64
 	// Greet sends the leader's state over a new connection to a peer.
 	Greet func(*wire.Link)
+	// Settle confirms the announcements of nodes that do not wait any more (see [Member.TakeSettled]).
+	Settle func()
 	// Assumed returns the number of pods that this replica assumes as the leader.
 	Assumed func() int
 	// Exit logs an error and ends the process.
@@ -106,7 +111,7 @@ func New(
 		// Start from the time, so that a restarted replica does not reuse IDs.
 		lastID: time.Now().UnixNano(),
 		peers:  map[string]*peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{}, announced: map[string]int64{}, earlyRequests: map[string]*wire.Refresh{},
-		podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
+		podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](), watched: map[uint64]int32{},
 	}
 	trimmer := cache.NewTrimmer()
 	m.pods = newSlotWatcher(&v1.Pod{}, podWatch(watching), trimmer.Transform, m.podChanged, m.sendDueAndReport)

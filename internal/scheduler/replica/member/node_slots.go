@@ -196,7 +196,7 @@ func (m *Member) recheckNodes(from string, used *usedNodes) {
 		return
 	}
 	delete(m.unchecked, from)
-	m.dropWaiting(from, listed.id, used)
+	m.dropWaiting(from, listed, used)
 	if listed.starts == (listStarts{}) {
 		return
 	}
@@ -210,31 +210,31 @@ func (m *Member) recheckNodes(from string, used *usedNodes) {
 	}
 }
 
-// dropWaiting removes the announcements of a replica that wait, in hash slots that it has lost. It keeps those after its report
-// with the given ID: the replica may have followed a later assignment since. The caller holds the lock.
-func (m *Member) dropWaiting(from string, id int64, used *usedNodes) {
+// dropWaiting removes the announcements of a replica that wait and that its report refutes: in hash slots that it has lost,
+// and in those that it has listed since, without the node. It keeps announcements in other hash slots after the report: the
+// replica may have followed a later assignment since. The caller holds the lock.
+func (m *Member) dropWaiting(from string, listed *listedNodes, used *usedNodes) {
 	waiting := m.waiting[from]
 	if waiting == nil {
 		return
 	}
 	for _, nodes := range waiting.byName {
 		for _, node := range slices.Clone(nodes) {
-			if node.Number < id && m.table[node.Slot] != from {
+			if node.Number < listed.id && m.table[node.Slot] != from || node.Number < listed.starts[node.Slot] {
 				m.removeWaiting(from, node.Hash, node.Slot, used)
 			}
 		}
 	}
 }
 
-// forgetNodes removes the slots of nodes that were deleted some time ago. Then announcements may be used that had too many
-// nodes beside them.
+// forgetNodes removes the slots of nodes that were deleted some time ago. Then it uses announcements that waited because a
+// hash slot had too many nodes.
 func (m *Member) forgetNodes(_ context.Context) {
 	old := m.oldGoneNodes()
-	if len(old) == 0 {
-		return
-	}
-	for _, uid := range m.podsOnNodes(old) {
-		m.pods.visit(uid, func(pod *v1.Pod) { delete(old, hashOf(pod.Spec.NodeName)) })
+	if len(old) > 0 {
+		for _, uid := range m.podsOnNodes(old) {
+			m.pods.visit(uid, func(pod *v1.Pod) { delete(old, hashOf(pod.Spec.NodeName)) })
+		}
 	}
 	m.mu.Lock()
 	for hash := range old {
@@ -249,6 +249,9 @@ func (m *Member) forgetNodes(_ context.Context) {
 	m.useWaiting(&used)
 	m.mu.Unlock()
 	m.finishUse(&used)
+	if len(used.senders) > 0 {
+		m.hooks.Settle()
+	}
 }
 
 // oldGoneNodes returns the nodes that were deleted some time ago.

@@ -81,7 +81,7 @@ func (m *Member) removeWaiting(from string, hash uint64, slot int16, used *usedN
 	if waiting.count == 0 {
 		delete(m.waiting, from)
 	}
-	// See ownsNode: the pods that were kept for a node that is gone by now must be removed.
+	// The node may be gone. See ownsNode: the pods on it were kept.
 	used.drop = used.drop || from == m.Self()
 	if used.senders.Has(from) {
 		return

@@ -18,7 +18,7 @@ import (
 func newAnnouncing(t *testing.T) *Member {
 	m := &Member{
 		options: Options{Self: membership.Member{Name: "self"}}, table: make(membership.Table, membership.SlotCount), assignment: &wire.Assignment{Term: 1, Number: 1}, ctx: t.Context(),
-		slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{}, earlyRequests: map[string]*wire.Refresh{},
+		slots: map[uint64]nodeSlot{}, watched: map[uint64]int32{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{}, earlyRequests: map[string]*wire.Refresh{},
 	}
 	m.table[1], m.table[2] = "a", "b"
 	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, m.podChanged, func() {})
@@ -231,31 +231,76 @@ func TestWaitingAnnouncementsAreBounded(t *testing.T) {
 	}
 }
 
-// TestPodsOfNodeThatWaitsAtItsOwner has a node be created again in a hash slot of this replica. Another one knows already
-// that the earlier node is gone, and sends a pod on the node before this one knows it. Nobody would send the pod again.
-func TestPodsOfNodeThatWaitsAtItsOwner(t *testing.T) {
-	for _, deleted := range []bool{false, true} {
+// TestPodsOfNodeThatItsOwnerKnowsAsAnother has a node be created again in a hash slot of this replica. Another one has
+// received the announcement and the report that the earlier node is gone, and sends a pod on the node before this one has
+// received the report, or even its own announcement. Nobody would send the pod again.
+func TestPodsOfNodeThatItsOwnerKnowsAsAnother(t *testing.T) {
+	for _, test := range []struct{ announced, deleted bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
 		m := newAnnouncing(t)
 		f := schedtest.NewScripted(t, schedtest.NewAPI())
 		m.holder = holder.New(klog.Logger{}, f.Ranker, f.Sched.Cache.(*cache.Cache))
-		pod := schedtest.PlainPod("pod", "1")
-		pod.Spec.NodeName = "node"
-		m.table[3], m.table[membership.SlotOf(pod.UID)] = "self", "b"
+		pod, again := schedtest.PlainPod("pod", "1"), schedtest.PlainNode("node", "4")
+		pod.Spec.NodeName = again.Name
+		m.table[membership.SlotOf(again.UID)], m.table[membership.SlotOf(pod.UID)] = "self", "b"
 		m.Connected("self")
 		m.HandleNodes("a", node("node", 1, 10))
-		m.HandleNodes("self", node("node", 3, 20))
+		m.nodeChanged(nil, again, false)
+		announcement := []wire.NodeName{nodeName(again, m.lastID)}
+		if test.announced {
+			m.HandleNodes("self", announcement)
+		}
 		if err := m.HandlePod("b", &wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}); err != nil {
 			t.Fatal(err)
 		}
+		if !test.announced {
+			m.HandleNodes("self", announcement)
+		}
 		want := 1
-		if deleted {
-			m.HandleGoneNodes("self", node("node", 3, 20))
+		if test.deleted {
+			m.nodeChanged(again, nil, false)
+			m.HandleGoneNodes("self", []wire.NodeName{nodeName(again, m.lastID)})
 			want = 0
 		} else {
 			m.HandleGoneNodes("a", node("node", 1, 10))
 		}
 		if got := m.holder.Counts().Pods; got != want {
-			t.Errorf("the new node is deleted too: %t; the holder has %d pods, want %d", deleted, got, want)
+			t.Errorf("%+v: the holder has %d pods, want %d", test, got, want)
 		}
+	}
+}
+
+// TestAnnouncementWaitsForRoom has a hash slot with too many nodes. When some of them are forgotten, the announcement that
+// waited is used and confirmed.
+func TestAnnouncementWaitsForRoom(t *testing.T) {
+	m := newAnnouncing(t)
+	m.hooks.Settle = m.settleAll
+	m.slotNodes[1] = maxSlotNodes
+	m.HandleNodes("a", node("node", 1, 10))
+	m.forgetNodes(t.Context())
+	if !m.waits("a") {
+		t.Error("the announcement does not wait, although its hash slot has too many nodes")
+	}
+	m.slotNodes[1]--
+	m.forgetNodes(t.Context())
+	if m.ownerOf("node") != "a" || m.waits("a") {
+		t.Errorf("owner %q, want a; the announcement waits: %t", m.ownerOf("node"), m.waits("a"))
+	}
+}
+
+// TestWaitingNodeThatIsNotListedAgain has a replica announce a node that waits, lose its hash slot and gain it again. The node
+// was deleted meanwhile, which nobody reports.
+func TestWaitingNodeThatIsNotListedAgain(t *testing.T) {
+	m := newAnnouncing(t)
+	m.HandleNodes("a", node("node", 1, 10))
+	m.HandleNodes("b", node("node", 2, 20))
+	m.HandleNodesListed("b", listed(1, 2, 15, 25))
+	m.settleAll()
+	if !m.waits("b") {
+		t.Error("the announcement does not wait")
+	}
+	m.HandleNodesListed("b", listed(1, 2, 30, 40))
+	m.settleAll()
+	if m.waits("b") {
+		t.Error("the announcement of a node that the list lacks waits")
 	}
 }

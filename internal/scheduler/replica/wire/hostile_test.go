@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -141,6 +142,48 @@ func TestLaterConnectionEndsEarlierSession(t *testing.T) {
 	if all.latest["a"] != second {
 		t.Error("end() of the first session removed the second, want it kept")
 	}
+}
+
+// TestReplacedConnectionGetsNoHeartbeats opens two connections of a replica. The receiver has ended the session of the first,
+// so its sender must notice that although it has nothing to send.
+func TestReplacedConnectionGetsNoHeartbeats(t *testing.T) {
+	address, stop := serve(t, "127.0.0.1:0", &recorder{})
+	defer stop()
+	heartbeats := func(stream grpc.ClientStream) *atomic.Int32 {
+		count := &atomic.Int32{}
+		go func() {
+			for stream.RecvMsg(&Batch{}) == nil {
+				count.Add(1)
+			}
+		}()
+		return count
+	}
+	ofFirst := heartbeats(openStream(t, address))
+	eventually(t, "the first connection gets heartbeats", func() bool { return ofFirst.Load() > 0 })
+	ofSecond := heartbeats(openStream(t, address))
+	eventually(t, "the second connection gets heartbeats", func() bool { return ofSecond.Load() > 1 })
+	before, later := ofFirst.Load(), ofSecond.Load()+3
+	eventually(t, "the second connection gets more of them", func() bool { return ofSecond.Load() >= later })
+	if n := ofFirst.Load() - before; n > 0 {
+		t.Errorf("the first connection got %d heartbeats after the second one began, want 0", n)
+	}
+}
+
+// openStream opens a connection of the replica "a" and sends a first batch.
+func openStream(t *testing.T, address string) grpc.ClientStream {
+	t.Helper()
+	connection, err := NewDialer(nil).connections.get(membership.Member{Address: address}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := connection.NewStream(t.Context(), &grpc.StreamDesc{StreamName: "Send", ClientStreams: true, ServerStreams: true}, "/"+serviceName+"/Send")
+	if err == nil {
+		err = stream.SendMsg(&Batch{From: "a"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
 }
 
 // TestSlowBatchDelaysOnlyItsSender has two later connections of a replica wait for a batch that is being processed. Another
