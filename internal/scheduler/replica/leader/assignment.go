@@ -70,6 +70,7 @@ func (l *Leader) isAlive(name string) bool {
 // excludeUnreachable excludes one replica for exclusionTime if replicas cannot reach each other, and owners are therefore
 // not ready in time, or this lasts for partitionTimeout.
 func (l *Leader) excludeUnreachable() {
+	l.extendExclusions(time.Now())
 	lasting := partitionTimeout
 	if !l.ready.HasAll(l.table.Owners()...) && time.Since(l.assignedAt) >= assignmentTimeout {
 		lasting = 0
@@ -87,6 +88,18 @@ func (l *Leader) excludeUnreachable() {
 	if worst := worstReplica(failing, failingPairs, lastReport, l.member.Unreachable, time.Now()); worst != "" {
 		l.excludedUntil[worst] = time.Now().Add(exclusionTime)
 		l.logger.Info("Replica and other replicas cannot reach each other; assigning no hash slots to it", "replica", worst, "for", exclusionTime)
+	}
+}
+
+// extendExclusions keeps the replicas without hash slots that would get some soon, but still do not reach an owner.
+func (l *Leader) extendExclusions(now time.Time) {
+	owners := l.table.Owners()
+	for name, until := range l.excludedUntil {
+		status := l.statuses[name]
+		cut := slices.ContainsFunc(status.Unreachable, func(other string) bool { return slices.Contains(owners, other) })
+		if left := until.Sub(now); cut && left > 0 && left < recentReport && now.Sub(status.at) < recentReport {
+			l.excludedUntil[name] = now.Add(exclusionTime)
+		}
 	}
 }
 

@@ -88,6 +88,33 @@ func TestLastingPartition(t *testing.T) {
 	}
 }
 
+// TestExclusionIsExtended has an exclusion end soon while the replica still does not reach an owner, or a relay, or has not
+// reported for some time.
+func TestExclusionIsExtended(t *testing.T) {
+	now := time.Now()
+	for name, test := range map[string]struct {
+		left     time.Duration
+		other    string
+		reported time.Time
+		extended bool
+	}{
+		"it does not reach an owner":               {recentReport / 2, "b", now, true},
+		"it does not reach a replica that is none": {recentReport / 2, "relay", now, false},
+		"the exclusion lasts longer":               {exclusionTime / 2, "b", now, false},
+		"the exclusion has ended":                  {-time.Second, "b", now, false},
+		"the report is old":                        {recentReport / 2, "b", now.Add(-2 * recentReport), false},
+	} {
+		l := &Leader{
+			table: membership.Assign(nil, []string{"leader", "b"}), excludedUntil: map[string]time.Time{"a": now.Add(test.left)},
+			statuses: map[string]statusAt{"a": statusAt{}.next(&wire.Status{Unreachable: []string{test.other}}, test.reported)},
+		}
+		l.extendExclusions(now)
+		if got := l.excludedUntil["a"].Equal(now.Add(exclusionTime)); got != test.extended {
+			t.Errorf("%s: the exclusion is extended: %t, want %t", name, got, test.extended)
+		}
+	}
+}
+
 // TestReplicaThatLeaderDoesNotReachIsExcluded has two replicas report that they do not reach each other.
 func TestReplicaThatLeaderDoesNotReachIsExcluded(t *testing.T) {
 	now := time.Now()

@@ -67,7 +67,7 @@ func (m *Member) Adopt(a *wire.Assignment) {
 			p.sentPending = false
 		}
 	}
-	m.assignment, m.table = a, a.Table()
+	m.setAssignment(a)
 	m.refreshed = sets.New[string]()
 	var used usedNodes
 	m.useWaiting(&used)
@@ -112,6 +112,17 @@ func (m *Member) Adopt(a *wire.Assignment) {
 	// A replica that owns no slots any more need not confirm nodes.
 	m.releaseNodes()
 	m.sendDue()
+}
+
+// setAssignment sets the current assignment. The caller holds the lock.
+func (m *Member) setAssignment(a *wire.Assignment) {
+	former := m.table
+	m.assignment, m.table = a, a.Table()
+	for slot, owner := range m.table {
+		if former == nil || former[slot] != owner {
+			m.movedSlots[slot] = true
+		}
+	}
 }
 
 // clearAll removes all objects and stops all watches. It keeps reservations, because this replica may

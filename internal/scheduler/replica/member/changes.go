@@ -2,6 +2,8 @@ package member
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -179,15 +181,28 @@ func (m *Member) sendPod(pod *v1.Pod, listing, urgent bool) {
 	}
 }
 
-// sendPodRemoval sends the removal of a pod to the owner of its node.
+// sendPodRemoval sends the removal of a pod to the owner of its node, or to all replicas while another one may have the pod, too.
 func (m *Member) sendPodRemoval(pod *v1.Pod) {
-	if owner := m.ownerOf(pod.Spec.NodeName); owner != "" {
-		m.send(owner, func(b *wire.Batch) { b.Pods = append(b.Pods, wire.Item{UID: pod.UID}) })
+	remove := func(b *wire.Batch) { b.Pods = append(b.Pods, wire.Item{UID: pod.UID}) }
+	if owner := m.ownerOf(pod.Spec.NodeName); owner != "" && m.isInTransition(hashOf(pod.Spec.NodeName)) {
+		for _, p := range m.peers {
+			p.link.Send(remove)
+		}
+	} else if owner != "" {
+		m.send(owner, remove)
 	} else if uids := m.podsOfUnknownNodes[pod.Spec.NodeName]; uids != nil {
 		if uids.Delete(pod.UID); len(uids) == 0 {
 			delete(m.podsOfUnknownNodes, pod.Spec.NodeName)
 		}
 	}
+}
+
+// isInTransition returns whether another replica than the owner of a known node may have pods on it: the node is gone, or it
+// was created again and this replica does not use the announcement yet, or its hash slot has another owner, which has not
+// listed its nodes yet. The former owner keeps the pods if it watches the new node (see ownsNode). The caller holds the lock.
+func (m *Member) isInTransition(hash uint64) bool {
+	waits := func(w *waitingNodes) bool { return len(w.byName[hash]) > 0 }
+	return m.isGone(hash) || m.movedSlots[m.slots[hash].slot] || slices.ContainsFunc(slices.Collect(maps.Values(m.waiting)), waits)
 }
 
 // HandlePod processes a pod on a node that this replica owns, or the removal of one.

@@ -52,6 +52,8 @@ type Member struct {
 	slots map[uint64]nodeSlot
 	// goneNodes are those of these nodes that were deleted, and when this replica has learned that.
 	goneNodes map[uint64]time.Time
+	// movedSlots are the hash slots that have another owner, until this one has listed its nodes in them.
+	movedSlots [membership.SlotCount]bool
 	// slotNodes is the number of nodes in slots, by their hash slot.
 	slotNodes [membership.SlotCount]int32
 	// waiting are the announcements that this replica does not use yet, by sender.

@@ -200,6 +200,9 @@ func (m *Member) recheckNodes(from string, used *usedNodes) {
 	if listed.starts == (listStarts{}) {
 		return
 	}
+	for slot, start := range listed.starts {
+		m.movedSlots[slot] = m.movedSlots[slot] && (start == 0 || m.table[slot] != from)
+	}
 	for hash, known := range m.slots {
 		start := listed.starts[known.slot]
 		announced := m.announcedBy(from, known) && known.number >= start

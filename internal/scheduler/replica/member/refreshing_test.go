@@ -22,6 +22,7 @@ import (
 type listReceiver struct {
 	mu      sync.Mutex
 	pending []types.UID
+	removed []types.UID // bound pods
 	// lists are the IDs of the started lists, and ended the IDs of the requests whose lists have ended. slots are the numbers
 	// of hash slots of which these lists had all pods.
 	lists, ended []int64
@@ -37,6 +38,11 @@ func (r *listReceiver) Receive(_ string, b *wire.Batch) error {
 	defer r.mu.Unlock()
 	for i := range b.Pending {
 		r.pending = append(r.pending, b.Pending[i].UID)
+	}
+	for i := range b.Pods {
+		if len(b.Pods[i].Object) == 0 {
+			r.removed = append(r.removed, b.Pods[i].UID)
+		}
 	}
 	for i := range b.Refreshing {
 		r.lists = append(r.lists, b.Refreshing[i].ID)

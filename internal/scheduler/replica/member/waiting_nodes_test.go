@@ -1,10 +1,14 @@
 package member
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
@@ -302,5 +306,77 @@ func TestWaitingNodeThatIsNotListedAgain(t *testing.T) {
 	m.settleAll()
 	if m.waits("b") {
 		t.Error("the announcement of a node that the list lacks waits")
+	}
+}
+
+// TestRemovalOfPodInTransition removes pods on nodes that are or were owned by replica "a". While "b" may have kept them, it
+// gets the removals, too.
+func TestRemovalOfPodInTransition(t *testing.T) {
+	m := newAnnouncing(t)
+	m.podsOfUnknownNodes = map[string]sets.Set[types.UID]{}
+	receivers := map[string]*listReceiver{"a": {}, "b": {}}
+	m.peers = map[string]*peer{}
+	for name, receiver := range receivers {
+		p := &peer{link: wire.NewLoop(membership.Member{Name: name}, receiver, func(context.Context, *wire.Link) {})}
+		go p.link.Run(t.Context())
+		awaitCondition(t, "the link is connected", func() bool { _, current := p.link.SentReservations(); return current == 1 })
+		m.peers[name] = p
+	}
+	remove := func(pod string) {
+		bound := schedtest.PlainPod(pod, "1")
+		bound.Spec.NodeName = "node"
+		m.podChanged(bound, nil, true)
+	}
+	table := make(membership.Table, membership.SlotCount)
+	table[1], table[2] = "b", "b"
+	m.table = table
+	m.setAssignment(assignmentOf(1, table))
+	m.HandleNodes("b", node("node", 1, 10))
+	m.HandleNodesListed("b", listed(1, 1, 5, 11))
+	remove("settled")
+	moved := slices.Clone(table)
+	moved[1] = "a"
+	m.setAssignment(assignmentOf(2, moved))
+	remove("moved")
+	m.HandleNodesListed("a", listed(2, 1, 20, 21))
+	remove("gone")
+	m.HandleNodes("a", []wire.NodeName{{Hash: hashOf("node"), Slot: 1, Created: 10, Number: 30}})
+	m.HandleNodes("b", []wire.NodeName{{Hash: hashOf("node"), Slot: 2, Created: 20, Number: 30}})
+	remove("waiting")
+	want := map[string][]types.UID{"a": {"moved", "gone", "waiting"}, "b": {"settled", "moved", "gone", "waiting"}}
+	for name, receiver := range receivers {
+		awaitCondition(t, name+" has got the last removal", func() bool {
+			receiver.mu.Lock()
+			defer receiver.mu.Unlock()
+			return slices.Contains(receiver.removed, "waiting")
+		})
+		if !slices.Equal(receiver.removed, want[name]) {
+			t.Errorf("%s got the removals of %q, want %q", name, receiver.removed, want[name])
+		}
+	}
+}
+
+// assignmentOf returns an assignment of hash slots.
+func assignmentOf(number int64, table membership.Table) *wire.Assignment {
+	a := &wire.Assignment{Term: 1, Number: number}
+	a.SetTable(table)
+	return a
+}
+
+// TestWatchedNodesThatAreLost removes all nodes of a replica that has missed an assignment.
+func TestWatchedNodesThatAreLost(t *testing.T) {
+	m := newAnnouncing(t)
+	f := schedtest.NewScripted(t, schedtest.NewAPI())
+	m.holder = holder.New(klog.Logger{}, f.Ranker, f.Sched.Cache.(*cache.Cache))
+	m.nodes = newSlotWatcher(&v1.Node{}, nil, nil, m.nodeChanged, func() {})
+	lost := schedtest.PlainNode("node", "4")
+	m.nodes.objects[lost.UID] = lost
+	m.nodeChanged(nil, lost, true)
+	if len(m.watched) != 1 {
+		t.Errorf("%d names of watched nodes, want 1", len(m.watched))
+	}
+	m.clearAll(t.Context())
+	if len(m.watched) != 0 {
+		t.Errorf("%d names of watched nodes after all were lost, want 0", len(m.watched))
 	}
 }

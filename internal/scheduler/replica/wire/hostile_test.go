@@ -128,9 +128,19 @@ func (b *blockedRecorder) Receive(from string, batch *Batch) error {
 // later connection of the same replica has started.
 func TestLaterConnectionEndsEarlierSession(t *testing.T) {
 	all, replaced := &sessions{latest: map[string]*session{}}, 0
-	first := all.begin("a", func() { replaced++ })
-	other := all.begin("b", func() { t.Error("the session of another replica is replaced") })
-	second := all.begin("a", func() {})
+	begin := func(from string, onEnd func()) *session {
+		s, err := all.begin(t.Context(), from, onEnd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	first := begin("a", func() { replaced++ })
+	other := begin("b", func() { t.Error("the session of another replica is replaced") })
+	second := begin("a", func() {})
+	if s, err := all.begin(ended(t), "a", func() {}); err == nil || s != nil {
+		t.Error("begin() of a connection that has ended succeeds, want an error")
+	}
 	processes := func(s *session) bool { return s.process(func() error { return nil }) == nil }
 	if processes(first) || !processes(second) || !processes(other) {
 		t.Errorf("batches processed: first session %v, second %v, of another replica %v, want false, true, true", processes(first), processes(second), processes(other))
@@ -142,6 +152,13 @@ func TestLaterConnectionEndsEarlierSession(t *testing.T) {
 	if all.latest["a"] != second {
 		t.Error("end() of the first session removed the second, want it kept")
 	}
+}
+
+// ended returns a context that has ended.
+func ended(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
 }
 
 // TestReplacedConnectionGetsNoHeartbeats opens two connections of a replica. The receiver has ended the session of the first,
@@ -190,7 +207,7 @@ func openStream(t *testing.T, address string) grpc.ClientStream {
 // replica can connect meanwhile, and the last connection is used only after the batch.
 func TestSlowBatchDelaysOnlyItsSender(t *testing.T) {
 	all := &sessions{latest: map[string]*session{}}
-	slow := all.begin("slow", func() {})
+	slow, _ := all.begin(t.Context(), "slow", func() {})
 	started, finish, finished := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(finished)
@@ -199,9 +216,15 @@ func TestSlowBatchDelaysOnlyItsSender(t *testing.T) {
 	<-started
 	later, other := make(chan *session, 2), make(chan *session, 1)
 	for range 2 {
-		go func() { later <- all.begin("slow", func() {}) }()
+		go func() {
+			s, _ := all.begin(t.Context(), "slow", func() {})
+			later <- s
+		}()
 	}
-	go func() { other <- all.begin("other", func() {}) }()
+	go func() {
+		s, _ := all.begin(t.Context(), "other", func() {})
+		other <- s
+	}()
 	select {
 	case <-other:
 	case <-time.After(10 * time.Second):

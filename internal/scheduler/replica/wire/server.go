@@ -105,11 +105,11 @@ func receive(handler Handler, all *sessions, stream grpc.ServerStream, authentic
 	// in place of the one that was replaced, also if it has nothing to send.
 	ctx, stop := context.WithCancel(stream.Context())
 	defer stop()
-	if err := ctx.Err(); err != nil {
+	go sendHeartbeats(ctx, stream)
+	s, err := all.begin(ctx, first.From, stop)
+	if err != nil {
 		return err
 	}
-	go sendHeartbeats(ctx, stream)
-	s := all.begin(first.From, stop)
 	defer all.end(first.From, s)
 	for b := first; ; {
 		err := b.validate()

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"errors"
 	"sync"
 )
@@ -24,20 +25,25 @@ var errReplaced = errors.New("the replica has opened a newer connection")
 
 // begin starts a session of a replica. When it returns, no batch of an earlier session is
 // being processed and none will be. It waits for a batch of this replica only: the batch of one replica, which may
-// take long, does not delay the connections of others. onEnd is called when a later session begins.
-func (s *sessions) begin(from string, onEnd func()) *session {
+// take long, does not delay the connections of others. onEnd is called when a later session begins. A connection
+// whose context has ended gets an error: the sender has opened a later one, whose session may have begun already.
+func (s *sessions) begin(ctx context.Context, from string, onEnd func()) (*session, error) {
 	next := &session{onEnd: onEnd}
 	// A still later session waits for this one, and so for the earlier one too.
 	next.mu.Lock()
 	defer next.mu.Unlock()
 	s.mu.Lock()
+	if err := ctx.Err(); err != nil {
+		s.mu.Unlock()
+		return nil, err
+	}
 	last := s.latest[from]
 	s.latest[from] = next
 	s.mu.Unlock()
 	if last != nil {
 		last.end()
 	}
-	return next
+	return next, nil
 }
 
 // end removes a session, unless a later one has replaced it.
