@@ -12,6 +12,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
@@ -222,6 +223,7 @@ func (c *Cluster) removePod(logger klog.Logger, pod *v1.Pod) {
 		return
 	}
 	c.Pods--
+	keepPorts(n.Info, pod)
 	if n.Position >= 0 {
 		c.Index.RemovePod(n.ID, kind)
 		c.Names.count(kind, -1)
@@ -229,6 +231,20 @@ func (c *Cluster) removePod(logger klog.Logger, pod *v1.Pod) {
 		c.markDirty(n)
 	} else if len(n.Info.Pods) == 0 {
 		c.dropNode(pod.Spec.NodeName, n)
+	}
+}
+
+// keepPorts adds the host ports of the pods on a node again after a pod was removed that uses some. Upstream's NodeInfo has a
+// set of ports: a port of two pods is free as soon as one of them is removed. Two such pods count on a node for a short time
+// if an owner keeps the room of a pod that it does not know to be gone, or if pods were put there without a scheduler.
+func keepPorts(info *framework.NodeInfo, removed *v1.Pod) {
+	if len(schedutil.GetHostPorts(removed)) == 0 {
+		return
+	}
+	for _, pod := range info.Pods {
+		for _, port := range schedutil.GetHostPorts(pod.GetPod()) {
+			info.UsedPorts.Add(port.HostIP, string(port.Protocol), port.HostPort)
+		}
 	}
 }
 

@@ -378,3 +378,27 @@ func TestPodOfAnEarlierAssignment(t *testing.T) {
 		t.Errorf("%d pods after a pod on a node of another replica, want 0", n)
 	}
 }
+
+// TestPortOfTwoPods has two pods count on a node that use one host port. When one of them is removed, the port is still used.
+func TestPortOfTwoPods(t *testing.T) {
+	h := newTestHolder(t)
+	withPort := func(name string) *v1.Pod {
+		pod := podOnNode(name, "1")
+		pod.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 80, HostPort: 9090, Protocol: v1.ProtocolTCP}}
+		return pod
+	}
+	first, second := withPort("first"), withPort("second")
+	setPod(h, first)
+	// The earlier owner of the node has granted it. That the pod was deleted meanwhile is not known yet.
+	if refused := h.reserve(t, second, true, true); refused != "" {
+		t.Fatalf("a reservation that was granted before is refused: %s", refused)
+	}
+	h.Reserve(t.Context(), "leader", 1, true, &wire.Reservation{UID: second.UID, Node: "node"})
+	if refused := h.reserve(t, withPort("third"), true, false); refused == "" {
+		t.Error("a pod with the host port of the first one gets a reservation, want it refused")
+	}
+	h.RemovePod(first.UID, yes)
+	if refused := h.reserve(t, withPort("fourth"), true, false); refused != "" {
+		t.Errorf("a pod is refused although nobody uses its host port: %s", refused)
+	}
+}

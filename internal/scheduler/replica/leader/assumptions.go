@@ -55,8 +55,8 @@ type assumption struct {
 	acked   chan struct{}
 	refusal string
 	lastAck time.Time
-	// unanswered is true if a bind has been sent, and its answer does not say whether it was executed.
-	unanswered bool
+	// sent is true if a bind has passed the guard. unanswered is true if its answer does not say whether it was executed.
+	sent, unanswered bool
 }
 
 // Times of reservations.
@@ -323,7 +323,11 @@ func (a *Assumptions) MayBind(pod toolscache.ObjectName) error {
 	if assumed == nil || !assumed.isAcked() {
 		return errReservationLost
 	}
-	return a.valid(uid, assumed)
+	err := a.valid(uid, assumed)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	assumed.sent = assumed.sent || err == nil
+	return err
 }
 
 // valid returns nil if this replica leads and an acknowledged reservation is valid. The age of the
@@ -369,24 +373,29 @@ func (a *Assumptions) Bind(ctx context.Context, pod *v1.Pod, bind func() *fwk.St
 		return fwk.AsStatus(err)
 	}
 	status := bind()
-	if !status.IsSuccess() && isUnanswered(status.AsError()) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if assumed := a.assumed[pod.UID]; assumed != nil {
-			assumed.unanswered = true
-		}
+	if status.IsSuccess() {
+		return status
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if assumed := a.assumed[pod.UID]; assumed != nil {
+		assumed.unanswered = isUnanswered(status.AsError(), assumed.sent)
 	}
 	return status
 }
 
-// isUnanswered returns whether the API server may have executed a bind that failed with this error.
-func isUnanswered(err error) bool {
+// isUnanswered returns whether the API server may have executed a bind that failed with this error. sent is true if it has
+// passed the guard: client-go sends it once more if the API server asks for that (Retry-After), and the guard may stop the
+// second one. A conflict may be that with the first one, or an error of the store, for which the API server does not say
+// whether it has written (assignPod in pkg/registry/core/pod/storage).
+func isUnanswered(err error, sent bool) bool {
 	if errors.Is(err, errNotSent) {
-		return false
+		return sent
 	}
 	var answer apierrors.APIStatus
 	if errors.As(err, &answer) {
-		return answer.Status().Code >= http.StatusInternalServerError
+		code := answer.Status().Code
+		return code >= http.StatusInternalServerError || code == http.StatusConflict
 	}
 	return true
 }

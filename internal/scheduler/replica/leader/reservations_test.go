@@ -1,9 +1,13 @@
 package leader
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
@@ -135,5 +139,28 @@ func TestLaterUnansweredBindExtendsTheReservation(t *testing.T) {
 				t.Errorf("the reservation ends at %v, renewed %t; want it renewed for the second bind", got.until, got.own == second)
 			}
 		})
+	}
+}
+
+// TestWhichBindsAreUnanswered has binds fail, some of them after an earlier attempt of client-go.
+func TestWhichBindsAreUnanswered(t *testing.T) {
+	pods := v1.Resource("pods")
+	for name, test := range map[string]struct {
+		err  error
+		sent bool
+		want bool
+	}{
+		"connection":                      {errors.New("connection reset by peer"), true, true},
+		"stopped by the guard":            {fmt.Errorf("post: %w", errNotSent), false, false},
+		"stopped by the guard, sent once": {fmt.Errorf("post: %w", errNotSent), true, true},
+		"conflict":                        {apierrors.NewConflict(pods, "pod", errors.New("already assigned")), true, true},
+		"internal error":                  {apierrors.NewInternalError(errors.New("store")), true, true},
+		"forbidden":                       {apierrors.NewForbidden(pods, "pod", errors.New("no")), true, false},
+		"not found":                       {apierrors.NewNotFound(pods, "pod"), true, false},
+		"too many requests":               {apierrors.NewTooManyRequests("later", 1), true, false},
+	} {
+		if got := isUnanswered(test.err, test.sent); got != test.want {
+			t.Errorf("%s: isUnanswered(%v, %t) = %t, want %t", name, test.err, test.sent, got, test.want)
+		}
 	}
 }
