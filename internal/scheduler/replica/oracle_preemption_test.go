@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
@@ -128,8 +131,12 @@ func (w *oracleWorld) endVictims(pod *v1.Pod, chosen preemption.Candidate) {
 		w.removePending(pod)
 		return
 	}
-	node := ""
+	node, lastRetry := "", time.Now()
 	w.Eventually(fmt.Sprintf("seed %d: pod %s is bound after its victims have ended", w.seed, pod.Name), func() error {
+		if selectsNamespaces(pod) && time.Since(lastRetry) > time.Second {
+			lastRetry = time.Now()
+			w.Sched.SchedulingQueue.MoveAllToActiveOrBackoffQueue(klog.Logger{}, fwk.ClusterEvent{Resource: fwk.WildCard, ActionType: fwk.All}, nil, nil, nil)
+		}
 		if node = w.API.Pod(schedtest.KeyOf(pod)).Spec.NodeName; node == "" {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -141,6 +148,15 @@ func (w *oracleWorld) endVictims(pod *v1.Pod, chosen preemption.Candidate) {
 		w.fail(pod, "after its victims have ended, the pod is on %s, want one of the nodes %v", node, allowed)
 	}
 	w.settle(pod)
+}
+
+// selectsNamespaces returns whether a pod avoids others by a term that selects namespaces by their labels. Upstream's
+// InterPodAffinity does not read these labels when it decides whether the end of a pod may make another one schedulable
+// (isSchedulableAfterAssignedPodChange), so upstream's queue may not retry the pod for five minutes.
+func selectsNamespaces(pod *v1.Pod) bool {
+	return slices.ContainsFunc(fwk.GetPodAntiAffinityTerms(pod.Spec.Affinity), func(term v1.PodAffinityTerm) bool {
+		return term.NamespaceSelector != nil && len(term.NamespaceSelector.MatchLabels)+len(term.NamespaceSelector.MatchExpressions) > 0
+	})
 }
 
 // expectAfter returns the decision of the reference about a pod when only the others are on the nodes.
