@@ -44,6 +44,11 @@ func (b *builder) apiServer(i int) Component {
 	if settings.SchedulerIntake == clusterdir.IntakeWebhook {
 		a.add("admission-control-config-file", b.dir.ConfigFile(admissionConfigFile))
 	}
+	if b.gatewayRenewsLeases() {
+		// The watch cache would process each renewal that the gateways write, whether or not
+		// anybody watches (ADR 18).
+		a.add("watch-cache-sizes", "leases.coordination.k8s.io#0")
+	}
 	b.addStoreClient(&a)
 	b.addServiceAccounts(&a)
 	b.addFrontProxy(&a)

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strings"
 
+	yaml12 "go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
@@ -66,14 +69,45 @@ func gatewayConfig(config clusterdir.Config, dir clusterdir.Dir, name string) ([
 	if socket := dir.Socket(name); clusterdir.SocketFits(socket) {
 		fields["control"] = map[string]any{"socket": socket}
 	}
-	if path := config.Settings.GatewayConfig; path != "" {
-		user, err := readFields(path)
-		if err != nil {
-			return nil, usage.Errorf("--gateway-config %s: %v; name a YAML file with fields of kube-gateway's configuration", path, err)
-		}
-		override(fields, user)
+	user, err := userGatewayConfig(config)
+	if err != nil {
+		return nil, err
 	}
+	override(fields, user)
 	return yaml.Marshal(fields)
+}
+
+// userGatewayConfig returns the fields in the file of --gateway-config; none without a file.
+func userGatewayConfig(config clusterdir.Config) (map[string]any, error) {
+	path := config.Settings.GatewayConfig
+	if path == "" {
+		return nil, nil
+	}
+	fields, err := readFields(path)
+	if err != nil {
+		return nil, usage.Errorf("--gateway-config %s: %v; name a YAML file with fields of kube-gateway's configuration", path, err)
+	}
+	return fields, nil
+}
+
+// gatewayRenewsLeases returns whether the gateways write renewals of node Leases into the store. An error in
+// the file of --gateway-config is reported when the files of the gateways are written.
+func (b *builder) gatewayRenewsLeases() bool {
+	if len(b.config.Settings.GatewayNames()) == 0 {
+		return false
+	}
+	mode := ""
+	for _, arg := range b.config.Settings.GatewayArgs {
+		if value, found := strings.CutPrefix(strings.TrimLeft(arg, "-"), "node-path-leases="); found {
+			mode = value
+		}
+	}
+	if mode != "" {
+		return mode == "on"
+	}
+	user, _ := userGatewayConfig(b.config)
+	value, _, _ := unstructured.NestedString(user, "nodePath", "leases", "mode")
+	return value == "on"
 }
 
 // gatewayStore returns how a gateway reaches the store for nodePath.leases, which is off unless
@@ -92,15 +126,23 @@ func (b *builder) gatewayStore() map[string]any {
 	return store
 }
 
-// readFields reads the fields of a YAML file.
+// readFields reads the fields of a YAML file. kube-gateway reads YAML 1.2, in which "on" is a string. So does this
+// function: for sigs.k8s.io/yaml, it is true.
 func readFields(path string) (map[string]any, error) {
 	content, err := os.ReadFile(path)
 	var failed *fs.PathError
 	if errors.As(err, &failed) {
 		return nil, failed.Err
 	}
-	var fields map[string]any
-	return fields, errors.Join(err, yaml.Unmarshal(content, &fields))
+	var decoded any
+	if err = errors.Join(err, yaml12.Unmarshal(content, &decoded)); err != nil || decoded == nil {
+		return nil, err
+	}
+	fields, ok := decoded.(map[string]any)
+	if !ok {
+		return nil, errors.New("it is not a mapping with names as keys")
+	}
+	return fields, nil
 }
 
 // override sets the fields of target that are in source. Objects are merged field by field.

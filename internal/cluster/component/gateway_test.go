@@ -103,7 +103,7 @@ func TestKubeconfigsReferToGateways(t *testing.T) {
 func TestGatewayConfigFile(t *testing.T) {
 	config, dir := newConfig(t, twoGateways)
 	config.Settings.GatewayConfig = filepath.Join(t.TempDir(), "user.yaml")
-	user := "listen: {maxStreams: 7}\nbalance: {imbalance: 0.5}\ndrainTimeout: 1s\n"
+	user := "listen: {maxStreams: 7}\nbalance: {imbalance: 0.5}\ndrainTimeout: 1s\nnodePath: {watches: {mode: on}}\n"
 	if err := os.WriteFile(config.Settings.GatewayConfig, []byte(user), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -126,6 +126,7 @@ func TestGatewayConfigFile(t *testing.T) {
 					Endpoints []string
 					CertFile  string
 				}
+				Watches struct{ Mode any }
 			}
 		}
 		content, err := os.ReadFile(dir.ConfigFile(name + ".yaml"))
@@ -142,7 +143,7 @@ func TestGatewayConfigFile(t *testing.T) {
 		if store := got.NodePath.Store; len(store.Endpoints) != 1 || store.Endpoints[0] != config.Ports.URL("store") || filepath.Base(store.CertFile) != "kube-gateway-client.crt" {
 			t.Errorf("configuration of %s:\n%s\nwant the store and the gateways' certificate for it", name, content)
 		}
-		if got.Listen.MaxStreams != 7 || got.Balance.Imbalance != 0.5 || got.DrainTimeout != "1s" {
+		if got.Listen.MaxStreams != 7 || got.Balance.Imbalance != 0.5 || got.DrainTimeout != "1s" || got.NodePath.Watches.Mode != "on" {
 			t.Errorf("configuration of %s:\n%s\nwant the fields of the user's file", name, content)
 		}
 		if got.Control.Socket != dir.Socket(name) || filepath.Dir(got.Control.Socket) != dir.Root() {
@@ -190,7 +191,7 @@ func TestGatewayHasNoSocketWithALongPath(t *testing.T) {
 
 func TestUnreadableGatewayConfigIsNamed(t *testing.T) {
 	config, dir := newConfig(t, twoGateways)
-	for content, want := range map[string]string{"": "no such file", "- a\n": "cannot unmarshal array"} {
+	for content, want := range map[string]string{"": "no such file", "- a\n": "not a mapping", "1: a\n": "not a mapping", "a: [\n": "line 1"} {
 		config.Settings.GatewayConfig = filepath.Join(t.TempDir(), "user.yaml")
 		if content != "" {
 			if err := os.WriteFile(config.Settings.GatewayConfig, []byte(content), 0o600); err != nil {
@@ -230,6 +231,46 @@ func TestAPIServersAcceptEachHeaderOfTheGateway(t *testing.T) {
 	} {
 		if !slices.Contains(args, want) {
 			t.Errorf("arguments of an API server = %q, want %s", args, want)
+		}
+	}
+}
+
+// TestUncachedLeases checks that the API servers have no watch cache for Leases if gateways renew these, and that
+// flags of the user come last.
+func TestUncachedLeases(t *testing.T) {
+	const flag = "--watch-cache-sizes=leases.coordination.k8s.io#0"
+	for name, c := range map[string]struct {
+		file string
+		args []string
+		want bool
+	}{
+		"no file":             {},
+		"off":                 {file: "nodePath: {leases: {mode: off}}"},
+		"shadow":              {file: "nodePath: {leases: {mode: shadow}}"},
+		"on":                  {file: "nodePath: {leases: {mode: on}}", want: true},
+		"on as a string":      {file: "nodePath: {leases: {mode: \"on\"}}", want: true},
+		"watches only":        {file: "nodePath: {watches: {mode: on}}"},
+		"flag":                {args: []string{"node-path-leases=on"}, want: true},
+		"flag before file":    {file: "nodePath: {leases: {mode: on}}", args: []string{"--node-path-leases=off"}},
+		"last flag":           {args: []string{"node-path-leases=off", "node-path-leases=on"}, want: true},
+		"file without fields": {file: "- a"},
+	} {
+		change := func(s *clusterdir.Settings) {
+			twoGateways(s)
+			s.GatewayArgs, s.APIServerArgs = c.args, []string{"watch-cache-sizes=leases.coordination.k8s.io#100"}
+			if c.file != "" {
+				s.GatewayConfig = filepath.Join(t.TempDir(), "user.yaml")
+				if err := os.WriteFile(s.GatewayConfig, []byte(c.file), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		args := find(t, buildWith(t, change), "kube-apiserver-1").Args
+		if got := slices.Contains(args, flag); got != c.want {
+			t.Errorf("%s: the API servers have %s: %v, want %v", name, flag, got, c.want)
+		}
+		if last := args[len(args)-1]; last != "--watch-cache-sizes=leases.coordination.k8s.io#100" {
+			t.Errorf("%s: the last flag is %s, want that of the user", name, last)
 		}
 	}
 }
