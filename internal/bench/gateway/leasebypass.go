@@ -28,8 +28,8 @@ Variants (--variants):
   cached            kube-apiserver serves the watch from its watch cache, as it does by default
   uncached          kube-apiserver has no watch cache for Leases
   thinned           the same as cached, and kube-gateway serves a further watch, with at most one event of a
-                    Lease in --lease-watch-interval. It forwards the watch of kube-controller-manager, whose
-                    request it does not recognize, so k1m watches in its place
+                    Lease in --lease-watch-interval. It is k1m that watches: kube-controller-manager stays at
+                    the API server, as in the others
   thinned-uncached  the same, without a watch cache for Leases in kube-apiserver
 
 All variants use the same nodes: the cluster is stopped and started with other settings. Renewals that

@@ -16,9 +16,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
-// thinnedWatch is a watch of all Leases through kube-gateway with the certificate of kube-controller-manager, in the form
-// that kube-gateway serves. kube-gateway forwards the watch of kube-controller-manager itself, which has another Accept
-// header.
+// thinnedWatch is a watch of all Leases through kube-gateway, as kube-controller-manager sends it, with its certificate.
 type thinnedWatch struct {
 	client  kubernetes.Interface
 	version string // of the last event
@@ -32,7 +30,7 @@ func (s *bypassStep) startThinned(ctx context.Context) (*thinnedWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.ContentType, config.AcceptContentTypes = protobuf, protobuf+",application/json"
+	config.ContentType = protobuf
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err

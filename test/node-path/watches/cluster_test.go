@@ -129,13 +129,17 @@ func (c *cluster) kubelet(t *testing.T, node string) *http.Client {
 	return c.client(t, "system:node:"+node, "system:nodes")
 }
 
-// get sends what a kubelet sends.
+// accepts are the Accept headers of client-go: that of kubelets, and that of components which configure only a
+// content type.
+var accepts = []string{protobuf + ",application/json", protobuf + ", */*"}
+
+// get sends what a kubelet or kube-proxy sends.
 func get(ctx context.Context, client *http.Client, address, path string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+path, nil)
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Set("Accept", protobuf+",application/json")
+	request.Header.Set("Accept", accepts[rand.IntN(len(accepts))])
 	request.Header.Set("User-Agent", "kubelet/v1.37.1 (linux/amd64) kubernetes/abc")
 	return client.Do(request)
 }

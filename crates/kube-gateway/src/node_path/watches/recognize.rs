@@ -14,10 +14,12 @@ use super::object::Traits;
 use super::reason::Reason;
 use super::selector::Selector;
 
-/// What clients accept that prefer protobuf. Tables and metadata have parameters.
-const ACCEPTED: [&[u8]; 2] = [
+/// What clients accept that prefer protobuf: kubelets, others, and components that configure only a content type,
+/// such as kube-proxy and kube-controller-manager. Tables and metadata have parameters.
+const ACCEPTED: [&[u8]; 3] = [
     b"application/vnd.kubernetes.protobuf,application/json",
     b"application/vnd.kubernetes.protobuf",
+    b"application/vnd.kubernetes.protobuf, */*",
 ];
 /// The fields that a request may have. No answer is compressed: the client need not have it so.
 const FIELDS: [HeaderName; 3] = [ACCEPT, ACCEPT_ENCODING, USER_AGENT];
@@ -368,6 +370,16 @@ mod tests {
     }
 
     #[test]
+    fn every_form_of_protobuf_is_recognized() {
+        let url = format!("{PODS}&resourceVersion=0");
+        for accept in ACCEPTED {
+            let accept = std::str::from_utf8(accept).unwrap();
+            let recognized = recognize(&request(&url, Some(("accept", accept))));
+            assert!(matches!(recognized, Some(Ok(_))), "{accept}: {recognized:?}");
+        }
+    }
+
+    #[test]
     fn other_requests_are_not_recognized() {
         for url in [
             "/api/v1/namespaces/a/pods?resourceVersion=0",
@@ -383,6 +395,8 @@ mod tests {
         assert_eq!(recognize(&post), None);
         for change in [
             ("accept", "application/json"),
+            ("accept", "*/*"),
+            ("accept", "*/*, application/vnd.kubernetes.protobuf"),
             ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io"),
             ("accept", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1"),
             ("authorization", "Bearer a"),
