@@ -21,7 +21,7 @@ use crate::http1;
 use crate::identity::FieldNames;
 use crate::metrics::Metrics;
 use crate::node_path::leases::Leases;
-use crate::node_path::watches::Watches;
+use crate::node_path::watches::{self, Watches};
 use crate::node_path::{Detection, Dialer, Permission, Reviewer};
 use crate::options::{LogFormat, Options};
 use crate::pages::{self, PageState};
@@ -239,9 +239,12 @@ impl Gateway {
         if config.mode == WatchMode::Off {
             return Ok(None);
         }
-        let interval = config.lease_interval.map(|interval| interval.0);
+        let options = watches::Options {
+            lease_interval: config.lease_interval.map(|interval| interval.0),
+            max_referenced_bytes: config.references.then_some(config.max_referenced_bytes.0),
+        };
         let reviewer = Reviewer { pool: self.pool.clone(), dialer: self.dialer() };
-        Ok(Some(Watches::start(permission, reviewer, interval, metrics)?))
+        Ok(Some(Watches::start(permission, reviewer, options, metrics)?))
     }
 
     fn reloader(&self, options: &Options, prober: Arc<Prober>, metrics: Arc<Metrics>) -> Reloader {

@@ -8,9 +8,13 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 use super::duration::Span;
+use super::size::Size;
 
 /// A node must have missed several renewals before its last one may be reported late.
 const MAX_LEASE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The store accepts an object of 1.5 MB.
+const MIN_REFERENCED_BYTES: u64 = 16 << 20;
 
 /// Serving requests of nodes without an API server.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -70,7 +74,7 @@ pub enum LeaseMode {
 }
 
 /// Watches and lists of kubelets and kube-proxies.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Watches {
     /// What happens to them.
@@ -81,6 +85,12 @@ pub struct Watches {
     /// kube-controller-manager gets at most one event for each Lease and interval. Without one its watch of
     /// Leases is forwarded.
     pub lease_interval: Option<Span>,
+    /// ConfigMaps and Secrets are served to the kubelets whose pods refer to them. The gateway watches and
+    /// keeps all of them, for which its user needs permission.
+    pub references: bool,
+    /// The bytes that all ConfigMaps with their last changes may take, and all Secrets. Beyond that they
+    /// are forwarded.
+    pub max_referenced_bytes: Size,
 }
 
 /// What happens to watches and lists.
@@ -98,6 +108,18 @@ impl Default for Store {
     fn default() -> Self {
         let (endpoints, ca_file, cert_file, key_file) = (Vec::new(), None, None, None);
         Store { endpoints, ca_file, cert_file, key_file, prefix: "/registry".into() }
+    }
+}
+
+impl Default for Watches {
+    fn default() -> Self {
+        Watches {
+            mode: WatchMode::Off,
+            audit_level_none: false,
+            lease_interval: None,
+            references: false,
+            max_referenced_bytes: Size(256 << 20),
+        }
     }
 }
 
@@ -128,6 +150,11 @@ impl NodePath {
         ensure!(
             watches.lease_interval.is_none_or(|interval| interval.0 <= MAX_LEASE_INTERVAL),
             "nodePath.watches.leaseInterval must be at most 10s, far below the grace period of nodes"
+        );
+        ensure!(
+            watches.max_referenced_bytes.0 >= MIN_REFERENCED_BYTES,
+            "nodePath.watches.maxReferencedBytes must be at least {}Mi; set references to false to serve none",
+            MIN_REFERENCED_BYTES >> 20
         );
         if leases.mode == LeaseMode::Off {
             return Ok(());
@@ -176,6 +203,8 @@ mod tests {
     fn what_is_on_is_complete() {
         checked("{}").unwrap();
         checked("watches: {mode: on, auditLevelNone: true, leaseInterval: 5s}").unwrap();
+        checked("watches: {mode: on, references: true, maxReferencedBytes: 16Mi}").unwrap();
+        assert!(!NodePath::default().watches.references, "Secrets are read only if that is said");
         let store = "store: {endpoints: ['http://127.0.0.1:2379']}";
         for mode in ["shadow", "on"] {
             checked(&format!("leases: {{mode: {mode}, auditLevelNone: true}}\n{store}")).unwrap();
@@ -188,6 +217,8 @@ mod tests {
             ("leases: {mode: always}".into(), "always"),
             ("watches: {mode: shadow}".into(), "shadow"),
             ("watches: {leaseInterval: 11s}".into(), "at most 10s"),
+            ("watches: {references: 1}".into(), "references"),
+            ("watches: {maxReferencedBytes: 15Mi}".into(), "at least 16Mi"),
             ("store: {endpoints: ['a:1']}".into(), "is not a URL"),
             ("store: {endpoints: ['https://a:1']}".into(), "caFile is needed"),
             ("store: {certFile: a}".into(), "only valid together"),

@@ -19,6 +19,7 @@ use self::create::Create;
 use self::leases::LeaseMetrics;
 use self::node_path::NodePathMetrics;
 use self::protection::ProtectionMetrics;
+pub use self::reads::CacheState;
 use self::reads::ReadMetrics;
 use crate::protect::Protection;
 use crate::request_info::RequestInfo;

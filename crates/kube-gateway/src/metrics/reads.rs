@@ -11,6 +11,27 @@ pub struct ReadMetrics {
     serving: IntGaugeVec,
     watches: IntGaugeVec,
     objects: IntGaugeVec,
+    bytes: IntGaugeVec,
+    too_large: IntGaugeVec,
+    references: IntGaugeVec,
+}
+
+/// The state of a watch cache.
+pub struct CacheState {
+    /// The resource.
+    pub resource: &'static str,
+    /// Whether it serves.
+    pub is_serving: bool,
+    /// Whether it does not because of its size.
+    pub is_too_large: bool,
+    /// Open watches.
+    pub watches: usize,
+    /// Objects.
+    pub objects: usize,
+    /// Bytes of the objects and of their last changes.
+    pub bytes: usize,
+    /// Objects to which the pods of nodes refer, if that is asked; `None` in it if there are too many.
+    pub references: Option<Option<usize>>,
 }
 
 impl ReadMetrics {
@@ -42,6 +63,21 @@ impl ReadMetrics {
                 "Objects in the watch cache of this resource.",
                 resource,
             ),
+            bytes: create.gauges_by(
+                "kube_gateway_node_path_cache_bytes",
+                "Bytes of the objects in the watch cache of this resource, and of their last changes.",
+                resource,
+            ),
+            too_large: create.gauges_by(
+                "kube_gateway_node_path_cache_too_large",
+                "1 if the watch cache of this resource does not serve because its objects exceed maxReferencedBytes, otherwise 0.",
+                resource,
+            ),
+            references: create.gauges_by(
+                "kube_gateway_node_path_references",
+                "ConfigMaps and Secrets to which objects of this resource refer, for each node; -1 if there are too many.",
+                resource,
+            ),
         }
     }
 
@@ -57,9 +93,17 @@ impl ReadMetrics {
     }
 
     /// Notes the state of a cache.
-    pub fn set_state(&self, resource: &str, is_serving: bool, watches: usize, objects: usize) {
-        self.serving.with_label_values(&[resource]).set(is_serving.into());
-        self.watches.with_label_values(&[resource]).set(watches as i64);
-        self.objects.with_label_values(&[resource]).set(objects as i64);
+    pub fn set_state(&self, state: CacheState) {
+        let resource = &[state.resource];
+        self.serving.with_label_values(resource).set(state.is_serving.into());
+        self.too_large.with_label_values(resource).set(state.is_too_large.into());
+        self.watches.with_label_values(resource).set(state.watches as i64);
+        self.objects.with_label_values(resource).set(state.objects as i64);
+        self.bytes.with_label_values(resource).set(state.bytes as i64);
+        if let Some(references) = state.references {
+            self.references
+                .with_label_values(resource)
+                .set(references.map_or(-1, |count| count as i64));
+        }
     }
 }

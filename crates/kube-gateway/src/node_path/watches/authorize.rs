@@ -2,14 +2,16 @@
 //!
 //! A kubelet may read what the Node authorizer allows it, with the selectors of
 //! `AuthorizeNodeWithSelectors` (`plugin/pkg/auth/authorizer/node` in k8s.io/kubernetes): the pods and
-//! PodCertificateRequests of its node, its Node, and all Services, CSIDrivers and RuntimeClasses. For
-//! anybody else RBAC decides. It must allow all objects, whatever the selector of the request.
+//! PodCertificateRequests of its node, its Node, all Services, CSIDrivers and RuntimeClasses, and each
+//! ConfigMap and Secret to which a pod of its node refers. For anybody else RBAC decides. It must allow
+//! all objects, whatever the selector of the request. ConfigMaps and Secrets are for kubelets only.
 
 use std::sync::{Arc, LazyLock};
 
 use super::kind::Kind;
 use super::recognize::Read;
 use super::selector::Selector;
+use super::shared::SharedCache;
 use crate::identity::IdentityFields;
 use crate::node_path::review::Access;
 use crate::node_path::reviews::Reviews;
@@ -19,20 +21,27 @@ use crate::node_path::reviews::Reviews;
 const CONTROLLER_MANAGER: &[u8] = b"system:kube-controller-manager";
 
 /// What users of RBAC must be allowed, by the position of the resource.
-static LISTS: LazyLock<[Access; 8]> = LazyLock::new(|| accesses("list"));
-static WATCHES: LazyLock<[Access; 8]> = LazyLock::new(|| accesses("watch"));
+static LISTS: LazyLock<[Access; Kind::COUNT]> = LazyLock::new(|| accesses("list"));
+static WATCHES: LazyLock<[Access; Kind::COUNT]> = LazyLock::new(|| accesses("watch"));
 
-fn accesses(verb: &'static str) -> [Access; 8] {
+fn accesses(verb: &'static str) -> [Access; Kind::COUNT] {
     Kind::ALL.map(|kind| {
         let names = kind.names();
         Access { verb, group: names.group, resource: names.resource, namespace: "" }
     })
 }
 
-/// Whether somebody certainly may do this. Must be called in a runtime.
-pub fn may_read(reviews: &Arc<Reviews>, identity: &Arc<IdentityFields>, read: &Read) -> bool {
+/// Whether somebody certainly may do this. `pods` knows what pods refer to. Must be called in a runtime.
+pub fn may_read(
+    reviews: &Arc<Reviews>,
+    pods: &SharedCache,
+    identity: &Arc<IdentityFields>,
+    read: &Read,
+) -> bool {
     match identity.node() {
-        Some(node) => node_may_read(node, read),
+        Some(node) => node_may_read(node, pods, read),
+        // What a user of RBAC may read is not asked for each object.
+        None if read.kind.is_referenced() => false,
         // Others may need each event.
         None if read.kind == Kind::Leases && identity.user() != CONTROLLER_MANAGER => false,
         None => {
@@ -42,7 +51,7 @@ pub fn may_read(reviews: &Arc<Reviews>, identity: &Arc<IdentityFields>, read: &R
     }
 }
 
-fn node_may_read(node: &[u8], read: &Read) -> bool {
+fn node_may_read(node: &[u8], pods: &SharedCache, read: &Read) -> bool {
     // kube-apiserver allows nothing to a node without a name.
     if node.is_empty() {
         return false;
@@ -50,6 +59,9 @@ fn node_may_read(node: &[u8], read: &Read) -> bool {
     match (read.kind, &read.selector) {
         (Kind::Pods | Kind::PodCertificateRequests, Selector::Node(selected))
         | (Kind::Nodes, Selector::Name(selected)) => &selected[..] == node,
+        (Kind::ConfigMaps | Kind::Secrets, Selector::Object { namespace, name }) => {
+            pods.lock().refers(node, read.kind, namespace, name)
+        }
         (Kind::Services | Kind::CsiDrivers | Kind::RuntimeClasses, _) => true,
         _ => false,
     }
@@ -57,13 +69,91 @@ fn node_may_read(node: &[u8], read: &Read) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    use crate::node_path::watches::cache::{Cache, Change};
+    use crate::node_path::watches::frame::EventType;
+    use crate::node_path::watches::object::Object;
+    use crate::node_path::watches::object::sample::pod;
     use crate::node_path::watches::recognize::Verb;
+    use crate::node_path::watches::references::sample::{WAYS, parsed};
+
+    /// A cache of pods that serves.
+    fn pods(objects: Vec<Object>) -> SharedCache {
+        let mut cache = Cache::with_references();
+        let bookmark = pod("", "", "", 10, "k8s.io/initial-events-end");
+        cache.replace(objects, Object::parse(Kind::Pods, bookmark).unwrap()).unwrap();
+        cache.serve(true);
+        cache.set_connected(true);
+        SharedCache::new(Kind::Pods, cache, None)
+    }
+
+    fn read(kind: Kind, namespace: &str, name: &str) -> Read {
+        let (namespace, name) = (namespace.as_bytes().into(), name.as_bytes().into());
+        Read { kind, selector: Selector::Object { namespace, name }, verb: Verb::List(0) }
+    }
+
+    #[test]
+    fn a_node_reads_what_its_pods_refer_to() {
+        for (way, (kind, _)) in WAYS.into_iter().enumerate() {
+            let pods = pods(vec![parsed("p", "a", 1, &[(way, "x")]), parsed("q", "b", 2, &[])]);
+            let may = |node: &str, read: Read| node_may_read(node.as_bytes(), &pods, &read);
+            assert!(may("a", read(kind, "ns", "x")));
+            assert!(!may("b", read(kind, "ns", "x")), "another node");
+            assert!(!may("", read(kind, "ns", "x")), "a node without a name");
+            assert!(!may("a", read(kind, "other", "x")), "another namespace");
+            assert!(!may("a", read(kind, "ns", "y")), "another name");
+            let [first, second] = Kind::REFERENCED;
+            let other = if kind == first { second } else { first };
+            assert!(!may("a", read(other, "ns", "x")), "another resource");
+        }
+    }
+
+    #[test]
+    fn references_end_with_the_pod_and_its_node() {
+        let pods = pods(vec![parsed("p", "a", 1, &[(0, "x")]), parsed("q", "a", 2, &[(0, "x")])]);
+        let may = |node: &str, name: &str| {
+            node_may_read(node.as_bytes(), &pods, &read(Kind::Secrets, "ns", name))
+        };
+        let apply = |event, object| {
+            pods.lock().apply(Change { event, object }, Instant::now()).unwrap();
+        };
+        apply(EventType::Deleted, parsed("p", "a", 11, &[(0, "x")]));
+        assert!(may("a", "x"), "another pod refers to it");
+        apply(EventType::Deleted, parsed("q", "a", 12, &[(0, "x")]));
+        assert!(!may("a", "x"));
+        apply(EventType::Added, parsed("p", "", 13, &[(0, "x")]));
+        assert!(!may("a", "x") && !may("", "x"), "a pod without a node");
+        apply(EventType::Modified, parsed("p", "a", 14, &[(0, "x")]));
+        assert!(may("a", "x") && !may("b", "x"));
+        apply(EventType::Modified, parsed("p", "b", 15, &[(0, "x"), (3, "y")]));
+        assert!(!may("a", "x") && may("b", "x") && may("b", "y"));
+    }
+
+    #[test]
+    fn nothing_is_allowed_while_the_pods_may_be_old() {
+        let pods = pods(vec![parsed("p", "a", 1, &[(0, "x")])]);
+        let may = || node_may_read(b"a", &pods, &read(Kind::Secrets, "ns", "x"));
+        assert!(may());
+        pods.lock().set_connected(false);
+        assert!(!may(), "there is no source");
+        pods.lock().set_connected(true);
+        assert!(may());
+        pods.lock().serve(false);
+        assert!(!may(), "the cache does not serve");
+        pods.lock().clear();
+        assert!(!may());
+        let unasked = SharedCache::new(Kind::Pods, Cache::new(Kind::Pods), None);
+        assert!(!node_may_read(b"a", &unasked, &read(Kind::Secrets, "ns", "x")));
+    }
 
     #[test]
     fn a_node_reads_its_own_objects() {
-        let may =
-            |kind, selector| node_may_read(b"a", &Read { kind, selector, verb: Verb::List(0) });
+        let pods = pods(Vec::new());
+        let may = |kind, selector| {
+            node_may_read(b"a", &pods, &Read { kind, selector, verb: Verb::List(0) })
+        };
         let name = |text: &[u8]| Box::<[u8]>::from(text);
         let (own, other) = (name(b"a"), name(b"b"));
         for kind in [Kind::Pods, Kind::PodCertificateRequests] {
@@ -78,12 +168,12 @@ mod tests {
         for kind in [Kind::Services, Kind::CsiDrivers, Kind::RuntimeClasses] {
             assert!(may(kind, Selector::Without(Default::default())));
         }
-        for kind in [Kind::EndpointSlices, Kind::Leases] {
+        for kind in [Kind::EndpointSlices, Kind::Leases, Kind::ConfigMaps, Kind::Secrets] {
             assert!(!may(kind, Selector::Without(Default::default())));
         }
         let selector = Selector::Node((*b"").into());
         let read = Read { kind: Kind::Pods, selector, verb: Verb::List(0) };
-        assert!(!node_may_read(b"", &read), "a node without a name");
+        assert!(!node_may_read(b"", &pods, &read), "a node without a name");
     }
 
     #[test]

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use super::event::Event;
 use super::frame::{EventType, Frame};
+use super::graph::Graph;
 use super::history::History;
 use super::kind::Kind;
 use super::mailbox::Mailbox;
-use super::object::Object;
+use super::object::{Object, object_key};
 use super::selector::Selector;
 use super::watchers::{Watcher, Watchers};
 
@@ -33,6 +34,10 @@ pub struct Cache {
     is_serving: bool,
     watchers: Watchers,
     thinned: Option<Thinned>,
+    /// Whether pods are asked for what they refer to.
+    has_references: bool,
+    /// Whether a source reports changes at this moment.
+    is_connected: bool,
 }
 
 /// What is known of watches that get at most one event for each object and interval.
@@ -51,6 +56,10 @@ struct Content {
     by_node: HashMap<Box<[u8]>, BTreeSet<Key>>,
     history: History,
     bookmarks: Bookmarks,
+    /// The bytes of the objects.
+    size: usize,
+    /// What pods refer to.
+    graph: Option<Graph>,
 }
 
 /// Bookmarks as the API server encodes them.
@@ -117,8 +126,20 @@ pub enum Started {
 impl Cache {
     /// An empty cache.
     pub fn new(kind: Kind) -> Cache {
-        let watchers = Watchers::default();
-        Cache { kind, content: None, is_serving: false, watchers, thinned: None }
+        Cache {
+            kind,
+            content: None,
+            is_serving: false,
+            watchers: Watchers::new(kind),
+            thinned: None,
+            has_references: false,
+            is_connected: false,
+        }
+    }
+
+    /// An empty cache of pods that knows what they refer to.
+    pub fn with_references() -> Cache {
+        Cache { has_references: true, ..Cache::new(Kind::Pods) }
     }
 
     /// An empty cache whose watches get at most one event for each object and interval, and deletions at
@@ -136,6 +157,28 @@ impl Cache {
     /// The version up to which changes are known, if there is any content.
     pub fn version(&self) -> Option<u64> {
         self.content.as_ref().map(|content| content.version)
+    }
+
+    /// The bytes of the objects and of their last changes.
+    pub fn size(&self) -> usize {
+        self.content.as_ref().map_or(0, |content| content.size + content.history.size())
+    }
+
+    /// What the pods refer to, if that is asked.
+    pub fn graph(&self) -> Option<&Graph> {
+        self.content.as_ref()?.graph.as_ref()
+    }
+
+    /// Notes that a source reports changes from now on, or does not any more.
+    pub fn set_connected(&mut self, is_connected: bool) {
+        self.is_connected = is_connected;
+    }
+
+    /// Whether a pod that is bound to a node certainly refers to an object. Watches may stay for a while
+    /// without a source; a pod could be deleted in this time.
+    pub fn refers(&self, node: &[u8], kind: Kind, namespace: &[u8], name: &[u8]) -> bool {
+        let graph = self.graph().filter(|_| self.is_serving && self.is_connected);
+        graph.is_some_and(|graph| graph.refers(node, kind, namespace, name))
     }
 
     /// Begins to serve, if there is any content, or stops and ends all watches.
@@ -171,6 +214,8 @@ impl Cache {
             by_node: HashMap::new(),
             history: History::new(version),
             bookmarks: Bookmarks::new(self.kind, marked)?,
+            size: 0,
+            graph: self.has_references.then(Graph::default),
         };
         for object in objects {
             if object.version() > version {
@@ -355,6 +400,7 @@ impl Content {
     fn put(&mut self, kind: Kind, object: Arc<Object>) -> Option<Arc<Object>> {
         let key = object.key();
         let before = self.objects.insert(key.clone(), object.clone());
+        self.note(before.as_deref(), Some(&object));
         if kind.node_field().is_some() {
             let moved = before.as_ref().is_none_or(|before| before.node() != object.node());
             if moved {
@@ -367,8 +413,18 @@ impl Content {
 
     fn remove(&mut self, key: &[u8]) -> Option<Arc<Object>> {
         let before = self.objects.remove(key)?;
+        self.note(Some(&before), None);
         self.forget_node(&before, key);
         Some(before)
+    }
+
+    /// Notes what was in the cache before a change, and what is in it afterwards.
+    fn note(&mut self, before: Option<&Object>, after: Option<&Object>) {
+        self.size += after.map_or(0, Object::size);
+        self.size -= before.map_or(0, Object::size);
+        if let Some(graph) = &mut self.graph {
+            graph.change(before, after);
+        }
     }
 
     fn forget_node(&mut self, object: &Object, key: &[u8]) {
@@ -385,6 +441,10 @@ impl Content {
             Selector::Node(node) => {
                 let keys = self.by_node.get(node).into_iter().flatten();
                 keys.filter_map(|key| self.objects.get(key).cloned()).collect()
+            }
+            Selector::Object { namespace, name } => {
+                let object = self.objects.get(&object_key(namespace, name));
+                object.cloned().into_iter().collect()
             }
             // Objects without a namespace have their names as keys.
             Selector::Name(name) if kind == Kind::Nodes => {

@@ -8,8 +8,10 @@ use super::frame::{EventType, Frame};
 use super::object::Object;
 use super::selector::Selector;
 
+/// Bytes of an event besides its objects, about.
+const EVENT_SIZE: usize = 256;
+
 /// A change of an object.
-#[derive(Debug)]
 pub struct Event {
     version: u64,
     before: Option<Arc<Object>>,
@@ -31,6 +33,12 @@ impl Event {
     pub fn deleted(before: Arc<Object>, last: &Object) -> Event {
         let (version, deleted) = (last.version(), Some(last.envelope().clone()));
         Event { version, before: Some(before), after: None, deleted, frames: Default::default() }
+    }
+
+    /// The bytes that are kept for this event and for no object that is known after it.
+    pub fn size(&self) -> usize {
+        let before = self.before.as_ref().map_or(0, |object| object.size());
+        before + self.deleted.as_ref().map_or(0, Bytes::len) + EVENT_SIZE
     }
 
     /// Several changes of an object as one: from what it was `before` to what the last one made of it.

@@ -4,6 +4,7 @@
 //! version). Later ones continue at the last version. If the API server does not have that any more, or
 //! its events do not follow from what is known, everything is read again.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,11 @@ use tokio::time::MissedTickBehavior;
 
 use super::cache::{Change, Inconsistent};
 use super::frame::EventType;
+use super::graph::Graph;
 use super::object::Object;
 use super::shared::SharedCache;
 use super::source::{Received, Source, status_code};
-use crate::metrics::Metrics;
+use crate::metrics::{CacheState, Metrics};
 use crate::node_path::client::{Ask, Client, Dialer};
 use crate::node_path::permission::Permission;
 use crate::upstream::{Pool, Server};
@@ -35,6 +37,29 @@ const MAX_INTERRUPTION: Duration = Duration::from_secs(5);
 const MAX_SILENCE: Duration = Duration::from_secs(90);
 /// A watch from a version that the API server does not have any more.
 const EXPIRED: u64 = 410;
+
+/// Time after which a cache that was too large is filled again.
+const TOO_LARGE_DELAY: Duration = Duration::from_secs(600);
+
+/// Why nothing is served while there are too many bytes.
+#[derive(Debug)]
+struct TooLarge {
+    max_size: u64,
+}
+
+impl std::error::Error for TooLarge {}
+
+impl fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TooLarge { max_size } = self;
+        let seconds = TOO_LARGE_DELAY.as_secs();
+        write!(
+            f,
+            "the objects and their last changes take more than nodePath.watches.maxReferencedBytes ({max_size}); \
+             everything is forwarded, and they are read again every {seconds} s"
+        )
+    }
+}
 
 /// Fills a cache.
 pub struct Feed {
@@ -58,12 +83,14 @@ pub struct State {
     heard: Instant,
     /// Since when there is no source.
     interrupted: Option<Instant>,
+    /// Whether the log says that pods refer to too many objects.
+    is_full: bool,
 }
 
 impl State {
     /// Nothing has arrived.
     pub fn new(now: Instant) -> State {
-        State { heard: now, interrupted: Some(now) }
+        State { heard: now, interrupted: Some(now), is_full: false }
     }
 
     /// Whether the cache may be relied on.
@@ -85,18 +112,24 @@ impl Feed {
                 continue;
             };
             let ended = self.follow(&server).await.with_context(|| server.address.clone());
+            self.cache.lock().set_connected(false);
             self.state.interrupted.get_or_insert(Instant::now());
-            let Err(error) = ended else {
+            let Err(ended) = ended else {
                 delay = RETRY_DELAY;
                 continue;
             };
-            let error = format!("{error:#}");
+            let error = format!("{ended:#}");
             if error != last_error {
                 let resource = self.cache.kind.names().resource;
                 tracing::warn!(resource, error, "the watch of the node path is interrupted");
                 last_error = error;
             }
             attempt += 1;
+            self.cache.set_too_large(ended.is::<TooLarge>());
+            if self.cache.is_too_large() {
+                self.wait(TOO_LARGE_DELAY).await;
+                continue;
+            }
             self.wait(delay).await;
             delay = (delay * 2).min(MAX_RETRY_DELAY);
         }
@@ -112,7 +145,7 @@ impl Feed {
     }
 
     /// Waits, and stops serving if the time is over.
-    async fn wait(&self, time: Duration) {
+    async fn wait(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until {
             tokio::time::sleep(PERIOD.min(time)).await;
@@ -121,7 +154,7 @@ impl Feed {
     }
 
     /// Begins or stops to serve.
-    fn judge(&self) {
+    fn judge(&mut self) {
         let now = Instant::now();
         let serves = self.permission.is_allowed() && self.state.is_current(now);
         let mut cache = self.cache.lock();
@@ -134,8 +167,22 @@ impl Feed {
             }
         }
         let (watches, objects) = cache.counts();
-        let names = self.cache.kind.names();
-        self.metrics.reads.set_state(names.resource, cache.is_serving(), watches, objects);
+        self.metrics.reads.set_state(CacheState {
+            resource: self.cache.kind.names().resource,
+            is_serving: cache.is_serving(),
+            is_too_large: self.cache.is_too_large(),
+            watches,
+            objects,
+            bytes: cache.size(),
+            references: cache.graph().map(Graph::edges),
+        });
+        let is_full = cache.graph().is_some_and(|graph| graph.edges().is_none());
+        if is_full && !self.state.is_full {
+            tracing::warn!(
+                "pods refer to too many objects; reads of ConfigMaps and Secrets are forwarded"
+            );
+        }
+        self.state.is_full = is_full;
     }
 
     /// Follows the objects at one API server, until its watch ends.
@@ -149,6 +196,8 @@ impl Feed {
             None => self.fill(&client).await?,
         };
         self.heard();
+        self.cache.set_too_large(false);
+        self.cache.lock().set_connected(true);
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -180,7 +229,7 @@ impl Feed {
     }
 
     fn heard(&mut self) {
-        self.state = State { heard: Instant::now(), interrupted: None };
+        self.state = State { heard: Instant::now(), interrupted: None, ..self.state };
     }
 
     fn path(&self, rest: &str) -> String {
@@ -192,13 +241,18 @@ impl Feed {
     async fn fill(&self, client: &Client) -> Result<Source> {
         let rest = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
         let mut source = open(client, &self.path(rest)).await?;
-        let mut objects = Vec::new();
+        let (mut objects, mut size) = (Vec::new(), 0);
         loop {
             let next = tokio::time::timeout(MAX_SILENCE, source.next()).await;
             let received = next.context("the initial events do not end")??;
             let Received { event, object } = received.context("the initial events broke off")?;
             match event {
-                EventType::Added => objects.push(self.parse(object)?),
+                EventType::Added => {
+                    let object = self.parse(object)?;
+                    size += object.size();
+                    self.check_size(size)?;
+                    objects.push(object);
+                }
                 EventType::Bookmark => {
                     let marked = self.parse(object)?;
                     let replaced = self.cache.lock().replace(objects, marked);
@@ -235,9 +289,19 @@ impl Feed {
     }
 
     fn apply(&self, change: Change) -> Result<()> {
-        let delivered = self.cache.lock().apply(change, Instant::now()).map_err(failure)?;
+        let mut cache = self.cache.lock();
+        let delivered = cache.apply(change, Instant::now()).map_err(failure)?;
+        let size = cache.size();
+        drop(cache);
         self.metrics.reads.delivered(delivered);
-        Ok(())
+        self.check_size(size)
+    }
+
+    fn check_size(&self, size: usize) -> Result<()> {
+        match self.cache.max_size.filter(|_| self.cache.exceeds(size)) {
+            Some(max_size) => Err(TooLarge { max_size }.into()),
+            None => Ok(()),
+        }
     }
 
     fn parse(&self, object: bytes::Bytes) -> Result<Object> {
@@ -259,10 +323,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn too_many_bytes_are_recognized_and_explained() {
+        let error = anyhow::Error::from(TooLarge { max_size: 7 });
+        let error = Err::<(), _>(error).with_context(|| "10.0.0.1:6443").unwrap_err();
+        assert!(error.is::<TooLarge>());
+        assert!(!anyhow::anyhow!("status 500").is::<TooLarge>());
+        let text = format!("{error:#}");
+        assert!(
+            text.contains("10.0.0.1:6443") && text.contains("maxReferencedBytes (7)"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn a_cache_is_current_while_its_source_speaks() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut state = State { heard: start, interrupted: None };
+        let mut state = State { interrupted: None, ..State::new(start) };
         assert!(state.is_current(at(89)) && !state.is_current(at(90)));
         state.interrupted = Some(at(10));
         assert!(state.is_current(at(14)) && !state.is_current(at(15)));

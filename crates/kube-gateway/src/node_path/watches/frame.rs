@@ -1,5 +1,6 @@
 //! What is sent: events of a watch, lists, and the status that ends a watch.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -42,12 +43,19 @@ impl EventType {
 }
 
 /// An event in `application/vnd.kubernetes.protobuf;stream=watch`. Clones share the bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Frame {
     /// The length, the type, and the start of the object's field.
     pub head: Bytes,
     /// The encoded object.
     pub object: Bytes,
+}
+
+/// Without the content: it may be a Secret.
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame({} bytes)", self.len())
+    }
 }
 
 impl Frame {

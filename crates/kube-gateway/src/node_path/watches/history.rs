@@ -18,6 +18,8 @@ pub struct History {
     /// The version of the list with which it began.
     listed: u64,
     events: VecDeque<(Instant, Arc<Event>)>,
+    /// The bytes of the events.
+    size: usize,
     /// Whether changes since the list were removed.
     is_cut: bool,
 }
@@ -25,18 +27,25 @@ pub struct History {
 impl History {
     /// An empty history after a list.
     pub fn new(listed: u64) -> History {
-        History { listed, events: VecDeque::new(), is_cut: false }
+        History { listed, events: VecDeque::new(), size: 0, is_cut: false }
     }
 
     /// Adds a change, and removes what is old.
     pub fn push(&mut self, event: Arc<Event>, now: Instant) {
+        self.size += event.size();
         self.events.push_back((now, event));
         while self.events.len() > MIN_EVENTS
             && (self.events.len() > MAX_EVENTS || self.is_first_old(now))
         {
-            self.events.pop_front();
+            let first = self.events.pop_front();
+            self.size -= first.map_or(0, |(_, event)| event.size());
             self.is_cut = true;
         }
+    }
+
+    /// The bytes that are kept for the changes alone.
+    pub fn size(&self) -> usize {
+        self.size
     }
 
     fn is_first_old(&self, now: Instant) -> bool {
@@ -74,5 +83,35 @@ impl History {
     pub fn since(&self, version: u64) -> impl Iterator<Item = &Event> {
         let start = self.events.partition_point(|(_, event)| event.version() <= version);
         self.events.range(start..).map(|(_, event)| &**event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_path::watches::kind::Kind;
+    use crate::node_path::watches::object::Object;
+    use crate::node_path::watches::object::sample::pod;
+
+    #[test]
+    fn the_size_is_that_of_the_objects_that_are_no_more() {
+        let start = Instant::now();
+        let object = |version: u64, text: &str| {
+            Arc::new(Object::parse(Kind::Pods, pod("ns", "p", "n", version, text)).unwrap())
+        };
+        let large = "x".repeat(1 << 20);
+        let mut history = History::new(0);
+        let mut push = |version, before: &str, seconds| {
+            let event = Event::changed(Some(object(version - 1, before)), object(version, &large));
+            history.push(Arc::new(event), start + Duration::from_secs(seconds));
+            history.size()
+        };
+        // What an object is after a change is in the cache, or is what it was before the next one.
+        assert!(push(11, "", 0) < 1000);
+        assert!((1 << 20..2 << 20).contains(&push(12, &large, 0)));
+        for version in 13..=112 {
+            push(version, "", 200);
+        }
+        assert!(push(113, "", 200) < 200_000, "the large one is old");
     }
 }

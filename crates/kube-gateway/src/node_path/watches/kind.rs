@@ -1,7 +1,10 @@
 //! The resources that are served.
 
+/// What the URLs of objects in a namespace begin with.
+const NAMESPACES: &str = "/api/v1/namespaces/";
+
 /// A resource that is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Pods.
     Pods,
@@ -19,6 +22,10 @@ pub enum Kind {
     PodCertificateRequests,
     /// Leases.
     Leases,
+    /// ConfigMaps.
+    ConfigMaps,
+    /// Secrets.
+    Secrets,
 }
 
 /// How a resource is addressed and encoded.
@@ -36,8 +43,10 @@ pub struct Names {
 }
 
 impl Kind {
+    /// The number of resources.
+    pub const COUNT: usize = 10;
     /// All resources. The position is [`Kind::index`].
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; Kind::COUNT] = [
         Kind::Pods,
         Kind::Nodes,
         Kind::Services,
@@ -46,6 +55,8 @@ impl Kind {
         Kind::RuntimeClasses,
         Kind::PodCertificateRequests,
         Kind::Leases,
+        Kind::ConfigMaps,
+        Kind::Secrets,
     ];
 
     /// The position in [`Kind::ALL`].
@@ -53,9 +64,24 @@ impl Kind {
         self as usize
     }
 
-    /// The resource with this URL.
-    pub fn of_path(path: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.names().path == path)
+    /// The resource with this URL, and the namespace of a resource that is read by object, otherwise "".
+    pub fn of_path(path: &str) -> Option<(Kind, &str)> {
+        if let Some(rest) = path.strip_prefix(NAMESPACES) {
+            let (namespace, resource) = rest.split_once('/')?;
+            let kind =
+                Kind::REFERENCED.into_iter().find(|kind| kind.names().resource == resource)?;
+            return Some((kind, namespace));
+        }
+        let is_at = |kind: &Kind| kind.names().path == path && !kind.is_referenced();
+        Kind::ALL.into_iter().find(is_at).map(|kind| (kind, ""))
+    }
+
+    /// The resources to which pods refer. They are read one object at a time.
+    pub const REFERENCED: [Kind; 2] = [Kind::ConfigMaps, Kind::Secrets];
+
+    /// Whether pods refer to objects of this resource.
+    pub fn is_referenced(self) -> bool {
+        Kind::REFERENCED.contains(&self)
     }
 
     /// How the resource is addressed and encoded. The versions are those that kubelet, kube-proxy and
@@ -111,6 +137,8 @@ impl Kind {
                 "leases",
                 "Lease"
             ),
+            Kind::ConfigMaps => names!("", "v1", "/api/v1/", "configmaps", "ConfigMap"),
+            Kind::Secrets => names!("", "v1", "/api/v1/", "secrets", "Secret"),
         }
     }
 
@@ -132,9 +160,21 @@ mod tests {
     fn kinds_are_found_by_their_urls() {
         for (index, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!(kind.index(), index);
-            assert_eq!(Kind::of_path(kind.names().path), Some(kind));
+            let found = (!kind.is_referenced()).then_some((kind, ""));
+            assert_eq!(Kind::of_path(kind.names().path), found);
             assert!(kind.names().path.ends_with(kind.names().resource));
         }
-        assert_eq!(Kind::of_path("/api/v1/namespaces/a/pods"), None);
+        let secrets = Kind::of_path("/api/v1/namespaces/a/secrets");
+        assert_eq!(secrets, Some((Kind::Secrets, "a")));
+        for path in [
+            "/api/v1/namespaces/a/pods",
+            "/api/v1/namespaces/a",
+            "/api/v1/namespaces/a/secrets/",
+            "/api/v1/namespaces/a/secrets/b",
+            "/api/v1/namespaces/secrets",
+            "/api/v2/namespaces/a/secrets",
+        ] {
+            assert_eq!(Kind::of_path(path), None, "{path}");
+        }
     }
 }

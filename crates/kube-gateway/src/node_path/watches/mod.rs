@@ -13,11 +13,13 @@
 //!   began, until it ends. It ends between two events; the client continues at its last one.
 //! - A bookmark follows all changes up to its version.
 //! - Nobody reads what an API server would not let it read.
+//! - The content of an object, which may be a Secret, is in no log and no error.
 //! - While the cache has no source, or something must see reads, there is no watch.
 //!
 //! # Reading order
 //! `wire`, `object`, `frame`, `event`, `cache` are pure, and follow
-//! `k8s.io/apiserver/pkg/storage/cacher`. `feed` fills the cache. `recognize` and `authorize` decide
+//! `k8s.io/apiserver/pkg/storage/cacher`. `references` and `graph` know which ConfigMaps and Secrets the
+//! pods of a node refer to. `feed` fills the cache. `recognize` and `authorize` decide
 //! about a request, `continuation` takes over a watch that an API server has begun;
 //! `forward/http2/watches.rs` is its way through a session.
 
@@ -27,6 +29,7 @@ mod continuation;
 mod event;
 mod feed;
 mod frame;
+mod graph;
 mod history;
 mod kind;
 mod mailbox;
@@ -35,6 +38,7 @@ mod model;
 mod object;
 mod reason;
 mod recognize;
+mod references;
 mod selector;
 mod shared;
 mod source;
@@ -50,7 +54,7 @@ use http::Request;
 use http2::Fields;
 
 use self::authorize::may_read;
-use self::cache::Started;
+use self::cache::{Cache, Started};
 use self::feed::{Feed, State};
 use self::kind::Kind;
 use self::reason::Reason;
@@ -79,9 +83,36 @@ const FIELD_BYTES: usize = 256;
 pub struct Watches {
     permission: Permission,
     reviews: Arc<Reviews>,
-    /// By the position of the resource.
-    caches: Vec<Arc<SharedCache>>,
+    /// By the position of the resource; `None` if it is not served.
+    caches: [Option<Arc<SharedCache>>; Kind::COUNT],
+    pods: Arc<SharedCache>,
     metrics: Arc<Metrics>,
+}
+
+/// What is served besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Leases: at most one event for each of them in this time.
+    pub lease_interval: Option<Duration>,
+    /// ConfigMaps and Secrets to which pods refer, while each of these resources takes at most so many
+    /// bytes.
+    pub max_referenced_bytes: Option<u64>,
+}
+
+impl Options {
+    /// The cache of a resource, if it is served.
+    fn cache(self, kind: Kind) -> Option<SharedCache> {
+        let (cache, max_size) = match kind {
+            // Their events are most of all: nobody but the controller-manager needs them.
+            Kind::Leases => (Cache::thinned(kind, self.lease_interval?, Instant::now()), None),
+            Kind::ConfigMaps | Kind::Secrets => {
+                (Cache::new(kind), Some(self.max_referenced_bytes?))
+            }
+            Kind::Pods if self.max_referenced_bytes.is_some() => (Cache::with_references(), None),
+            _ => (Cache::new(kind), None),
+        };
+        Some(SharedCache::new(kind, cache, max_size))
+    }
 }
 
 /// A watch that is served.
@@ -104,18 +135,13 @@ impl Watches {
     pub fn start(
         permission: Permission,
         reviewer: Reviewer,
-        lease_interval: Option<Duration>,
+        options: Options,
         metrics: Arc<Metrics>,
     ) -> Result<Arc<Watches>> {
-        let kinds = Kind::ALL.into_iter().filter(|kind| {
-            // Their events are most of all: nobody but the controller-manager needs them.
-            *kind != Kind::Leases || lease_interval.is_some()
-        });
-        let interval = |kind| lease_interval.filter(|_| kind == Kind::Leases);
-        let caches = kinds.map(|kind| Arc::new(SharedCache::new(kind, interval(kind))));
-        let caches: Vec<_> = caches.collect();
+        let caches = Kind::ALL.map(|kind| options.cache(kind).map(Arc::new));
+        let pods = caches[Kind::Pods.index()].clone().context("pods are always served")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        for cache in &caches {
+        for cache in caches.iter().flatten() {
             let feed = Feed {
                 cache: cache.clone(),
                 permission: permission.clone(),
@@ -131,7 +157,7 @@ impl Watches {
             .spawn(move || runtime.block_on(std::future::pending::<()>()))
             .context("start the watch caches")?;
         let reviews = Arc::new(Reviews::new(reviewer));
-        Ok(Arc::new(Watches { permission, reviews, caches, metrics }))
+        Ok(Arc::new(Watches { permission, reviews, caches, pods, metrics }))
     }
 
     /// Reads the head of a client's request before anything is changed in it. Returns the request if it
@@ -139,10 +165,12 @@ impl Watches {
     pub fn begin(&self, request: &Request<()>, credential: &Credential) -> Option<Read> {
         let recognized = recognize(request)?;
         let (Ok(Read { kind, .. }) | Err((kind, _))) = &recognized;
-        self.caches.get(kind.index())?;
+        self.caches[kind.index()].as_ref()?;
         let result = recognized.and_then(|read| match credential {
             _ if !self.permission.is_allowed() => Err((read.kind, Reason::NotPermitted)),
-            Credential::Certificate(identity) if may_read(&self.reviews, identity, &read) => {
+            Credential::Certificate(identity)
+                if may_read(&self.reviews, &self.pods, identity, &read) =>
+            {
                 Ok(read)
             }
             _ => Err((read.kind, Reason::Identity)),
@@ -203,7 +231,8 @@ impl Watches {
     /// Waits until all caches serve, but not longer than this: meanwhile all requests would go to API
     /// servers, and stay there.
     pub async fn wait(&self, longest: Duration) {
-        let serve = || self.caches.iter().all(|cache| cache.lock().is_serving());
+        let serves = |cache: &Arc<SharedCache>| cache.lock().is_serving() || cache.is_too_large();
+        let serve = || self.caches.iter().flatten().all(serves);
         let until = Instant::now() + longest;
         while !serve() && Instant::now() < until {
             tokio::time::sleep(PERIOD).await;
@@ -211,7 +240,7 @@ impl Watches {
     }
 
     fn cache(&self, read: &Read) -> Option<&Arc<SharedCache>> {
-        self.caches.get(read.kind.index())
+        self.caches[read.kind.index()].as_ref()
     }
 
     fn counted<T>(&self, read: &Read, result: Result<T, cache::Refused>) -> Option<T> {
@@ -235,4 +264,30 @@ fn answer_fields(content_type: &[u8]) -> Fields {
     fields.push(b"content-type", content_type);
     fields.push(b"date", httpdate::fmt_http_date(SystemTime::now()).as_bytes());
     fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_read_only_if_that_is_said() {
+        let kinds = |options: Options| {
+            Kind::ALL.into_iter().filter(|kind| options.cache(*kind).is_some()).collect::<Vec<_>>()
+        };
+        let all = kinds(Options {
+            lease_interval: Some(Duration::from_secs(5)),
+            max_referenced_bytes: Some(7),
+        });
+        assert_eq!(all, Kind::ALL);
+        let optional = [Kind::Leases, Kind::ConfigMaps, Kind::Secrets];
+        let usual: Vec<_> = all.into_iter().filter(|kind| !optional.contains(kind)).collect();
+        assert_eq!(kinds(Options::default()), usual);
+        let options = Options { max_referenced_bytes: Some(7), ..Options::default() };
+        for kind in Kind::REFERENCED {
+            let cache = options.cache(kind).unwrap();
+            assert!(cache.exceeds(8) && !cache.exceeds(7));
+        }
+        assert!(!options.cache(Kind::Pods).unwrap().exceeds(usize::MAX));
+    }
 }

@@ -66,6 +66,7 @@ struct Watch {
 }
 
 struct World {
+    kind: Kind,
     cache: Cache,
     now: Instant,
     version: u64,
@@ -76,7 +77,14 @@ struct World {
     watches: Vec<Watch>,
 }
 
-fn selector(number: u8) -> Selector {
+fn selector(kind: Kind, number: u8) -> Selector {
+    if kind.is_referenced() {
+        let name = number % 7;
+        // Sometimes the namespace has no such object.
+        let namespace = if number > 200 { 1 - name % 2 } else { name % 2 };
+        let text = |prefix, number| format!("{prefix}{number}").into_bytes().into();
+        return Selector::Object { namespace: text("ns", namespace), name: text("p", name) };
+    }
     match number % 5 {
         0 => Selector::Without(Default::default()),
         1 => Selector::Name((*b"p1").into()),
@@ -88,6 +96,9 @@ fn selects(selector: &Selector, key: &str, node: u8) -> bool {
     match selector {
         Selector::Without(_) => true,
         Selector::Name(name) => key.as_bytes().ends_with(name),
+        Selector::Object { namespace, name } => {
+            key.as_bytes() == [&namespace[..], b"/", name].concat()
+        }
         Selector::Node(wanted) => NODES[usize::from(node)].as_bytes() == &wanted[..],
     }
 }
@@ -101,9 +112,10 @@ fn bookmark(version: u64, marked: bool) -> Bytes {
 }
 
 impl World {
-    fn new() -> World {
+    fn new(kind: Kind) -> World {
         let mut world = World {
-            cache: Cache::new(Kind::Pods),
+            kind,
+            cache: Cache::new(kind),
             now: Instant::now(),
             version: 0,
             listed: 0,
@@ -285,7 +297,7 @@ impl World {
             Operation::Wait { seconds } => self.now += Duration::from_secs(seconds.into()),
             Operation::List { selector: number, back } => {
                 let at_least = self.version.saturating_add_signed(-i64::from(back));
-                self.list(&selector(number), at_least);
+                self.list(&selector(self.kind, number), at_least);
             }
             Operation::Watch { selector: number, start, back } => {
                 let version = self.version.saturating_add_signed(-i64::from(back));
@@ -295,7 +307,7 @@ impl World {
                     2 => Start::State { at_least: 0, marked: true },
                     _ => Start::After(version),
                 };
-                self.watch(selector(number), start);
+                self.watch(selector(self.kind, number), start);
             }
             Operation::Close { watch } if !self.watches.is_empty() => {
                 let at = usize::from(watch) % self.watches.len();
@@ -320,16 +332,20 @@ proptest! {
     fn the_cache_does_what_the_model_says(
         operations in prop::collection::vec(operation(), 1..400)
     ) {
-        let mut world = World::new();
-        for operation in operations {
-            world.run(operation);
+        for kind in [Kind::Pods, Kind::Secrets] {
+            let mut world = World::new(kind);
+            for operation in operations.clone() {
+                world.run(operation);
+            }
+            world.collect();
+            for watch in &world.watches {
+                prop_assert!(watch.got == watch.expected);
+            }
+            let open = world.watches.iter().filter(|watch| watch.is_open).count();
+            prop_assert_eq!(world.cache.counts(), (open, world.state().len()));
+            let objects = world.state().values().map(|(bytes, _)| parsed(bytes).size());
+            prop_assert!(world.cache.size() >= objects.sum());
         }
-        world.collect();
-        for watch in &world.watches {
-            prop_assert_eq!(&watch.got, &watch.expected);
-        }
-        let open = world.watches.iter().filter(|watch| watch.is_open).count();
-        prop_assert_eq!(world.cache.counts(), (open, world.state().len()));
     }
 }
 
@@ -347,7 +363,7 @@ fn what_does_not_follow_is_refused() {
     assert!(cache.replace(vec![object("a", 1), object("a", 2)], marked()).is_err(), "twice");
     assert!(cache.replace(vec![], parsed(&bookmark(10, false))).is_err(), "no mark");
     cache.replace(vec![object("a", 9)], marked()).unwrap();
-    assert_eq!(cache.list(&selector(0), 0).err(), Some(Refused::NotServing));
+    assert_eq!(cache.list(&selector(Kind::Pods, 0), 0).err(), Some(Refused::NotServing));
     assert!(cache.apply(change(EventType::Modified, "a", 10), now).is_err(), "not higher");
     assert!(cache.progress(9).is_err(), "lower");
     for (event, name) in [
@@ -378,7 +394,7 @@ proptest! {
         let mut cache = Cache::thinned(Kind::Pods, interval, now);
         cache.replace(Vec::new(), parsed(&bookmark(10, true))).unwrap();
         cache.serve(true);
-        let (mailbox, all) = (Arc::new(Mailbox::default()), selector(0));
+        let (mailbox, all) = (Arc::new(Mailbox::default()), selector(Kind::Pods, 0));
         let start = Start::State { at_least: 0, marked: false };
         cache.watch(&all, start, &mailbox, 7, now).unwrap();
         let (mut state, mut seen) = (BTreeMap::new(), BTreeMap::new());
@@ -439,7 +455,7 @@ fn a_thinned_watch_gets_one_event_for_each_object_and_interval() {
     cache.replace(Vec::new(), parsed(&bookmark(10, true))).unwrap();
     cache.serve(true);
     let mailbox = Arc::new(Mailbox::default());
-    cache.watch(&selector(0), Start::Now, &mailbox, 7, start).unwrap();
+    cache.watch(&selector(Kind::Pods, 0), Start::Now, &mailbox, 7, start).unwrap();
     let mut delivered = Vec::new();
     for version in 11..111 {
         let now = start + Duration::from_millis(100 * (version - 10));
@@ -450,4 +466,50 @@ fn a_thinned_watch_gets_one_event_for_each_object_and_interval() {
         delivered.extend(mailbox.take().items.into_iter().map(|_| version));
     }
     assert_eq!(delivered, [60, 110], "after 5 s and after 10 s");
+}
+
+#[test]
+fn the_size_is_that_of_the_objects_and_their_changes() {
+    let object = |name: &str, version| parsed(&pod("ns", name, "n", version, ""));
+    let change = |event, name: &str, version| Change { event, object: object(name, version) };
+    let mut cache = Cache::new(Kind::Secrets);
+    assert_eq!(cache.size(), 0);
+    let objects = vec![object("a", 8), object("b", 9)];
+    let each = objects[0].size();
+    cache.replace(objects, parsed(&bookmark(10, true))).unwrap();
+    assert_eq!(cache.size(), 2 * each);
+    let mut last = cache.size();
+    let mut grows = |cache: &Cache| cache.size() - std::mem::replace(&mut last, cache.size());
+    let now = Instant::now();
+    cache.apply(change(EventType::Added, "c", 11), now).unwrap();
+    assert!((each..2 * each).contains(&grows(&cache)));
+    // What was there before is kept for the history.
+    cache.apply(change(EventType::Modified, "c", 12), now).unwrap();
+    assert!((each..2 * each).contains(&grows(&cache)));
+    // So is what was deleted.
+    cache.apply(change(EventType::Deleted, "c", 13), now).unwrap();
+    assert!((1..each).contains(&grows(&cache)));
+    cache.clear();
+    assert_eq!(cache.size(), 0);
+}
+
+#[test]
+fn an_event_visits_the_watches_of_its_object_alone() {
+    let mut cache = Cache::new(Kind::Secrets);
+    cache.replace(Vec::new(), parsed(&bookmark(10, true))).unwrap();
+    cache.serve(true);
+    let mailboxes: Vec<Arc<Mailbox>> = (0..3).map(|_| Arc::default()).collect();
+    let now = Instant::now();
+    for (mailbox, (namespace, name)) in
+        mailboxes.iter().zip([("ns", "a"), ("ns", "b"), ("other", "a")])
+    {
+        let (namespace, name) = (namespace.as_bytes().into(), name.as_bytes().into());
+        let selector = Selector::Object { namespace, name };
+        cache.watch(&selector, Start::Now, mailbox, 7, now).unwrap();
+    }
+    let object = parsed(&pod("ns", "a", "n", 11, ""));
+    let delivered = cache.apply(Change { event: EventType::Added, object }, now);
+    assert_eq!(delivered, Ok(1));
+    let counts = mailboxes.iter().map(|mailbox| mailbox.take().items.len());
+    assert_eq!(counts.collect::<Vec<_>>(), [1, 0, 0]);
 }

@@ -1,5 +1,6 @@
 //! An object as an API server encoded it, with what selectors need.
 
+use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -39,8 +40,11 @@ impl Span {
     }
 }
 
+/// Bytes of an object besides what is encoded, about: its place in a cache, and its key.
+const OBJECT_SIZE: usize = 320;
+
 /// An object.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Object {
     /// `k8s\0` and `runtime.Unknown`, as an event of a watch carries it.
     envelope: Bytes,
@@ -53,6 +57,14 @@ pub struct Object {
     name: Span,
     node: Span,
     traits: Traits,
+}
+
+/// Without the content: it may be a Secret.
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = String::from_utf8_lossy(self.name());
+        write!(f, "Object({name} at {}, {} bytes)", self.version, self.envelope.len())
+    }
 }
 
 /// What the selectors of kubelet and kube-proxy need besides names.
@@ -145,6 +157,11 @@ impl Object {
         &self.envelope[self.raw.range()]
     }
 
+    /// The bytes that it takes, about.
+    pub fn size(&self) -> usize {
+        self.envelope.len() + OBJECT_SIZE
+    }
+
     /// The resourceVersion.
     pub fn version(&self) -> u64 {
         self.version
@@ -172,10 +189,7 @@ impl Object {
 
     /// The key by which lists are sorted: as in the store, without the prefix of the resource.
     pub fn key(&self) -> Box<[u8]> {
-        if self.namespace().is_empty() {
-            return self.name().into();
-        }
-        [self.namespace(), b"/", self.name()].concat().into()
+        object_key(self.namespace(), self.name())
     }
 
     /// Returns the encoded object with another resourceVersion.
@@ -221,6 +235,14 @@ impl Object {
         put_envelope_tail(&mut out);
         out.into()
     }
+}
+
+/// The key of an object with a namespace, which may be empty, and a name.
+pub fn object_key(namespace: &[u8], name: &[u8]) -> Box<[u8]> {
+    if namespace.is_empty() {
+        return name.into();
+    }
+    [namespace, b"/", name].concat().into()
 }
 
 /// Reads a resourceVersion. Since Kubernetes 1.35 their order is part of the API.
@@ -286,6 +308,8 @@ pub mod sample {
 mod tests {
     use super::sample::{object, pod};
     use super::*;
+    use crate::node_path::watches::frame::{EventType, Frame};
+    use crate::node_path::watches::source::Received;
 
     #[test]
     fn a_pod_is_taken_apart() {
@@ -294,6 +318,20 @@ mod tests {
         assert_eq!((pod.node(), pod.version()), (&b"node-1"[..], 99));
         assert_eq!(&pod.key()[..], b"ns/p");
         assert!(pod.raw().starts_with(&[0x0a]) && pod.mentions(b"uid") && !pod.mentions(b"node-1"));
+    }
+
+    #[test]
+    fn the_content_is_not_shown() {
+        let bytes = object(Kind::Secrets, "ns", "name", 99, &[], "", b"password");
+        let secret = Object::parse(Kind::Secrets, bytes.clone()).unwrap();
+        let received = Received { event: EventType::Added, object: bytes.clone() };
+        for shown in [
+            format!("{secret:?}"),
+            format!("{:?}", Frame::new(EventType::Added, bytes)),
+            format!("{received:?}"),
+        ] {
+            assert!(shown.contains("bytes") && !shown.contains("passw"), "{shown}");
+        }
     }
 
     #[test]

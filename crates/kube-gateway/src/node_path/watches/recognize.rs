@@ -12,7 +12,7 @@ use super::cache::Start;
 use super::kind::Kind;
 use super::object::Traits;
 use super::reason::Reason;
-use super::selector::Selector;
+use super::selector::{Selector, is_name};
 
 /// What clients accept that prefer protobuf: kubelets, others, and components that configure only a content type,
 /// such as kube-proxy and kube-controller-manager. Tables and metadata have parameters.
@@ -23,8 +23,6 @@ const ACCEPTED: [&[u8]; 3] = [
 ];
 /// The fields that a request may have. No answer is compressed: the client need not have it so.
 const FIELDS: [HeaderName; 3] = [ACCEPT, ACCEPT_ENCODING, USER_AGENT];
-/// Characters of the longest name of an object.
-const MAX_NAME: usize = 253;
 /// Time of a watch without `timeoutSeconds`: kube-apiserver's `--min-request-timeout`, which it prolongs
 /// by a random share.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1800);
@@ -68,16 +66,19 @@ impl Verb {
     }
 }
 
-/// Reads the head of a client's request. Returns `None` if it is not a GET of all objects of a resource
-/// that is served; the error has the resource.
+/// Reads the head of a client's request. Returns `None` if it is not a GET of objects of a resource that
+/// is served; the error has the resource.
 pub fn recognize(request: &Request<()>) -> Option<Result<Read, (Kind, Reason)>> {
-    let kind = Kind::of_path(request.uri().path()).filter(|_| request.method() == Method::GET)?;
+    let (kind, namespace) = Kind::of_path(request.uri().path())?;
+    if request.method() != Method::GET {
+        return None;
+    }
     let read = || {
         if !is_plain(request.headers()) {
             return Err(Reason::Form);
         }
         let query = Query::parse(request.uri().query().unwrap_or_default()).ok_or(Reason::Form)?;
-        let selector = query.selector(kind).ok_or(Reason::Form)?;
+        let selector = query.selector(kind, namespace).ok_or(Reason::Form)?;
         Ok(Read { kind, selector, verb: query.verb()? })
     };
     Some(read().map_err(|reason| (kind, reason)))
@@ -145,7 +146,7 @@ impl Query {
         Some(())
     }
 
-    fn selector(&self, kind: Kind) -> Option<Selector> {
+    fn selector(&self, kind: Kind, namespace: &str) -> Option<Selector> {
         let name = |prefix| self.fields.strip_prefix(prefix).filter(|name| is_name(name));
         match kind {
             Kind::Pods | Kind::PodCertificateRequests if self.labels.is_empty() => {
@@ -154,7 +155,15 @@ impl Query {
             Kind::Nodes if self.labels.is_empty() => {
                 Some(Selector::Name(name("metadata.name=")?.as_bytes().into()))
             }
-            Kind::Pods | Kind::PodCertificateRequests | Kind::Nodes => None,
+            Kind::ConfigMaps | Kind::Secrets if self.labels.is_empty() && is_name(namespace) => {
+                let name = name("metadata.name=")?.as_bytes().into();
+                Some(Selector::Object { namespace: namespace.as_bytes().into(), name })
+            }
+            Kind::Pods
+            | Kind::PodCertificateRequests
+            | Kind::Nodes
+            | Kind::ConfigMaps
+            | Kind::Secrets => None,
             _ => Some(Selector::Without(self.excluded(kind)?)),
         }
     }
@@ -231,12 +240,6 @@ fn number<T: std::str::FromStr>(value: &str) -> Option<T> {
     let is_plain = value.bytes().all(|byte| byte.is_ascii_digit());
     let is_shortest = value == "0" || !value.starts_with('0');
     value.parse().ok().filter(|_| is_plain && is_shortest)
-}
-
-/// Whether a text is a name that needs no escapes in a selector.
-fn is_name(text: &str) -> bool {
-    let allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
-    !text.is_empty() && text.len() <= MAX_NAME && text.bytes().all(allowed)
 }
 
 #[cfg(test)]
@@ -344,6 +347,12 @@ mod tests {
         assert_eq!(selector(&format!("{requests}?fieldSelector=spec.nodeName%3Dn-1.a")), node);
         let name = Some(Selector::Name((*b"n").into()));
         assert_eq!(selector("/api/v1/nodes?fieldSelector=metadata.name%3Dn"), name);
+        for resource in ["configmaps", "secrets"] {
+            let object = Selector::Object { namespace: (*b"a").into(), name: (*b"n-1.b").into() };
+            let url =
+                format!("/api/v1/namespaces/a/{resource}?fieldSelector=metadata.name%3Dn-1.b");
+            assert_eq!(selector(&url), Some(object));
+        }
         let all = Some(Selector::Without(Traits::default()));
         for url in ["/apis/storage.k8s.io/v1/csidrivers", "/apis/node.k8s.io/v1/runtimeclasses"] {
             assert_eq!(selector(&format!("{url}?")), all);
@@ -363,9 +372,49 @@ mod tests {
             "/api/v1/nodes?fieldSelector=spec.nodeName%3Dn",
             "/api/v1/services?fieldSelector=metadata.name%3Dn",
             "/api/v1/services?labelSelector=a",
+            "/api/v1/nodes?fieldSelector=metadata.name%3D..",
+            "/api/v1/namespaces/a/secrets?",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name%3D",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name%3D.",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name%3D..",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name%3Db%2Fc",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name%3D%3Db",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name%21%3Db",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name%3Db,metadata.namespace%3Da",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name%3Db,type%3DOpaque",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.namespace%3Da",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name%3Db&labelSelector=c",
+            "/api/v1/namespaces/A/secrets?fieldSelector=metadata.name%3Db",
+            "/api/v1/namespaces/%61/secrets?fieldSelector=metadata.name%3Db",
+            "/api/v1/namespaces//secrets?fieldSelector=metadata.name%3Db",
+            "/api/v1/namespaces/../secrets?fieldSelector=metadata.name%3Db",
             "/apis/storage.k8s.io/v1/csidrivers?labelSelector=%21service.kubernetes.io%2Fheadless",
         ] {
             assert_eq!(selector(url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn kubelets_read_the_objects_of_their_pods() {
+        let object = Selector::Object { namespace: (*b"a").into(), name: (*b"b").into() };
+        let timeout = Some(Duration::from_secs(1872));
+        let one = "fieldSelector=metadata.name%3Db";
+        let initial = "resourceVersionMatch=NotOlderThan&sendInitialEvents=true";
+        let time = "timeout=31m12s&timeoutSeconds=1872&watch=true";
+        let start = Start::After(7);
+        for (query, verb) in [
+            (format!("{one}&limit=500&resourceVersion=0"), Verb::List(0)),
+            (format!("allowWatchBookmarks=true&{one}&{initial}&{time}"), Verb::WatchList(timeout)),
+            (
+                format!("allowWatchBookmarks=true&{one}&resourceVersion=7&{time}"),
+                Verb::Watch { start, bookmarks: true, timeout },
+            ),
+        ] {
+            for kind in Kind::REFERENCED {
+                let url = format!("/api/v1/namespaces/a/{}?{query}", kind.names().resource);
+                let expected = Read { kind, selector: object.clone(), verb };
+                assert_eq!(recognize(&request(&url, None)), Some(Ok(expected)), "{url}");
+            }
         }
     }
 
@@ -387,6 +436,10 @@ mod tests {
             "/api/v1/watch/pods",
             "/apis/storage.k8s.io/v1beta1/csidrivers",
             "/api/v1/configmaps",
+            "/api/v1/secrets?fieldSelector=metadata.name%3Da",
+            "/api/v1/namespaces/a/secrets/b?resourceVersion=0",
+            "/api/v1/namespaces/a/endpoints?resourceVersion=0",
+            "/api/v1/watch/namespaces/a/secrets/b",
         ] {
             assert_eq!(recognize(&request(url, None)), None, "{url}");
         }

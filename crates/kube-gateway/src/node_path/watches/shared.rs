@@ -1,7 +1,8 @@
 //! The cache of one resource, as the feed and the clients share it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -14,17 +15,32 @@ use super::selector::Selector;
 pub struct SharedCache {
     /// The resource.
     pub kind: Kind,
+    /// The bytes that its objects and their last changes may take. Beyond that nothing is served.
+    pub max_size: Option<u64>,
+    is_too_large: AtomicBool,
     cache: Mutex<Cache>,
 }
 
 impl SharedCache {
-    /// An empty cache. With an interval, its watches are thinned.
-    pub fn new(kind: Kind, interval: Option<Duration>) -> SharedCache {
-        let cache = match interval {
-            Some(interval) => Cache::thinned(kind, interval, Instant::now()),
-            None => Cache::new(kind),
-        };
-        SharedCache { kind, cache: Mutex::new(cache) }
+    /// Shares an empty cache.
+    pub fn new(kind: Kind, cache: Cache, max_size: Option<u64>) -> SharedCache {
+        let (is_too_large, cache) = (AtomicBool::new(false), Mutex::new(cache));
+        SharedCache { kind, max_size, is_too_large, cache }
+    }
+
+    /// Whether so many bytes are too many.
+    pub fn exceeds(&self, size: usize) -> bool {
+        self.max_size.is_some_and(|max| size as u64 > max)
+    }
+
+    /// Whether there were too many bytes when its objects were last read.
+    pub fn is_too_large(&self) -> bool {
+        self.is_too_large.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether there were too many bytes.
+    pub fn set_too_large(&self, is_too_large: bool) {
+        self.is_too_large.store(is_too_large, Ordering::Relaxed);
     }
 
     /// The cache, which nobody else uses meanwhile.

@@ -1,5 +1,7 @@
 //! The stream of events from an API server.
 
+use std::fmt;
+
 use anyhow::{Context, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
@@ -20,12 +22,19 @@ pub struct Source {
 }
 
 /// An event.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub struct Received {
     /// The type.
     pub event: EventType,
     /// The encoded object.
     pub object: Bytes,
+}
+
+/// Without the content: it may be a Secret.
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Received({:?}, {} bytes)", self.event, self.object.len())
+    }
 }
 
 impl Source {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::event::Event;
+use super::kind::Kind;
 use super::mailbox::{Item, Mailbox};
 use super::object::{Object, Traits};
 use super::selector::Selector;
@@ -21,8 +22,8 @@ pub struct Watcher {
 type Group = HashMap<u64, Watcher>;
 
 /// All open watches. A change visits only those that it can concern.
-#[derive(Default)]
 pub struct Watchers {
+    kind: Kind,
     groups: HashMap<Selector, Group>,
     /// Selectors in `groups` that every change can concern.
     broad: Vec<Traits>,
@@ -31,6 +32,11 @@ pub struct Watchers {
 }
 
 impl Watchers {
+    /// No watches.
+    pub fn new(kind: Kind) -> Watchers {
+        Watchers { kind, groups: HashMap::new(), broad: Vec::new(), next: 0, count: 0 }
+    }
+
     /// Adds a watch, and returns its number.
     pub fn add(&mut self, selector: &Selector, watcher: Watcher) -> u64 {
         let number = self.next;
@@ -84,6 +90,11 @@ impl Watchers {
             }
         };
         for object in event.objects() {
+            if self.kind.is_referenced() {
+                let (namespace, name) = (object.namespace().into(), object.name().into());
+                add(Selector::Object { namespace, name });
+                continue;
+            }
             add(Selector::Name(object.name().into()));
             add(Selector::Node(Object::node(object).into()));
         }

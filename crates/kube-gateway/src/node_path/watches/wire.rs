@@ -29,6 +29,14 @@ pub struct Field {
     pub varint: u64,
 }
 
+impl Field {
+    /// The value, if it has a length.
+    pub fn bytes(&self) -> Option<Range<usize>> {
+        // A value with a length follows its tag, so that it does not begin at 0.
+        (self.value.start > 0).then(|| self.value.clone())
+    }
+}
+
 impl<'a> Fields<'a> {
     /// Reads the message that is at `range` of `bytes`.
     pub fn new(bytes: &'a [u8], range: Range<usize>) -> Option<Fields<'a>> {
@@ -151,9 +159,9 @@ mod tests {
         let bytes = [0x08, 0x96, 0x01, 0x12, 2, b'a', b'b', 0x1d, 1, 2, 3, 4];
         let mut fields = Fields::new(&bytes, 0..bytes.len()).unwrap();
         let number = fields.next().unwrap().unwrap();
-        assert_eq!((number.number, number.varint, number.whole), (1, 150, 0..3));
+        assert_eq!((number.bytes(), number.varint, number.whole), (None, 150, 0..3));
         let text = fields.next().unwrap().unwrap();
-        assert_eq!((text.number, text.value, text.whole), (2, 5..7, 3..7));
+        assert_eq!((text.number, text.bytes(), text.whole), (2, Some(5..7), 3..7));
         assert_eq!(fields.next().unwrap().unwrap().number, 3);
         assert_eq!(fields.next(), Some(None));
         for bytes in [&[0x0a, 5, 1][..], &[0x0b], &[0x80], &[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff]] {

@@ -1,0 +1,221 @@
+//! Which ConfigMaps and Secrets the pods of each node refer to.
+//!
+//! This is the part of the Node authorizer's graph that has no further edge between an object and a pod.
+//! The pods themselves are in their cache: their references are read again when they leave a node.
+//!
+//! # Invariants
+//! - A node has an object exactly while a pod with the name of this node refers to it.
+//! - Each object is named once, and its name is dropped with its last node.
+//! - A graph with too many edges is empty, and stays so.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::kind::Kind;
+use super::object::Object;
+use super::references::{self, Reference};
+
+/// Edges between nodes and objects. Each takes about 40 bytes, and the name of an object is kept once. Beyond that nothing is known, and all
+/// requests are forwarded until the pods are listed again.
+const MAX_EDGES: usize = 8 << 20;
+
+/// A resource, a namespace and a name, as [`key`] writes them.
+type Key = Arc<[u8]>;
+
+/// The objects of each node.
+pub struct Graph {
+    /// By the name of the node: the objects, and how many pods refer to each of them.
+    nodes: HashMap<Box<[u8]>, BTreeMap<Key, u32>>,
+    keys: HashSet<Key>,
+    edges: usize,
+    max_edges: usize,
+    is_full: bool,
+}
+
+/// What a pod adds to the graph.
+#[derive(Default, PartialEq)]
+struct Edges<'a> {
+    node: &'a [u8],
+    namespace: &'a [u8],
+    references: Vec<Reference<'a>>,
+}
+
+impl<'a> Edges<'a> {
+    fn of(pod: Option<&'a Object>) -> Edges<'a> {
+        match pod.filter(|pod| !pod.node().is_empty() && !pod.namespace().is_empty()) {
+            Some(pod) => Edges {
+                node: pod.node(),
+                namespace: pod.namespace(),
+                references: references::of(pod),
+            },
+            None => Edges::default(),
+        }
+    }
+}
+
+impl Default for Graph {
+    fn default() -> Graph {
+        Graph::bounded(MAX_EDGES)
+    }
+}
+
+impl Graph {
+    fn bounded(max_edges: usize) -> Graph {
+        let (nodes, keys) = (HashMap::new(), HashSet::new());
+        Graph { nodes, keys, edges: 0, max_edges, is_full: false }
+    }
+
+    /// Notes that a pod has changed, was created or was deleted.
+    pub fn change(&mut self, before: Option<&Object>, after: Option<&Object>) {
+        if self.is_full {
+            return;
+        }
+        let (before, after) = (Edges::of(before), Edges::of(after));
+        if before == after {
+            return;
+        }
+        self.add(&after);
+        self.remove(&before);
+        if self.edges > self.max_edges {
+            *self = Graph { is_full: true, ..Graph::bounded(self.max_edges) };
+        }
+    }
+
+    /// Whether a pod of a node refers to an object.
+    pub fn refers(&self, node: &[u8], kind: Kind, namespace: &[u8], name: &[u8]) -> bool {
+        let objects = self.nodes.get(node);
+        objects.is_some_and(|objects| objects.contains_key(&key(kind, namespace, name)[..]))
+    }
+
+    /// The number of edges; `None` if there were too many.
+    pub fn edges(&self) -> Option<usize> {
+        (!self.is_full).then_some(self.edges)
+    }
+
+    fn add(&mut self, edges: &Edges<'_>) {
+        if edges.references.is_empty() {
+            return;
+        }
+        let objects = self.nodes.entry(edges.node.into()).or_default();
+        for Reference { kind, name } in &edges.references {
+            let key = key(*kind, edges.namespace, name);
+            let key = match self.keys.get(&key[..]) {
+                Some(key) => key.clone(),
+                None => {
+                    let key = Key::from(key);
+                    self.keys.insert(key.clone());
+                    key
+                }
+            };
+            let pods = objects.entry(key).or_default();
+            *pods += 1;
+            self.edges += usize::from(*pods == 1);
+        }
+    }
+
+    fn remove(&mut self, edges: &Edges<'_>) {
+        let Some(objects) = self.nodes.get_mut(edges.node) else { return };
+        for Reference { kind, name } in &edges.references {
+            let key = key(*kind, edges.namespace, name);
+            let Some(pods) = objects.get_mut(&key[..]) else { continue };
+            *pods -= 1;
+            if *pods > 0 {
+                continue;
+            }
+            self.edges -= 1;
+            let Some((key, _)) = objects.remove_entry(&key[..]) else { continue };
+            // One is here, and one in `keys`.
+            if Arc::strong_count(&key) == 2 {
+                self.keys.remove(&key);
+            }
+        }
+        if objects.is_empty() {
+            self.nodes.remove(edges.node);
+        }
+    }
+}
+
+/// Names an object. A namespace has no slash in it.
+fn key(kind: Kind, namespace: &[u8], name: &[u8]) -> Vec<u8> {
+    [&[kind.index() as u8], namespace, b"/", name].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::node_path::watches::references::sample::{WAYS, parsed};
+
+    const NODES: [&str; 3] = ["", "a", "b"];
+    const NAMES: [&str; 4] = ["w", "x", "y", "z"];
+
+    /// What pods refer to, by node.
+    fn expected(pods: &BTreeMap<u8, Object>) -> BTreeSet<(Vec<u8>, Reference<'_>)> {
+        let bound = pods.values().filter(|pod| !pod.node().is_empty());
+        let edges = bound.flat_map(|pod| {
+            references::of(pod).into_iter().map(|reference| (pod.node().to_vec(), reference))
+        });
+        edges.collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_node_has_what_its_pods_refer_to(
+            steps in prop::collection::vec(
+                (0..6_u8, 0..4_usize, prop::collection::vec((0..WAYS.len(), 0..4_usize), 0..4)),
+                1..60
+            )
+        ) {
+            let (mut graph, mut pods) = (Graph::default(), BTreeMap::new());
+            for (name, node, references) in steps {
+                let references: Vec<_> =
+                    references.into_iter().map(|(way, name)| (way, NAMES[name])).collect();
+                let node = NODES.get(node);
+                let after = node.map(|node| parsed(&format!("p{name}"), node, 1, &references));
+                graph.change(pods.get(&name), after.as_ref());
+                match after {
+                    Some(after) => pods.insert(name, after),
+                    None => pods.remove(&name),
+                };
+                let expected = expected(&pods);
+                prop_assert_eq!(graph.edges(), Some(expected.len()));
+                for node in &NODES {
+                    for (kind, name) in
+                        Kind::REFERENCED.into_iter().flat_map(|kind| NAMES.map(|it| (kind, it)))
+                    {
+                        let (node, name) = (node.as_bytes(), name.as_bytes());
+                        let edge = (node.to_vec(), Reference { kind, name });
+                        let is_expected = expected.contains(&edge);
+                        prop_assert_eq!(graph.refers(node, kind, b"ns", name), is_expected);
+                        prop_assert!(!graph.refers(node, kind, b"other", name));
+                    }
+                }
+                let named: BTreeSet<_> = expected.iter().map(|(_, reference)| reference).collect();
+                prop_assert_eq!(graph.keys.len(), named.len());
+            }
+            for pod in pods.values() {
+                graph.change(Some(pod), None);
+            }
+            prop_assert!(graph.nodes.is_empty() && graph.keys.is_empty());
+            prop_assert_eq!(graph.edges(), Some(0));
+        }
+    }
+
+    #[test]
+    fn too_many_edges_are_none() {
+        let mut graph = Graph::bounded(2);
+        let pods: Vec<_> = NAMES.iter().map(|name| parsed(name, "a", 1, &[(0, *name)])).collect();
+        graph.change(None, Some(&pods[0]));
+        graph.change(None, Some(&pods[1]));
+        assert_eq!(graph.edges(), Some(2));
+        graph.change(None, Some(&pods[2]));
+        assert_eq!(graph.edges(), None);
+        assert!(!graph.refers(b"a", Kind::Secrets, b"ns", b"w"));
+        graph.change(Some(&pods[2]), None);
+        graph.change(Some(&pods[1]), None);
+        assert_eq!(graph.edges(), None, "it does not know what was there");
+    }
+}
