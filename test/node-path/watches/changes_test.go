@@ -48,6 +48,10 @@ func (c *cluster) prepare(t *testing.T) {
 		_, err := c.admin.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil
 	})
+	for _, name := range nodes {
+		must(t, c.writeReferenced(ctx, "of-"+name, "first"))
+		must(t, c.createReferenceTo(ctx, "of-"+name, name))
+	}
 }
 
 // changeRandomly changes a random object. Conflicts and objects that exist already or not are no errors.
@@ -146,7 +150,13 @@ func (c *cluster) changeOthers(ctx context.Context, name string, random *rand.Ra
 	if random.IntN(2) == 0 {
 		labels["service.kubernetes.io/headless"] = ""
 	}
-	switch random.IntN(10) {
+	switch random.IntN(14) {
+	case 13:
+		err = c.admin.CoreV1().ConfigMaps(namespace).Delete(ctx, "of-"+nodes[random.IntN(len(nodes))], deleted)
+	case 12:
+		err = c.admin.CoreV1().Secrets(namespace).Delete(ctx, "of-"+nodes[random.IntN(len(nodes))], deleted)
+	case 10, 11:
+		err = c.writeReferenced(ctx, "of-"+nodes[random.IntN(len(nodes))], fmt.Sprintf("%0*d", random.IntN(3000), 1))
 	case 9:
 		err = c.requestCertificate(ctx, name, nodes[random.IntN(len(nodes))])
 	case 8:
@@ -169,6 +179,43 @@ func (c *cluster) changeOthers(ctx context.Context, name string, random *rand.Ra
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"time":"%d"}}}`, time.Now().UnixNano())
 		_, err = c.admin.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
+	return err
+}
+
+// writeReferenced creates or changes a ConfigMap and a Secret.
+func (c *cluster) writeReferenced(ctx context.Context, name, value string) error {
+	configMaps, secrets := c.admin.CoreV1().ConfigMaps(namespace), c.admin.CoreV1().Secrets(namespace)
+	object := metav1.ObjectMeta{Name: name}
+	patch := fmt.Appendf(nil, `{"data":{"k":%q}}`, value)
+	_, err := configMaps.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if errors.IsNotFound(err) {
+		_, err = configMaps.Create(ctx, &corev1.ConfigMap{ObjectMeta: object, Data: map[string]string{"k": value}}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return err
+	}
+	patch = fmt.Appendf(nil, `{"stringData":{"k":%q}}`, value)
+	_, err = secrets.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if errors.IsNotFound(err) {
+		_, err = secrets.Create(ctx, &corev1.Secret{ObjectMeta: object, StringData: map[string]string{"k": value}}, metav1.CreateOptions{})
+	}
+	return err
+}
+
+// createReferenceTo creates a pod of a node that refers to a ConfigMap and a Secret. It stays.
+func (c *cluster) createReferenceTo(ctx context.Context, name, node string) error {
+	_, err := c.admin.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "refers-to-" + name},
+		Spec: corev1.PodSpec{
+			NodeName: node,
+			// Nobody reports that the node is ready.
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers: []corev1.Container{{Name: "c", Image: "i", EnvFrom: []corev1.EnvFromSource{
+				{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}},
+				{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}},
+			}}},
+		},
+	}, metav1.CreateOptions{})
 	return err
 }
 
@@ -214,6 +261,7 @@ func (c *cluster) mark(t *testing.T) (pods, objects map[string]int64, services i
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"mark":%q}}}`, suffix)
 		_, err = c.admin.CertificatesV1().PodCertificateRequests(namespace).Patch(ctx, "of-"+node, types.MergePatchType, patch, metav1.PatchOptions{})
 		must(t, err)
+		must(t, c.writeReferenced(ctx, "of-"+node, suffix))
 		must(t, c.annotateNode(ctx, node))
 		object, err := c.admin.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		must(t, err)

@@ -81,7 +81,7 @@ kind: GatewayConfiguration
 listen: {address: %q, metricsAddress: %q, certFile: %q, keyFile: %q, clientCaFile: %q}
 upstream: {servers: [%q, %q], caFile: %q}
 requestHeader: {certFile: %q, keyFile: %q}
-nodePath: {watches: {mode: on, leaseInterval: %s}}
+nodePath: {watches: {mode: on, leaseInterval: %s, references: true}}
 `, g.address, g.metrics, c.PKI("apiserver.crt"), c.PKI("apiserver.key"), c.PKI("ca.crt"),
 		c.Servers[0], c.Servers[1], c.PKI("ca.crt"), c.PKI("front-proxy-client.crt"), c.PKI("front-proxy-client.key"), leaseInterval), 0o600))
 	c.restart(t, g)
@@ -92,7 +92,7 @@ nodePath: {watches: {mode: on, leaseInterval: %s}}
 func (c *cluster) restart(t *testing.T, g *gateway) {
 	t.Helper()
 	g.process = testcluster.StartGateway(g.owner, c.Bin, g.config, g.log)
-	testcluster.Eventually(t, startTimeout, "all caches serve", func() bool { return g.metric("kube_gateway_node_path_cache_serving") == 8 })
+	testcluster.Eventually(t, startTimeout, "all caches serve", func() bool { return g.metric("kube_gateway_node_path_cache_serving") == 10 })
 }
 
 // metric returns the sum of all samples whose name and labels begin with a text.

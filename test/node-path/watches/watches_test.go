@@ -51,6 +51,9 @@ func queries(node string) []query {
 		{"services", "/api/v1/services?fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name", ""},
 		{"endpointslices", "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=%21service.kubernetes.io%2Fheadless", ""},
 		{"nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D" + node, ""},
+		// A pod of the node refers to them.
+		{"configmaps", "/api/v1/namespaces/default/configmaps?fieldSelector=metadata.name%3Dof-" + node, node},
+		{"secrets", "/api/v1/namespaces/default/secrets?fieldSelector=metadata.name%3Dof-" + node, node},
 	}
 }
 
@@ -74,6 +77,7 @@ func TestWatches(t *testing.T) {
 	t.Run("streams", func(t *testing.T) { testStreams(t, c, g, source) })
 	t.Run("bookmarks and the end of a watch", func(t *testing.T) { testEnd(t, c, g) })
 	t.Run("permissions", func(t *testing.T) { testPermissions(t, c, g, source) })
+	t.Run("permissions by references", func(t *testing.T) { testReferences(t, c, g, source) })
 	t.Run("a kubelet that starts", func(t *testing.T) { testStart(t, c, g) })
 	t.Run("a version that is not known yet", func(t *testing.T) { testBehind(t, c, g) })
 	t.Run("Leases", func(t *testing.T) { testLeases(t, c, g) })
@@ -117,6 +121,7 @@ func testLists(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
 	for range 40 {
 		must(t, ignore(c.changeRandomly(source)))
 	}
+	must(t, c.writeReferenced(context.Background(), "of-"+nodes[0], "listed"))
 	for _, q := range queries(nodes[0]) {
 		client := c.clientOf(t, q)
 		c.isServed(t, g, client, q)
@@ -126,7 +131,7 @@ func testLists(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
 			_, theirs = body(t, client, c.Servers[1], q.path+"&limit=500&resourceVersion=0")
 			return bytes.Equal(unversioned(t, ours), unversioned(t, theirs))
 		})
-		if name := map[string]string{"pods": "r-", "podcertificaterequests": "of-" + nodes[0]}[q.resource]; !bytes.Contains(ours, []byte(name)) {
+		if name := map[string]string{"pods": "r-", "podcertificaterequests": "of-" + nodes[0], "secrets": "of-" + nodes[0]}[q.resource]; !bytes.Contains(ours, []byte(name)) {
 			t.Errorf("no %s in the list of %s", name, q.path)
 		}
 	}
@@ -391,7 +396,9 @@ func testPermissions(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
 		}
 	}
 	paths = append(paths, "/api/v1/pods?", "/api/v1/nodes?", "/api/v1/services?", "/apis/discovery.k8s.io/v1/endpointslices?",
-		"/apis/certificates.k8s.io/v1/podcertificaterequests?", "/api/v1/namespaces/default/pods?fieldSelector=spec.nodeName%3Dw-0")
+		"/apis/certificates.k8s.io/v1/podcertificaterequests?", "/api/v1/namespaces/default/pods?fieldSelector=spec.nodeName%3Dw-0",
+		"/api/v1/secrets?", "/api/v1/secrets?fieldSelector=metadata.name%3Dof-w-0", "/api/v1/namespaces/default/configmaps?",
+		"/api/v1/namespaces/kube-system/secrets?fieldSelector=metadata.name%3Dof-w-0", "/api/v1/nodes?fieldSelector=metadata.name%3D..")
 	allowed := 0
 	count := number(t, "NODE_PATH_REQUESTS", 2000)
 	for range count {
