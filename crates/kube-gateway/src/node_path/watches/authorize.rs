@@ -38,16 +38,25 @@ pub fn may_read(
     identity: &Arc<IdentityFields>,
     read: &Read,
 ) -> bool {
+    may_read_without_rbac(pods, identity, read).unwrap_or_else(|| {
+        let accesses = if read.verb.name() == "list" { &LISTS } else { &WATCHES };
+        reviews.allows(identity, &accesses[read.kind.index()])
+    })
+}
+
+/// Whether somebody certainly may do this; `None` if RBAC decides.
+fn may_read_without_rbac(
+    pods: &SharedCache,
+    identity: &IdentityFields,
+    read: &Read,
+) -> Option<bool> {
     match identity.node() {
-        Some(node) => node_may_read(node, pods, read),
+        Some(node) => Some(node_may_read(node, pods, read)),
         // What a user of RBAC may read is not asked for each object.
-        None if read.kind.is_referenced() => false,
+        None if read.kind.is_referenced() => Some(false),
         // Others may need each event.
-        None if read.kind == Kind::Leases && identity.user() != CONTROLLER_MANAGER => false,
-        None => {
-            let accesses = if read.verb.name() == "list" { &LISTS } else { &WATCHES };
-            reviews.allows(identity, &accesses[read.kind.index()])
-        }
+        None if read.kind == Kind::Leases && identity.user() != CONTROLLER_MANAGER => Some(false),
+        None => None,
     }
 }
 
@@ -72,6 +81,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::identity::{FieldNames, User};
     use crate::node_path::watches::cache::{Cache, Change};
     use crate::node_path::watches::frame::EventType;
     use crate::node_path::watches::object::Object;
@@ -108,6 +118,31 @@ mod tests {
             let other = if kind == first { second } else { first };
             assert!(!may("a", read(other, "ns", "x")), "another resource");
         }
+    }
+
+    #[test]
+    fn secrets_are_for_kubelets_only() {
+        let pods = pods(vec![parsed("p", "a", 1, &[(0, "x")])]);
+        let may = |name: &str, group: &str, kind| {
+            let (name, uid, credential_id) = (name.into(), None, "X509SHA256=00".into());
+            let user = User { name, uid, groups: vec![group.into()], credential_id };
+            let identity = FieldNames::default().encode(&user).unwrap();
+            may_read_without_rbac(&pods, &identity, &read(kind, "ns", "x"))
+        };
+        assert_eq!(may("system:node:a", "system:nodes", Kind::Secrets), Some(true));
+        for (name, group) in [
+            ("system:node:b", "system:nodes"),
+            ("system:node:", "system:nodes"),
+            ("system:node:a", "others"),
+            ("a", "system:nodes"),
+            ("admin", "system:masters"),
+            ("system:kube-controller-manager", ""),
+        ] {
+            for kind in Kind::REFERENCED {
+                assert_eq!(may(name, group, kind), Some(false), "{name}");
+            }
+        }
+        assert_eq!(may("a", "", Kind::Services), None, "RBAC decides");
     }
 
     #[test]
