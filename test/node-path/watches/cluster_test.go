@@ -47,6 +47,8 @@ type cluster struct {
 type gateway struct {
 	address, metrics, log, config string
 	process                       *exec.Cmd
+	// caches is the number of resources that are served.
+	caches int
 	// owner is the test with which the process ends.
 	owner *testing.T
 }
@@ -68,12 +70,18 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// startGateway starts a gateway that serves watches, and waits until all its caches are filled. It ends with the test.
+// startGateway starts a gateway that serves all watches, and waits until all its caches are filled. It ends with the test.
 func (c *cluster) startGateway(t *testing.T) *gateway {
+	t.Helper()
+	return c.startGatewayWith(t, "references: true", 10)
+}
+
+// startGatewayWith starts a gateway with a further field of nodePath.watches.
+func (c *cluster) startGatewayWith(t *testing.T, field string, caches int) *gateway {
 	t.Helper()
 	directory := t.TempDir()
 	g := &gateway{
-		owner: t, address: testcluster.FreeAddress(t), metrics: testcluster.FreeAddress(t),
+		owner: t, caches: caches, address: testcluster.FreeAddress(t), metrics: testcluster.FreeAddress(t),
 		log: filepath.Join(directory, "gateway.log"), config: filepath.Join(directory, "gateway.yaml"),
 	}
 	must(t, os.WriteFile(g.config, fmt.Appendf(nil, `apiVersion: gateway.k8s-1m.dev/v1alpha1
@@ -81,9 +89,9 @@ kind: GatewayConfiguration
 listen: {address: %q, metricsAddress: %q, certFile: %q, keyFile: %q, clientCaFile: %q}
 upstream: {servers: [%q, %q], caFile: %q}
 requestHeader: {certFile: %q, keyFile: %q}
-nodePath: {watches: {mode: on, leaseInterval: %s, references: true}}
+nodePath: {watches: {mode: on, leaseInterval: %s, %s}}
 `, g.address, g.metrics, c.PKI("apiserver.crt"), c.PKI("apiserver.key"), c.PKI("ca.crt"),
-		c.Servers[0], c.Servers[1], c.PKI("ca.crt"), c.PKI("front-proxy-client.crt"), c.PKI("front-proxy-client.key"), leaseInterval), 0o600))
+		c.Servers[0], c.Servers[1], c.PKI("ca.crt"), c.PKI("front-proxy-client.crt"), c.PKI("front-proxy-client.key"), leaseInterval, field), 0o600))
 	c.restart(t, g)
 	return g
 }
@@ -92,7 +100,7 @@ nodePath: {watches: {mode: on, leaseInterval: %s, references: true}}
 func (c *cluster) restart(t *testing.T, g *gateway) {
 	t.Helper()
 	g.process = testcluster.StartGateway(g.owner, c.Bin, g.config, g.log)
-	testcluster.Eventually(t, startTimeout, "all caches serve", func() bool { return g.metric("kube_gateway_node_path_cache_serving") == 10 })
+	testcluster.Eventually(t, startTimeout, "all caches serve", func() bool { return g.metric("kube_gateway_node_path_cache_serving") == g.caches })
 }
 
 // metric returns the sum of all samples whose name and labels begin with a text.

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
@@ -167,6 +170,66 @@ func testReferences(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
 	zero := int64(0)
 	for _, ns := range []string{namespace, other} {
 		must(t, c.admin.CoreV1().Pods(ns).DeleteCollection(context.Background(), metav1.DeleteOptions{GracePeriodSeconds: &zero}, metav1.ListOptions{LabelSelector: isReferring}))
+	}
+}
+
+// testWithoutReferences starts a gateway that reads neither ConfigMaps nor Secrets.
+func testWithoutReferences(t *testing.T, c *cluster) {
+	g := c.startGatewayWith(t, "references: false", 8)
+	for _, q := range queries(nodes[0])[9:] {
+		if code := status(t, c.kubelet(t, nodes[0]), g.address, q.path+"&resourceVersion=0"); code != http.StatusOK {
+			t.Errorf("%s: status %d", q.path, code)
+		}
+		if page := testcluster.Page(g.metrics, "/metrics"); strings.Contains(page, fmt.Sprintf("kube_gateway_node_path_cache_serving{resource=%q}", q.resource)) {
+			t.Errorf("the gateway has a cache of %s", q.resource)
+		}
+	}
+}
+
+// testTooLarge changes large ConfigMaps until a gateway keeps none any more. It forwards then, and says why.
+func testTooLarge(t *testing.T, c *cluster) {
+	ctx := context.Background()
+	g := c.startGatewayWith(t, "references: true, maxReferencedBytes: 16Mi", 10)
+	client := c.kubelet(t, nodes[0])
+	configMaps, secrets := queries(nodes[0])[9], queries(nodes[0])[10]
+	c.isServed(t, g, client, configMaps)
+	open := stream(t, client, g.address, configMaps.path+"&watch=true&resourceVersion="+c.version(t))
+	large := strings.Repeat("x", 900<<10)
+	for i := range 10 {
+		_, err := c.admin.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("large-%d", i), Labels: map[string]string{"large": ""}}, Data: map[string]string{"k": large},
+		}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	defer func() {
+		must(t, c.admin.CoreV1().ConfigMaps(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "large"}))
+	}()
+	bytes := func() int { return g.metric(`kube_gateway_node_path_cache_bytes{resource="configmaps"}`) }
+	testcluster.Eventually(t, startTimeout, "the cache has the objects", func() bool { return bytes() > 9_000_000 })
+	// What an object was before a change counts too.
+	for i := range 12 {
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"change":"%d"}}}`, i)
+		_, err := c.admin.CoreV1().ConfigMaps(namespace).Patch(ctx, "large-0", types.MergePatchType, patch, metav1.PatchOptions{})
+		must(t, err)
+	}
+	testcluster.Eventually(t, settleTimeout, "the cache is too large", func() bool {
+		return g.metric(`kube_gateway_node_path_cache_too_large{resource="configmaps"}`) == 1
+	})
+	testcluster.Eventually(t, startTimeout, "nothing is kept", func() bool { return bytes() == 0 })
+	readAll(open)
+	forwarded := `kube_gateway_node_path_reads_total{reason="not_serving",resource="configmaps"`
+	before := g.metric(forwarded)
+	if code := status(t, client, g.address, configMaps.path+"&resourceVersion=0"); code != http.StatusOK {
+		t.Errorf("status %d", code)
+	}
+	if g.metric(forwarded) != before+1 {
+		t.Error("the list was not forwarded")
+	}
+	c.isServed(t, g, client, secrets)
+	log, err := os.ReadFile(g.log)
+	must(t, err)
+	if !strings.Contains(string(log), "maxReferencedBytes") {
+		t.Error("the log does not say why nothing is served")
 	}
 }
 

@@ -84,6 +84,8 @@ func TestWatches(t *testing.T) {
 	t.Run("what is forwarded", func(t *testing.T) { testForwarded(t, c, g) })
 	t.Run("a slow client", func(t *testing.T) { testSlow(t, c, g) })
 	t.Run("cost", func(t *testing.T) { testCost(t, c, g) })
+	t.Run("without references", func(t *testing.T) { testWithoutReferences(t, c) })
+	t.Run("too many bytes", func(t *testing.T) { testTooLarge(t, c) })
 	t.Run("faults", func(t *testing.T) { testFaults(t, c, g, source) })
 	// The API servers have restarted, so that their caches do not have the first versions.
 	t.Run("a version that is too old", func(t *testing.T) { testExpired(t, c, g) })
