@@ -49,7 +49,7 @@ func testCost(t *testing.T, c *cluster, g *gateway) {
 	connect(20, 20+count)
 	time.Sleep(idleTime)
 	if open := g.metric("kube_gateway_node_path_watches") - watches; open != 6*count {
-		t.Errorf("%d watches are served, want %d", open, 6*count)
+		t.Errorf("%d watches are served, want %d; why others are not:\n%s", open, 6*count, g.reads())
 	}
 	each := (g.memory(t) - before) / count
 	t.Logf("%d kubelets with six watches: %d bytes each", count, each)
@@ -68,6 +68,17 @@ func testCost(t *testing.T, c *cluster, g *gateway) {
 	time.Sleep(time.Second)
 	delivered := g.metric("kube_gateway_node_path_events_total") - events
 	t.Logf("%d events: %.1f µs of CPU each", delivered, float64((g.cpu(t)-cpu).Microseconds())/float64(delivered))
+}
+
+// reads returns the numbers of watches and lists by resource and result.
+func (g *gateway) reads() string {
+	var lines []string
+	for line := range strings.Lines(testcluster.Page(g.metrics, "/metrics")) {
+		if strings.HasPrefix(line, "kube_gateway_node_path_reads_total") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
 }
 
 // cpu returns the CPU time of the gateway.
