@@ -60,7 +60,7 @@ func newCluster(t *testing.T) *cluster {
 	c.Up(t, "--nodes", "1")
 	c.store = c.StoreClient(t)
 	kubeconfig := c.Kubeconfig(t)
-	apply := exec.Command(filepath.Join(c.Bin, "kubectl"), "--kubeconfig", kubeconfig, "apply", "-f", "../../../deploy/kube-gateway/node-path.yaml")
+	apply := exec.Command(filepath.Join(c.Bin, "kubectl"), "--kubeconfig", kubeconfig, "apply", "-f", "../../../deploy/kube-gateway/node-path.yaml", "-f", "../../../deploy/kube-gateway/references.yaml")
 	if out, err := apply.CombinedOutput(); err != nil {
 		t.Fatalf("kubectl apply: %v: %s", err, out)
 	}
