@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -33,6 +34,29 @@ func (w *world) withoutOthers(pod types.UID, before state, got outcome) outcome 
 		return got
 	}
 	return got
+}
+
+// judgeOwn judges an outcome without the evictions for other pods. A pod that was evicted for another one may also be a victim
+// of this preemption: whichever pod is faster evicts it.
+func judgeOwn(expected expectation, all, own outcome) string {
+	for _, candidate := range expected.candidates {
+		shared := own
+		shared.evicted = slices.Clone(own.evicted)
+		for _, victim := range candidate.Victims().Pods {
+			if slices.Contains(all.evicted, victim.Name) && !slices.Contains(own.evicted, victim.Name) {
+				shared.evicted = append(shared.evicted, victim.Name)
+			}
+		}
+		slices.Sort(shared.evicted)
+		if judge(expected, shared) == "" {
+			return ""
+		}
+	}
+	problem := judge(expected, own)
+	if problem != "" && len(own.evicted) < len(all.evicted) {
+		problem += fmt.Sprintf("; with those for other pods, %v were evicted", all.evicted)
+	}
+	return problem
 }
 
 // preemptors returns for which pods the given ones were evicted, by name, as far as events report it.

@@ -71,3 +71,25 @@ func TestJudge(t *testing.T) {
 		}
 	}
 }
+
+// TestEvictionsForOtherPods has some of the evictions be for other pods.
+func TestEvictionsForOtherPods(t *testing.T) {
+	expected := expectation{Decision: reference.Decision{FitError: &framework.FitError{}}, candidates: []preemption.Candidate{
+		eviction{node: "a", victims: []*v1.Pod{victim("y", 1), victim("x", 0)}},
+	}}
+	for name, test := range map[string]struct {
+		all, own []string
+		right    bool
+	}{
+		"another pod elsewhere":            {[]string{"x", "y", "z"}, []string{"x", "y"}, true},
+		"another pod evicted a victim":     {[]string{"x", "y", "z"}, []string{"x"}, true},
+		"nobody evicted a victim":          {[]string{"x", "z"}, []string{"x"}, false},
+		"this pod evicted one too many":    {[]string{"x", "y", "z"}, []string{"x", "y", "z"}, false},
+		"one too many, others evicted one": {[]string{"x", "y", "z"}, []string{"x", "z"}, false},
+	} {
+		got := judgeOwn(expected, outcome{node: "a", evicted: test.all}, outcome{node: "a", evicted: test.own})
+		if (got == "") != test.right {
+			t.Errorf("%s: judgeOwn() = %q, want that it is right: %t", name, got, test.right)
+		}
+	}
+}
