@@ -149,7 +149,9 @@ impl Client {
 /// Describes an answer that is not a success, and for a lack of permission the remedy.
 pub fn status_text(path: &str, code: StatusCode) -> String {
     let path = path.split('?').next().unwrap_or(path);
+    let is_referenced = ["/api/v1/configmaps", "/api/v1/secrets"].contains(&path);
     let remedy = match code {
+        StatusCode::FORBIDDEN if is_referenced => "; apply deploy/kube-gateway/references.yaml",
         StatusCode::FORBIDDEN => "; apply deploy/kube-gateway/node-path.yaml",
         _ => "",
     };
@@ -158,4 +160,21 @@ pub fn status_text(path: &str, code: StatusCode) -> String {
 
 async fn within_timeout<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(TIMEOUT, work).await.context("no answer within 2 s").flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_permission_names_the_manifest() {
+        for (path, code, remedy) in [
+            ("/api/v1/pods?watch=1", StatusCode::FORBIDDEN, "/node-path.yaml"),
+            ("/api/v1/secrets?watch=1", StatusCode::FORBIDDEN, "/references.yaml"),
+            ("/api/v1/secrets", StatusCode::NOT_FOUND, "status 404"),
+        ] {
+            let text = status_text(path, code);
+            assert!(text.ends_with(remedy), "{text}");
+        }
+    }
 }
