@@ -84,11 +84,13 @@ func (c *cluster) startGatewayWith(t *testing.T, field string, caches int) *gate
 		owner: t, caches: caches, address: testcluster.FreeAddress(t), metrics: testcluster.FreeAddress(t),
 		log: filepath.Join(directory, "gateway.log"), config: filepath.Join(directory, "gateway.yaml"),
 	}
+	// No connection is moved to the other API server because of its load: its watches would end.
 	must(t, os.WriteFile(g.config, fmt.Appendf(nil, `apiVersion: gateway.k8s-1m.dev/v1alpha1
 kind: GatewayConfiguration
 listen: {address: %q, metricsAddress: %q, certFile: %q, keyFile: %q, clientCaFile: %q}
 upstream: {servers: [%q, %q], caFile: %q}
 requestHeader: {certFile: %q, keyFile: %q}
+balance: {imbalance: 1000}
 nodePath: {watches: {mode: on, leaseInterval: %s, %s}}
 `, g.address, g.metrics, c.PKI("apiserver.crt"), c.PKI("apiserver.key"), c.PKI("ca.crt"),
 		c.Servers[0], c.Servers[1], c.PKI("ca.crt"), c.PKI("front-proxy-client.crt"), c.PKI("front-proxy-client.key"), leaseInterval, field), 0o600))
