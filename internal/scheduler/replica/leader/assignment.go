@@ -108,7 +108,7 @@ func (l *Leader) extendExclusions(now time.Time) {
 func (l *Leader) failingPairs(lasting time.Duration) map[string]int {
 	pairs, owners := map[string]int{}, sets.New(l.table.Owners()...)
 	for name := range owners {
-		for other, since := range l.statuses[name].unreachable {
+		for other, since := range l.statuses[name].unreachableSince {
 			if time.Since(since) >= lasting && owners.Has(other) {
 				pairs[name]++
 				pairs[other]++

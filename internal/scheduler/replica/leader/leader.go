@@ -107,18 +107,18 @@ type Leader struct {
 type statusAt struct {
 	wire.Status
 	at time.Time
-	// unreachable tells since when all reports of the replica have said that it does not reach another one, by the name of
-	// that one.
-	unreachable map[string]time.Time
+	// unreachableSince tells since when all reports of the replica have said that it does not reach another one, by the name
+	// of that one.
+	unreachableSince map[string]time.Time
 }
 
 // next returns the status after another report.
 func (s statusAt) next(report *wire.Status, now time.Time) statusAt {
 	next := statusAt{*report, now, map[string]time.Time{}}
 	for _, other := range report.Unreachable {
-		next.unreachable[other] = now
-		if since, already := s.unreachable[other]; already {
-			next.unreachable[other] = since
+		next.unreachableSince[other] = now
+		if since, already := s.unreachableSince[other]; already {
+			next.unreachableSince[other] = since
 		}
 	}
 	return next

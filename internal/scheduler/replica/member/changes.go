@@ -2,8 +2,6 @@ package member
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -201,8 +199,12 @@ func (m *Member) sendPodRemoval(pod *v1.Pod) {
 // was created again and this replica does not use the announcement yet, or its hash slot has another owner, which has not
 // listed its nodes yet. The former owner keeps the pods if it watches the new node (see ownsNode). The caller holds the lock.
 func (m *Member) isInTransition(hash uint64) bool {
-	waits := func(w *waitingNodes) bool { return len(w.byName[hash]) > 0 }
-	return m.isGone(hash) || m.movedSlots[m.slots[hash].slot] || slices.ContainsFunc(slices.Collect(maps.Values(m.waiting)), waits)
+	for _, waiting := range m.waiting {
+		if len(waiting.byName[hash]) > 0 {
+			return true
+		}
+	}
+	return m.isGone(hash) || m.movedSlots[m.slots[hash].slot]
 }
 
 // HandlePod processes a pod on a node that this replica owns, or the removal of one.
