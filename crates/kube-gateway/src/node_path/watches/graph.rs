@@ -15,8 +15,9 @@ use super::kind::Kind;
 use super::object::Object;
 use super::references::{self, Reference};
 
-/// Edges between nodes and objects. Each takes about 40 bytes, and the name of an object is kept once. Beyond that nothing is known, and all
-/// requests are forwarded until the pods are listed again.
+/// The largest number of edges between nodes and objects. An edge takes about 40 bytes; the name of an
+/// object is kept once. If there are more, no reference is known, and all requests are forwarded until
+/// the pods are listed again.
 const MAX_EDGES: usize = 8 << 20;
 
 /// A resource, a namespace and a name, as [`key`] writes them.
