@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -72,12 +73,18 @@ func (c *Cache) unassume(pod *v1.Pod) {
 }
 
 // removeAssumedNamesake removes and returns an assumed pod that has the same name as the given pod and
-// another UID. The assumed pod was deleted, and no event will report that.
+// another UID. The assumed pod was deleted, and no event will report that. If the given pod is the older one, it
+// removes nothing: a replica learns from different senders of a deleted pod and of the one that replaced it, in
+// either order.
 func (c *Cache) removeAssumedNamesake(logger klog.Logger, pod *v1.Pod) (removed *v1.Pod) {
-	if uid, assumed := c.assumed[NameOf(pod)]; assumed && uid != pod.UID {
-		return c.removeLocked(logger, uid)
+	uid, assumed := c.assumed[NameOf(pod)]
+	if !assumed || uid == pod.UID {
+		return nil
 	}
-	return nil
+	if order, err := resourceversion.CompareResourceVersion(c.pods[uid].Pod.ResourceVersion, pod.ResourceVersion); err == nil && order > 0 {
+		return nil
+	}
+	return c.removeLocked(logger, uid)
 }
 
 // NameOf returns the namespaced name of a pod.

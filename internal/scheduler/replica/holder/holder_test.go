@@ -379,6 +379,31 @@ func TestPodOfAnEarlierAssignment(t *testing.T) {
 	}
 }
 
+// TestReservationOutlivesTheEarlierPodOfItsName sends a deleted pod, late, to the owner of a node on which the pod that has
+// replaced it has a reservation. A newer pod replaces the reservation: the reserved one was deleted.
+func TestReservationOutlivesTheEarlierPodOfItsName(t *testing.T) {
+	h := newTestHolder(t)
+	version := func(uid, version, cpu string) *v1.Pod {
+		pod := podOnNode("pod", cpu)
+		pod.UID, pod.ResourceVersion = types.UID(uid), version
+		return pod
+	}
+	reserved, deleted := version("second", "20", "3"), version("first", "10", "1")
+	if refused := h.reserve(t, reserved, true, false); refused != "" {
+		t.Fatalf("Reserve() = %q, want it accepted", refused)
+	}
+	setPod(h, deleted)
+	h.RemovePod(deleted.UID, yes)
+	h.checkCounts(t, 0, 1)
+	if refused := h.reserve(t, podOnNode("large", "2"), true, false); refused == "" {
+		t.Error("Reserve() of 2 CPUs next to a reservation of 3 of 4 CPUs succeeded, want it refused")
+	}
+	setPod(h, version("third", "30", "1"))
+	if refused := h.reserve(t, podOnNode("large", "3"), true, false); refused != "" {
+		t.Errorf("Reserve() of 3 CPUs next to 1 of 4 CPUs = %q, want it accepted", refused)
+	}
+}
+
 // TestPortOfTwoPods has two pods count on a node that use one host port. When one of them is removed, the port is still used.
 func TestPortOfTwoPods(t *testing.T) {
 	h := newTestHolder(t)
