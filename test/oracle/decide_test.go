@@ -56,7 +56,7 @@ func (w *world) follow(pod *v1.Pod, before state, expected expectation) {
 func (w *world) check(pod *v1.Pod, got outcome, before state, expected expectation) bool {
 	problem := judge(expected, got)
 	if problem != "" && len(got.evicted) > 0 {
-		problem = judgeOwn(expected, got, w.withoutOthers(pod.UID, before, got))
+		problem = judgeOwn(expected, got, w.withoutOthers(pod.UID, before, got), w.fitsWithout(before, pod, got.evicted))
 	}
 	if problem != "" {
 		w.tally.wrong++

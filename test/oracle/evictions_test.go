@@ -37,10 +37,14 @@ func (w *world) withoutOthers(pod types.UID, before state, got outcome) outcome 
 }
 
 // judgeOwn judges an outcome without the evictions for other pods. A pod that was evicted for another one may also be a victim
-// of this preemption: whichever pod is faster evicts it.
-func judgeOwn(expected expectation, all, own outcome) string {
+// of this preemption: whichever pod is faster evicts it. The evictions for others may also make room for this pod on another
+// node, earlier than its own do; fits tells on which nodes it fits after all evictions.
+func judgeOwn(expected expectation, all, own outcome, fits func(node string) bool) string {
 	for _, candidate := range expected.candidates {
 		shared := own
+		if len(own.evicted) < len(all.evicted) && own.node != "" && fits(own.node) {
+			shared.node = candidate.Name()
+		}
 		shared.evicted = slices.Clone(own.evicted)
 		for _, victim := range candidate.Victims().Pods {
 			if slices.Contains(all.evicted, victim.Name) && !slices.Contains(own.evicted, victim.Name) {
@@ -57,6 +61,15 @@ func judgeOwn(expected expectation, all, own outcome) string {
 		problem += fmt.Sprintf("; with those for other pods, %v were evicted", all.evicted)
 	}
 	return problem
+}
+
+// fitsWithout returns a function that tells whether a pod fits on a node without the pods that were evicted.
+func (w *world) fitsWithout(before state, pod *v1.Pod, evicted []string) func(node string) bool {
+	return func(node string) bool {
+		before.pods = slices.DeleteFunc(slices.Clone(before.pods), func(other *v1.Pod) bool { return slices.Contains(evicted, other.Name) })
+		expected := w.observer.expect(before, pod)
+		return expected.fits(node)
+	}
 }
 
 // preemptors returns for which pods the given ones were evicted, by name, as far as events report it.

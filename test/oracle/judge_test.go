@@ -79,15 +79,20 @@ func TestEvictionsForOtherPods(t *testing.T) {
 	}}
 	for name, test := range map[string]struct {
 		all, own []string
+		node     string
 		right    bool
 	}{
-		"another pod elsewhere":            {[]string{"x", "y", "z"}, []string{"x", "y"}, true},
-		"another pod evicted a victim":     {[]string{"x", "y", "z"}, []string{"x"}, true},
-		"nobody evicted a victim":          {[]string{"x", "z"}, []string{"x"}, false},
-		"this pod evicted one too many":    {[]string{"x", "y", "z"}, []string{"x", "y", "z"}, false},
-		"one too many, others evicted one": {[]string{"x", "y", "z"}, []string{"x", "z"}, false},
+		"another pod elsewhere":                 {[]string{"x", "y", "z"}, []string{"x", "y"}, "a", true},
+		"another pod evicted a victim":          {[]string{"x", "y", "z"}, []string{"x"}, "a", true},
+		"nobody evicted a victim":               {[]string{"x", "z"}, []string{"x"}, "a", false},
+		"this pod evicted one too many":         {[]string{"x", "y", "z"}, []string{"x", "y", "z"}, "a", false},
+		"one too many, others evicted one":      {[]string{"x", "y", "z"}, []string{"x", "z"}, "a", false},
+		"where another pod made room":           {[]string{"x", "y", "z"}, []string{"x", "y"}, "b", true},
+		"where nobody made room":                {[]string{"x", "y", "z"}, []string{"x", "y"}, "c", false},
+		"elsewhere without evictions by others": {[]string{"x", "y"}, []string{"x", "y"}, "b", false},
 	} {
-		got := judgeOwn(expected, outcome{node: "a", evicted: test.all}, outcome{node: "a", evicted: test.own})
+		fits := func(node string) bool { return node == "b" }
+		got := judgeOwn(expected, outcome{node: test.node, evicted: test.all}, outcome{node: test.node, evicted: test.own}, fits)
 		if (got == "") != test.right {
 			t.Errorf("%s: judgeOwn() = %q, want that it is right: %t", name, got, test.right)
 		}

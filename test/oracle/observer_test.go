@@ -200,6 +200,12 @@ func (o *observer) expect(s state, pod *v1.Pod) expectation {
 	return e
 }
 
+// fits returns whether the pod fits on a node.
+func (e *expectation) fits(node string) bool {
+	_, scored := e.Scores[node]
+	return scored || e.Best.Has(node)
+}
+
 // bestCandidates returns the candidates that are equally good in upstream's order, and better than all others.
 func (e *expectation) bestCandidates() (best []preemption.Candidate) {
 	for _, candidate := range e.candidates {

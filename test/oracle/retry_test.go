@@ -59,26 +59,27 @@ func (w *world) removePodFor(s state, pod *v1.Pod) {
 	}
 }
 
-// changeNodeFor gives a node other labels and no taints, so that a pod fits on it. It is not a node that rejects
-// the pod because of the anti-affinity of its pods: upstream's InterPodAffinity looks only at the terms of the
+// changeNodeFor gives a node other labels and no taints, so that a pod fits on it, or on another one. It is not a node that
+// rejects the pod because of the anti-affinity of other pods: upstream's InterPodAffinity looks only at the terms of the
 // pending pod when a node changes, so that kube-scheduler does not notice this either.
 func (w *world) changeNodeFor(s state, pod *v1.Pod) {
 	fitError := w.observer.expect(s, pod).FitError
 	if fitError == nil {
 		return
 	}
+	noticed := func(after expectation, node *v1.Node) bool {
+		reasons := fitError.Diagnosis.NodeToStatus.Get(node.Name).Reasons()
+		return after.fits(node.Name) && !slices.Contains(reasons, interpodaffinity.ErrReasonExistingAntiAffinityRulesNotMatch)
+	}
 	for i := range s.nodes {
-		status := fitError.Diagnosis.NodeToStatus.Get(s.nodes[i].Name)
-		if slices.Contains(status.Reasons(), interpodaffinity.ErrReasonExistingAntiAffinityRulesNotMatch) {
-			continue
-		}
 		node := s.nodes[i].DeepCopy()
 		w.randomizeNode(node)
 		node.Status, node.Spec.Taints, node.Spec.Unschedulable = s.nodes[i].Status, nil, false
 		after := s
 		after.nodes = slices.Clone(s.nodes)
 		after.nodes[i] = node
-		if w.observer.expect(after, pod).Feasible == 0 {
+		expected := w.observer.expect(after, pod)
+		if !slices.ContainsFunc(s.nodes, func(node *v1.Node) bool { return noticed(expected, node) }) {
 			continue
 		}
 		w.lastRoom = node.Name + " was changed"
