@@ -22,7 +22,13 @@ func (w *world) retry(pod *v1.Pod) {
 	}
 	w.tally.retried++
 	got := w.await(pod.UID, expected, before)
-	if problem := judge(expected, got); problem != "" {
+	problem := judge(expected, got)
+	if problem != "" && got.node == "" && before.waiting() {
+		// The change makes room for other pending pods, too. One of them may have taken it, although it is nominated to
+		// another node.
+		problem = judge(w.observer.expect(w.observer.observe().without(pod.UID), pod), got)
+	}
+	if problem != "" {
 		w.tally.wrong++
 		w.report(w.lastRoom+", and then "+problem, pod, before, expected)
 	}
