@@ -48,6 +48,9 @@ type node struct {
 	lease *coordinationv1.Lease
 	// stale is true if the Lease must be read before it is renewed, as after a conflict.
 	stale bool
+	// renewed is the time in the last renewal that succeeded. A node that failed renews no more.
+	renewed time.Time
+	failed  bool
 }
 
 // startNodes connects nodes to a front, each with its certificate, and creates their Leases.
@@ -104,6 +107,9 @@ func (n *node) create(ctx context.Context) error {
 func (n *node) renew(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.failed {
+		return nil
+	}
 	path := nodeLeases + "/" + n.name + "?timeout=10s"
 	if n.stale {
 		if err := n.exchange(ctx, http.MethodGet, path, nil); err != nil {
@@ -112,12 +118,22 @@ func (n *node) renew(ctx context.Context) error {
 		n.stale = false
 	}
 	// A Lease in protobuf has microseconds.
-	n.lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now().Truncate(time.Microsecond)}
+	now := time.Now().Truncate(time.Microsecond)
+	n.lease.Spec.RenewTime = &metav1.MicroTime{Time: now}
 	if err := n.exchange(ctx, http.MethodPut, path, n.lease); err != nil {
 		n.stale = true
 		return err
 	}
+	n.renewed = now
 	return nil
+}
+
+// fail ends the renewals of the node, and returns the time in the last one.
+func (n *node) fail() time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.failed = true
+	return n.renewed
 }
 
 // exchange sends a Lease, or nothing, and keeps the Lease of the answer.

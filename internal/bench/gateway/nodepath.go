@@ -22,9 +22,11 @@ meet. With a scale below medium these limits are shown, but do not fail the run,
 for the sizes of medium scale.
 
 Rows (--only):
-  renewals   CPU time of kube-gateway, the store and kube-apiserver for a renewal, from --nodes
-             connections with the certificate of a node each
-  detection  time until no renewal is served any more after a webhook for Leases was created
+  renewals    CPU time of kube-gateway, the store and kube-apiserver for a renewal, from --nodes
+              connections with the certificate of a node each
+  detection   time until no renewal is served any more after a webhook for Leases was created
+  failure     time until kube-controller-manager finds --failures of --nodes nodes NotReady that stop to
+              renew their Leases. It takes a minute and a half in each cluster
 
 There are two clusters, one after the other: one whose clients connect to the API server, and one with
 kube-gateway and its node path. The run fails if kube-gateway does not serve renewals. Renewals that it
@@ -47,6 +49,7 @@ type nodePathRow struct {
 var nodePathRows = []nodePathRow{
 	{"renewals", (*nodePathLab).renewals, (*nodePathRun).judgeRenewals},
 	{"detection", (*nodePathLab).detection, (*nodePathRun).judgeDetection},
+	{"failure", (*nodePathLab).failure, (*nodePathRun).judgeFailure},
 }
 
 func nodePathRowNames() (names []string) {
@@ -62,23 +65,25 @@ type nodePathOptions struct {
 	Nodes    experiment.Count
 	Duration experiment.Span
 	Rules    experiment.Count
+	Failures experiment.Count
 	Timeout  time.Duration
 }
 
 func defaultNodePathOptions() *nodePathOptions {
 	return &nodePathOptions{
-		Only:  experiment.ChoiceByScale(strings.Join(nodePathRowNames(), ","), strings.Join(nodePathRowNames(), ",")),
+		Only:  experiment.ChoiceByScale(strings.Join(nodePathRowNames(), ","), "renewals,detection"),
 		Nodes: experiment.ByScale(1000, 100), Duration: experiment.SpanByScale(8*time.Second, 2*time.Second),
-		Rules: experiment.ByScale(10, 2), Timeout: 3 * time.Minute,
+		Rules: experiment.ByScale(10, 2), Failures: experiment.ByScale(30, 8), Timeout: 3 * time.Minute,
 	}
 }
 
 // AddFlags binds the options to flags.
 func (o *nodePathOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.Var(&o.Only, "only", "rows to measure, separated by commas: "+strings.Join(nodePathRowNames(), ", ")+" (default all)")
-	fs.Var(&o.Nodes, "nodes", o.Nodes.Usage("rows renewals and detection: number of nodes, with a connection each"))
+	fs.Var(&o.Only, "only", "rows to measure, separated by commas: "+strings.Join(nodePathRowNames(), ", ")+" (default all; below medium scale all but failure)")
+	fs.Var(&o.Nodes, "nodes", o.Nodes.Usage("rows renewals, detection and failure: number of nodes, with a connection each"))
 	fs.Var(&o.Duration, "duration", o.Duration.Usage("row renewals: duration of each measurement"))
 	fs.Var(&o.Rules, "rules", o.Rules.Usage("row detection: number of times that a webhook is created"))
+	fs.Var(&o.Failures, "failures", o.Failures.Usage("row failure: number of nodes that fail"))
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the start of a cluster, and for waiting without progress")
 }
 
@@ -104,11 +109,12 @@ type nodePathRun struct {
 	own      *nodePathOptions
 	costs    map[string]map[string]renewalCost // by front and load
 	detected map[string][]detection
+	failures map[string]failures
 	tables   nodePathTables
 }
 
 // nodePathTables are the tables of the rows, which have rows of both fronts. They are nil until a row is measured.
-type nodePathTables struct{ renewals, detection *experiment.Table }
+type nodePathTables struct{ renewals, detection, failure *experiment.Table }
 
 // Run implements experiment.Options.
 func (o *nodePathOptions) Run(ctx context.Context, run *experiment.Run) error {
@@ -118,6 +124,7 @@ func (o *nodePathOptions) Run(ctx context.Context, run *experiment.Run) error {
 	r := &nodePathRun{
 		bench: &bench{Run: run, options: &options{Timeout: o.Timeout}}, own: o,
 		costs: map[string]map[string]renewalCost{}, detected: map[string][]detection{},
+		failures: map[string]failures{},
 	}
 	rows := slices.DeleteFunc(slices.Clone(nodePathRows), func(r nodePathRow) bool { return !slices.Contains(o.only(), r.name) })
 	for _, name := range []string{direct, kubeGateway} {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -20,7 +21,7 @@ import (
 )
 
 func TestNodePathOnly(t *testing.T) {
-	for text, valid := range map[string]bool{"": true, "renewals": true, "renewals,detection": true, "detection,": true, "failure": false, "watches": false, "cpu": false} {
+	for text, valid := range map[string]bool{"": true, "renewals": true, "renewals,detection": true, "detection,": true, "failure": true, "watches": false, "cpu": false} {
 		o := defaultNodePathOptions()
 		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 		o.AddFlags(flags)
@@ -54,13 +55,18 @@ func TestNodePathVerdicts(t *testing.T) {
 		detected: map[string][]detection{
 			kubeGateway: {{served: 100 * time.Millisecond}, {served: 400 * time.Millisecond}},
 		},
+		failures: map[string]failures{kubeGateway: {seconds: []float64{52, 54, 61}}, direct: {seconds: []float64{50, 53, 55}}},
 	}
 	r.judgeRenewals()
 	r.judgeDetection()
+	r.judgeFailure()
 	want := []struct {
 		measured  float64
 		must, aim bool
-	}{{50, true, false}, {30, true, false}, {50, true, false}, {30, true, false}, {0.4, true, false}}
+	}{
+		{50, true, false}, {30, true, false}, {50, true, false}, {30, true, false}, {0.4, true, false},
+		{1, true, true},
+	}
 	verdicts := r.Result.Verdicts
 	if len(verdicts) != 2*len(want) {
 		t.Fatalf("%d verdicts, want %d: %v", len(verdicts), 2*len(want), verdicts)
@@ -73,11 +79,12 @@ func TestNodePathVerdicts(t *testing.T) {
 	}
 }
 
-// Without renewals that the gateway served, no limit is met.
-func TestForwardedRenewalsMeetNoLimit(t *testing.T) {
+// Without measurements, no limit is met.
+func TestNothingMeasuredMeetsNoLimit(t *testing.T) {
 	r := &nodePathRun{bench: &bench{Run: &experiment.Run{Result: &experiment.Result{}, Scale: experiment.Scale{Factor: 1}}}}
-	r.judgeRenewals()
-	r.judgeDetection()
+	for _, row := range nodePathRows {
+		row.judge(r)
+	}
 	for _, v := range r.Result.Verdicts {
 		if v.Met {
 			t.Errorf("%v is met", v)
@@ -145,5 +152,29 @@ func TestNodeRenewsAsAKubelet(t *testing.T) {
 	}
 	if err := n.renew(context.Background()); err != nil || handler.gets.Load() != 1 {
 		t.Errorf("renew() after a conflict = %v with %d reads, want one read", err, handler.gets.Load())
+	}
+}
+
+// The time until a node is NotReady begins with its last renewal. Nodes that did not fail are counted apart.
+func TestReadiness(t *testing.T) {
+	node := func(name string, status corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}},
+		}
+	}
+	seen := &readiness{notReady: map[string]time.Time{}}
+	seen.see(node("a", corev1.ConditionTrue))
+	if f := seen.since(map[string]time.Time{"a": time.Now()}); len(f.seconds) != 0 || f.others != 0 {
+		t.Errorf("a node that is ready counts: %+v", f)
+	}
+	for _, name := range []string{"a", "b"} {
+		seen.see(node(name, corev1.ConditionUnknown))
+	}
+	first := seen.notReady["a"]
+	seen.see(node("a", corev1.ConditionUnknown))
+	f := seen.since(map[string]time.Time{"a": first.Add(-50 * time.Second), "c": first})
+	if len(f.seconds) != 1 || f.seconds[0] != 50 || f.others != 1 {
+		t.Errorf("%+v, want one node after 50 s and one other", f)
 	}
 }

@@ -30,6 +30,7 @@ var (
 	limitRenewal      = limit{name: "CPU for a Lease renewal", unit: "µs", must: 60, aim: 35}
 	limitRenewalRatio = limit{name: "CPU for a Lease renewal, kube-apiserver ÷ kube-gateway", unit: "×", must: 20, aim: 40, atLeast: true}
 	limitDetection    = limit{name: "last renewal served after a webhook was created", unit: "s", must: 1, aim: 0.3}
+	limitFailure      = limit{name: "failed node NotReady later than with direct connections, median", unit: "s", must: 5, aim: 2}
 )
 
 // judge appends the verdicts on a figure: the limit that it must meet, and the aim. operations is the number
