@@ -17,7 +17,6 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
-	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
 )
 
 const (
@@ -171,16 +170,11 @@ func (l *lab) plotWatches(ctx context.Context, front string) {
 
 // signalServer sends a signal to an API server. The supervisor starts it again if it ends.
 func (l *lab) signalServer(number int, signal syscall.Signal) error {
-	state, err := supervisor.ReadState(l.Cluster.Dir)
+	id, err := l.process(clusterdir.APIServerName(number))
 	if err != nil {
 		return err
 	}
-	name := clusterdir.APIServerName(number)
-	i := slices.IndexFunc(state.Components, func(c supervisor.ComponentState) bool { return c.Name == name })
-	if i < 0 {
-		return fmt.Errorf("the cluster has no component %s", name)
-	}
-	return state.Components[i].Process.Signal(signal)
+	return id.Signal(signal)
 }
 
 // awaitServer waits until an API server that was killed is ready again.

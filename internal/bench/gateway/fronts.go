@@ -37,9 +37,10 @@ type front struct {
 	name string
 	// addresses are host:port. Only direct has several: client i uses the address i modulo their number.
 	addresses []string
-	// process is nil for direct.
+	// process is nil for direct, and for a gateway that k1m has started.
 	process *exec.Cmd
-	id      process.Identity
+	// id is the process; empty for direct.
+	id process.Identity
 	// log contains the standard error of the process, and config is its configuration file.
 	log, config string
 	// page is the URL of the gateway's pages; empty for others.
@@ -51,10 +52,10 @@ func (f *front) address(client int) string { return f.addresses[client%len(f.add
 
 // cpu returns the CPU time of the process; 0 for direct.
 func (f *front) cpu() (time.Duration, error) {
-	if f.process == nil {
+	if f.id.PID == 0 {
 		return 0, nil
 	}
-	return process.CPUTime(f.process.Process.Pid)
+	return process.CPUTime(f.id.PID)
 }
 
 // stop kills the process and waits for its end.

@@ -1,7 +1,7 @@
 // Package gateway contains the experiments `k1m bench gateway`, `k1m bench node-path` and `k1m bench lease-bypass`.
 // The first compares kube-gateway with HAProxy in TCP mode and with direct connections to the API servers, in one
-// run, and judges the figures by limits. The second compares Lease renewals that kube-gateway serves with direct
-// connections; it is in the files nodepath*.go and node.go. The third measures what renewals that bypass the API
+// run, and judges the figures by limits. The second compares Lease renewals and watches of kubelets that kube-gateway
+// serves with direct connections; it is in the files nodepath*.go, node.go and kubelets*.go. The third measures what renewals that bypass the API
 // servers still cost them; it is in the files leasebypass*.go.
 //
 // The experiment gateway has rows, which `--only` selects. The rows cpu, latency, throughput and memory use a cluster

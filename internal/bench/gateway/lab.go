@@ -20,6 +20,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/kube"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
+	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
 const (
@@ -125,6 +127,19 @@ func oneServer(cores int) clusterdir.Settings {
 		settings.CPUs = []string{clusterdir.APIServerName(0) + "=" + servers, component.Store + "=" + servers}
 	}
 	return settings
+}
+
+// process returns the process of a component.
+func (l *lab) process(name string) (process.Identity, error) {
+	state, err := supervisor.ReadState(l.Cluster.Dir)
+	if err != nil {
+		return process.Identity{}, err
+	}
+	i := slices.IndexFunc(state.Components, func(c supervisor.ComponentState) bool { return c.Name == name })
+	if i < 0 {
+		return process.Identity{}, fmt.Errorf("the cluster has no component %s", name)
+	}
+	return state.Components[i].Process, nil
 }
 
 // sleep waits for a duration or until ctx ends.

@@ -55,17 +55,9 @@ type node struct {
 
 // startNodes connects nodes to a front, each with its certificate, and creates their Leases.
 func (l *lab) startNodes(ctx context.Context, f *front, prefix string, count int) (nodes []*node, closeAll func(), err error) {
-	ca, err := l.authority()
+	credentials, err := l.nodeCredentials(prefix, count)
 	if err != nil {
 		return nil, nil, err
-	}
-	credentials := make([]*tls.Config, count)
-	for i := range credentials {
-		certificate, err := nodeCertificate(ca, nodeName(prefix, i))
-		if err != nil {
-			return nil, nil, err
-		}
-		credentials[i] = &tls.Config{RootCAs: l.tls.RootCAs, Certificates: []tls.Certificate{*certificate}}
 	}
 	c, err := dialAs(ctx, f, credentials)
 	if err != nil {
@@ -87,6 +79,23 @@ func (l *lab) startNodes(ctx context.Context, f *front, prefix string, count int
 	}
 	task.Done(fmt.Sprint(count))
 	return nodes, c.close, nil
+}
+
+// nodeCredentials returns the credentials of nodes, with a certificate of its own for each.
+func (l *lab) nodeCredentials(prefix string, count int) ([]*tls.Config, error) {
+	ca, err := l.authority()
+	if err != nil {
+		return nil, err
+	}
+	credentials := make([]*tls.Config, count)
+	for i := range credentials {
+		certificate, err := nodeCertificate(ca, nodeName(prefix, i))
+		if err != nil {
+			return nil, err
+		}
+		credentials[i] = &tls.Config{RootCAs: l.tls.RootCAs, Certificates: []tls.Certificate{*certificate}}
+	}
+	return credentials, nil
 }
 
 func nodeName(prefix string, number int) string { return fmt.Sprintf("%s-%d", prefix, number) }

@@ -15,11 +15,11 @@ import (
 
 var nodePath = experiment.Experiment{
 	Name:  "node-path",
-	Short: "Compare Lease renewals that kube-gateway serves with those of kube-apiserver",
-	Long: `Compare Lease renewals that kube-gateway serves from the store with those that clients send to
-kube-apiserver directly, and judge the figures. The run fails if a figure misses a limit that it must
-meet. With a scale below medium these limits are shown, but do not fail the run, because they are stated
-for the sizes of medium scale.
+	Short: "Compare what kube-gateway serves to kubelets with kube-apiserver",
+	Long: `Compare the Lease renewals and watches of kubelets that kube-gateway serves with those that kubelets
+send to kube-apiserver directly, and judge the figures. The run fails if a figure misses a limit that it
+must meet. With a scale below medium these limits are shown, but do not fail the run, because they are
+stated for the sizes of medium scale.
 
 Rows (--only):
   renewals    CPU time of kube-gateway, the store and kube-apiserver for a renewal, from --nodes
@@ -27,10 +27,12 @@ Rows (--only):
   detection   time until no renewal is served any more after a webhook for Leases was created
   failure     time until kube-controller-manager finds --failures of --nodes nodes NotReady that stop to
               renew their Leases. It takes a minute and a half in each cluster
+  watches     memory of --kubelets kubelets, each with a connection and six watches, and CPU time of an
+              event
 
 There are two clusters, one after the other: one whose clients connect to the API server, and one with
-kube-gateway and its node path. The run fails if kube-gateway does not serve renewals. Renewals that it
-forwards do not count as served.`,
+kube-gateway and its node path. The run fails if kube-gateway does not serve renewals and watches. Those
+that it forwards do not count as served.`,
 	Example: `  k1m bench node-path
   k1m bench node-path --only renewals
   k1m bench node-path --scale small`,
@@ -50,6 +52,7 @@ var nodePathRows = []nodePathRow{
 	{"renewals", (*nodePathLab).renewals, (*nodePathRun).judgeRenewals},
 	{"detection", (*nodePathLab).detection, (*nodePathRun).judgeDetection},
 	{"failure", (*nodePathLab).failure, (*nodePathRun).judgeFailure},
+	{"watches", (*nodePathLab).watchingKubelets, (*nodePathRun).judgeWatches},
 }
 
 func nodePathRowNames() (names []string) {
@@ -66,14 +69,16 @@ type nodePathOptions struct {
 	Duration experiment.Span
 	Rules    experiment.Count
 	Failures experiment.Count
+	Kubelets experiment.Count
 	Timeout  time.Duration
 }
 
 func defaultNodePathOptions() *nodePathOptions {
 	return &nodePathOptions{
-		Only:  experiment.ChoiceByScale(strings.Join(nodePathRowNames(), ","), "renewals,detection"),
+		Only:  experiment.ChoiceByScale(strings.Join(nodePathRowNames(), ","), "renewals,detection,watches"),
 		Nodes: experiment.ByScale(1000, 100), Duration: experiment.SpanByScale(8*time.Second, 2*time.Second),
-		Rules: experiment.ByScale(10, 2), Failures: experiment.ByScale(30, 8), Timeout: 3 * time.Minute,
+		Rules: experiment.ByScale(10, 2), Failures: experiment.ByScale(30, 8),
+		Kubelets: experiment.ByScale(2000, 200), Timeout: 3 * time.Minute,
 	}
 }
 
@@ -81,9 +86,10 @@ func defaultNodePathOptions() *nodePathOptions {
 func (o *nodePathOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.Only, "only", "rows to measure, separated by commas: "+strings.Join(nodePathRowNames(), ", ")+" (default all; below medium scale all but failure)")
 	fs.Var(&o.Nodes, "nodes", o.Nodes.Usage("rows renewals, detection and failure: number of nodes, with a connection each"))
-	fs.Var(&o.Duration, "duration", o.Duration.Usage("row renewals: duration of each measurement"))
+	fs.Var(&o.Duration, "duration", o.Duration.Usage("rows renewals and watches: duration of each measurement"))
 	fs.Var(&o.Rules, "rules", o.Rules.Usage("row detection: number of times that a webhook is created"))
 	fs.Var(&o.Failures, "failures", o.Failures.Usage("row failure: number of nodes that fail"))
+	fs.Var(&o.Kubelets, "kubelets", o.Kubelets.Usage("row watches: number of kubelets"))
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the start of a cluster, and for waiting without progress")
 }
 
@@ -110,11 +116,12 @@ type nodePathRun struct {
 	costs    map[string]map[string]renewalCost // by front and load
 	detected map[string][]detection
 	failures map[string]failures
+	kubelets map[string]kubeletCost
 	tables   nodePathTables
 }
 
 // nodePathTables are the tables of the rows, which have rows of both fronts. They are nil until a row is measured.
-type nodePathTables struct{ renewals, detection, failure *experiment.Table }
+type nodePathTables struct{ renewals, detection, failure, watches *experiment.Table }
 
 // Run implements experiment.Options.
 func (o *nodePathOptions) Run(ctx context.Context, run *experiment.Run) error {
@@ -124,7 +131,7 @@ func (o *nodePathOptions) Run(ctx context.Context, run *experiment.Run) error {
 	r := &nodePathRun{
 		bench: &bench{Run: run, options: &options{Timeout: o.Timeout}}, own: o,
 		costs: map[string]map[string]renewalCost{}, detected: map[string][]detection{},
-		failures: map[string]failures{},
+		failures: map[string]failures{}, kubelets: map[string]kubeletCost{},
 	}
 	rows := slices.DeleteFunc(slices.Clone(nodePathRows), func(r nodePathRow) bool { return !slices.Contains(o.only(), r.name) })
 	for _, name := range []string{direct, kubeGateway} {

@@ -27,8 +27,10 @@ const (
 	warmUpRate = 300.0
 	// The states in kube_gateway_node_path_lease_state.
 	stateOff, stateOn = 0, 2
-	// permitTimeout bounds the time in which the gateway examines the cluster.
+	// permitTimeout bounds the time in which the gateway examines the cluster, and in which its caches serve.
 	permitTimeout = 30 * time.Second
+
+	renewalsMetric = "kube_gateway_node_path_lease_renewals_total"
 )
 
 // nodePathLab is a cluster whose clients connect to a front: the API server, or a gateway with a node path.
@@ -40,7 +42,9 @@ type nodePathLab struct {
 
 // gatewayFields are the fields of the gateway's configuration that differ from k1m's.
 func gatewayFields() map[string]any {
-	return map[string]any{"nodePath": map[string]any{"leases": map[string]any{"mode": "on", "comparisons": comparisons}}}
+	return map[string]any{"nodePath": map[string]any{
+		"leases": map[string]any{"mode": "on", "comparisons": comparisons}, "watches": map[string]any{"mode": "on"},
+	}}
 }
 
 // nodePathSettings returns the settings of the cluster with a front. file is where the fields of the gateway's
@@ -82,6 +86,10 @@ func (r *nodePathRun) withNodePathLab(ctx context.Context, name string, use func
 			gateway := clusterdir.GatewayName(0)
 			p.front.addresses = []string{ports.Address(gateway)}
 			p.front.page = "http://" + ports.Address(clusterdir.GatewayMetricsPort(gateway))
+			var err error
+			if p.front.id, err = p.process(gateway); err != nil {
+				return err
+			}
 			if err := kube.Apply(ctx, l.Rest, kubegateway.NodePath); err != nil {
 				return fmt.Errorf("applying the permissions of the node path: %w", err)
 			}
@@ -106,7 +114,7 @@ func (f *front) sum(name, labels string) (total int) {
 
 // servedRenewals returns the number of renewals that the gateway has served; 0 without a gateway.
 func (f *front) servedRenewals() int {
-	return f.sum("kube_gateway_node_path_lease_renewals_total", `result="served"`)
+	return f.sum(renewalsMetric, `result="served"`)
 }
 
 // awaitPermitted waits until the gateway has found nothing that must see renewals.
@@ -130,10 +138,10 @@ func (p *nodePathLab) refusals() string {
 	return strings.Join(slices.Sorted(maps.Keys(rules)), ", ")
 }
 
-// forwards returns the numbers of forwarded renewals by reason, as text.
-func (p *nodePathLab) forwards() string {
+// forwards returns the numbers of forwarded requests in a metric by reason, as text.
+func (p *nodePathLab) forwards(metric string) string {
 	var all []string
-	counts, _ := p.front.metric("kube_gateway_node_path_lease_renewals_total")
+	counts, _ := p.front.metric(metric)
 	for _, labels := range slices.Sorted(maps.Keys(counts)) {
 		if strings.Contains(labels, `result="forwarded"`) && counts[labels] > 0 {
 			all = append(all, fmt.Sprintf("%.0f × %s", counts[labels], labels))
@@ -168,7 +176,7 @@ func (p *nodePathLab) awaitServing(ctx context.Context, nodes []*node) error {
 	})
 	if err != nil {
 		return fmt.Errorf("kube-gateway does not serve renewals (%d comparisons with a difference; forwarded: %s): %w",
-			p.front.sum("kube_gateway_node_path_lease_comparisons_total", `result="different"`), p.forwards(), err)
+			p.front.sum("kube_gateway_node_path_lease_comparisons_total", `result="different"`), p.forwards(renewalsMetric), err)
 	}
 	// The gateway learns a Lease from the answer to a renewal.
 	before := p.front.servedRenewals()
@@ -181,7 +189,7 @@ func (p *nodePathLab) mustServe(served, renewals int) error {
 		return nil
 	}
 	return fmt.Errorf("kube-gateway served none of %d renewals; state %d, refused by %s, forwarded: %s", renewals,
-		p.front.sum("kube_gateway_node_path_lease_state", ""), p.refusals(), p.forwards())
+		p.front.sum("kube_gateway_node_path_lease_state", ""), p.refusals(), p.forwards(renewalsMetric))
 }
 
 // table returns a table of a row, which the first front creates.

@@ -21,7 +21,7 @@ import (
 )
 
 func TestNodePathOnly(t *testing.T) {
-	for text, valid := range map[string]bool{"": true, "renewals": true, "renewals,detection": true, "detection,": true, "failure": true, "watches": false, "cpu": false} {
+	for text, valid := range map[string]bool{"": true, "renewals": true, "renewals,detection": true, "detection,": true, "failure,watches": true, "reconnects": false, "cpu": false} {
 		o := defaultNodePathOptions()
 		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 		o.AddFlags(flags)
@@ -56,16 +56,21 @@ func TestNodePathVerdicts(t *testing.T) {
 			kubeGateway: {{served: 100 * time.Millisecond}, {served: 400 * time.Millisecond}},
 		},
 		failures: map[string]failures{kubeGateway: {seconds: []float64{52, 54, 61}}, direct: {seconds: []float64{50, 53, 55}}},
+		kubelets: map[string]kubeletCost{
+			kubeGateway: {kubelets: 10, events: 10, memory: kubeletMemory{gateway: 50 * kibibyte}, gatewayMicros: 4},
+			direct:      {kubelets: 10, events: 10, memory: kubeletMemory{live: 500 * kibibyte, resident: 900 * kibibyte}, serverMicros: 16},
+		},
 	}
 	r.judgeRenewals()
 	r.judgeDetection()
 	r.judgeFailure()
+	r.judgeWatches()
 	want := []struct {
 		measured  float64
 		must, aim bool
 	}{
 		{50, true, false}, {30, true, false}, {50, true, false}, {30, true, false}, {0.4, true, false},
-		{1, true, true},
+		{1, true, true}, {50, true, false}, {10, true, false}, {4, true, true},
 	}
 	verdicts := r.Result.Verdicts
 	if len(verdicts) != 2*len(want) {
@@ -176,5 +181,25 @@ func TestReadiness(t *testing.T) {
 	f := seen.since(map[string]time.Time{"a": first.Add(-50 * time.Second), "c": first})
 	if len(f.seconds) != 1 || f.seconds[0] != 50 || f.others != 1 {
 		t.Errorf("%+v, want one node after 50 s and one other", f)
+	}
+}
+
+// The memory of a kubelet and the CPU of an event are differences to what was before.
+func TestKubeletCost(t *testing.T) {
+	each := kubeletMemory{gateway: 300, live: 3000, resident: 5000}.each(kubeletMemory{gateway: 100, live: 1000, resident: 1000}, 2)
+	if want := (kubeletMemory{gateway: 100, live: 1000, resident: 2000}); each != want {
+		t.Errorf("%+v, want %+v", each, want)
+	}
+	with := delivered{events: 1000, gateway: 7 * time.Millisecond, server: time.Millisecond}
+	gateway, server := with.microsAfter(delivered{gateway: 2 * time.Millisecond, server: 3 * time.Millisecond})
+	if gateway != 5 || server != 0 {
+		t.Errorf("%v and %v µs, want 5 and 0", gateway, server)
+	}
+}
+
+// The number of kubelets follows from the memory of the machine.
+func TestKubeletsThatFit(t *testing.T) {
+	if got := kubeletsWithin(24 << 30); got < 10_000 || got > 15_000 {
+		t.Errorf("%d kubelets in 24 GiB", got)
 	}
 }

@@ -31,6 +31,9 @@ var (
 	limitRenewalRatio = limit{name: "CPU for a Lease renewal, kube-apiserver ÷ kube-gateway", unit: "×", must: 20, aim: 40, atLeast: true}
 	limitDetection    = limit{name: "last renewal served after a webhook was created", unit: "s", must: 1, aim: 0.3}
 	limitFailure      = limit{name: "failed node NotReady later than with direct connections, median", unit: "s", must: 5, aim: 2}
+	limitKubelet      = limit{name: "memory of a kubelet with its watches", unit: "KiB", must: 60, aim: 30}
+	limitKubeletRatio = limit{name: "memory of a kubelet with its watches, kube-apiserver ÷ kube-gateway", unit: "×", must: 8, aim: 15, atLeast: true}
+	limitDelivery     = limit{name: "CPU for an event of a kubelet's watch", unit: "µs", must: 10, aim: 5}
 )
 
 // judge appends the verdicts on a figure: the limit that it must meet, and the aim. operations is the number
