@@ -29,10 +29,15 @@ Rows (--only):
               renew their Leases. It takes a minute and a half in each cluster
   watches     memory of --kubelets kubelets, each with a connection and six watches, and CPU time of an
               event
+  reconnects  time until --reconnects kubelets have their watches again after all connections were
+              closed at once
 
 There are two clusters, one after the other: one whose clients connect to the API server, and one with
 kube-gateway and its node path. The run fails if kube-gateway does not serve renewals and watches. Those
-that it forwards do not count as served.`,
+that it forwards do not count as served.
+
+The kubelets are simulated on the cores of the servers. kube-gateway needs two open files for each, so the
+row reconnects needs a high limit on open files (ulimit -Hn).`,
 	Example: `  k1m bench node-path
   k1m bench node-path --only renewals
   k1m bench node-path --scale small`,
@@ -53,7 +58,11 @@ var nodePathRows = []nodePathRow{
 	{"detection", (*nodePathLab).detection, (*nodePathRun).judgeDetection},
 	{"failure", (*nodePathLab).failure, (*nodePathRun).judgeFailure},
 	{"watches", (*nodePathLab).watchingKubelets, (*nodePathRun).judgeWatches},
+	{reconnectsRow, (*nodePathLab).reconnects, (*nodePathRun).judgeReconnects},
 }
+
+// reconnectsRow is the name of the row that needs a high limit on open files.
+const reconnectsRow = "reconnects"
 
 func nodePathRowNames() (names []string) {
 	for _, r := range nodePathRows {
@@ -64,21 +73,22 @@ func nodePathRowNames() (names []string) {
 
 // nodePathOptions are the options of the experiment.
 type nodePathOptions struct {
-	Only     experiment.Choice
-	Nodes    experiment.Count
-	Duration experiment.Span
-	Rules    experiment.Count
-	Failures experiment.Count
-	Kubelets experiment.Count
-	Timeout  time.Duration
+	Only       experiment.Choice
+	Nodes      experiment.Count
+	Duration   experiment.Span
+	Rules      experiment.Count
+	Failures   experiment.Count
+	Kubelets   experiment.Count
+	Reconnects experiment.Count
+	Timeout    time.Duration
 }
 
 func defaultNodePathOptions() *nodePathOptions {
 	return &nodePathOptions{
-		Only:  experiment.ChoiceByScale(strings.Join(nodePathRowNames(), ","), "renewals,detection,watches"),
+		Only:  experiment.ChoiceByScale(strings.Join(nodePathRowNames(), ","), "renewals,detection,watches,reconnects"),
 		Nodes: experiment.ByScale(1000, 100), Duration: experiment.SpanByScale(8*time.Second, 2*time.Second),
 		Rules: experiment.ByScale(10, 2), Failures: experiment.ByScale(30, 8),
-		Kubelets: experiment.ByScale(2000, 200), Timeout: 3 * time.Minute,
+		Kubelets: experiment.ByScale(2000, 200), Reconnects: experiment.ByScale(20_000, 500), Timeout: 3 * time.Minute,
 	}
 }
 
@@ -90,6 +100,7 @@ func (o *nodePathOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.Rules, "rules", o.Rules.Usage("row detection: number of times that a webhook is created"))
 	fs.Var(&o.Failures, "failures", o.Failures.Usage("row failure: number of nodes that fail"))
 	fs.Var(&o.Kubelets, "kubelets", o.Kubelets.Usage("row watches: number of kubelets"))
+	fs.Var(&o.Reconnects, "reconnects", o.Reconnects.Usage("row reconnects: number of kubelets"))
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the start of a cluster, and for waiting without progress")
 }
 
@@ -112,16 +123,17 @@ func (o *nodePathOptions) only() []string { return namesIn(o.Only.Text) }
 // nodePathRun is a run of the experiment, with the figures by the name of the front.
 type nodePathRun struct {
 	*bench
-	own      *nodePathOptions
-	costs    map[string]map[string]renewalCost // by front and load
-	detected map[string][]detection
-	failures map[string]failures
-	kubelets map[string]kubeletCost
-	tables   nodePathTables
+	own         *nodePathOptions
+	costs       map[string]map[string]renewalCost // by front and load
+	detected    map[string][]detection
+	failures    map[string]failures
+	kubelets    map[string]kubeletCost
+	reconnected map[string]reconnection
+	tables      nodePathTables
 }
 
 // nodePathTables are the tables of the rows, which have rows of both fronts. They are nil until a row is measured.
-type nodePathTables struct{ renewals, detection, failure, watches *experiment.Table }
+type nodePathTables struct{ renewals, detection, failure, watches, reconnects *experiment.Table }
 
 // Run implements experiment.Options.
 func (o *nodePathOptions) Run(ctx context.Context, run *experiment.Run) error {
@@ -131,7 +143,13 @@ func (o *nodePathOptions) Run(ctx context.Context, run *experiment.Run) error {
 	r := &nodePathRun{
 		bench: &bench{Run: run, options: &options{Timeout: o.Timeout}}, own: o,
 		costs: map[string]map[string]renewalCost{}, detected: map[string][]detection{},
-		failures: map[string]failures{}, kubelets: map[string]kubeletCost{},
+		failures: map[string]failures{}, kubelets: map[string]kubeletCost{}, reconnected: map[string]reconnection{},
+	}
+	if slices.Contains(o.only(), reconnectsRow) {
+		// Before the first row, because it would be of no use if this failed later.
+		if err := requireOpenFiles(min(o.Reconnects.N, mostKubelets)); err != nil {
+			return err
+		}
 	}
 	rows := slices.DeleteFunc(slices.Clone(nodePathRows), func(r nodePathRow) bool { return !slices.Contains(o.only(), r.name) })
 	for _, name := range []string{direct, kubeGateway} {

@@ -21,7 +21,7 @@ import (
 )
 
 func TestNodePathOnly(t *testing.T) {
-	for text, valid := range map[string]bool{"": true, "renewals": true, "renewals,detection": true, "detection,": true, "failure,watches": true, "reconnects": false, "cpu": false} {
+	for text, valid := range map[string]bool{"": true, "renewals": true, "renewals,detection": true, "detection,": true, "failure,watches,reconnects": true, "connections": false, "cpu": false} {
 		o := defaultNodePathOptions()
 		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 		o.AddFlags(flags)
@@ -60,17 +60,19 @@ func TestNodePathVerdicts(t *testing.T) {
 			kubeGateway: {kubelets: 10, events: 10, memory: kubeletMemory{gateway: 50 * kibibyte}, gatewayMicros: 4},
 			direct:      {kubelets: 10, events: 10, memory: kubeletMemory{live: 500 * kibibyte, resident: 900 * kibibyte}, serverMicros: 16},
 		},
+		reconnected: map[string]reconnection{kubeGateway: {kubelets: 10, complete: 10, last: 30 * time.Second}},
 	}
 	r.judgeRenewals()
 	r.judgeDetection()
 	r.judgeFailure()
 	r.judgeWatches()
+	r.judgeReconnects()
 	want := []struct {
 		measured  float64
 		must, aim bool
 	}{
 		{50, true, false}, {30, true, false}, {50, true, false}, {30, true, false}, {0.4, true, false},
-		{1, true, true}, {50, true, false}, {10, true, false}, {4, true, true},
+		{1, true, true}, {50, true, false}, {10, true, false}, {4, true, true}, {30, true, false},
 	}
 	verdicts := r.Result.Verdicts
 	if len(verdicts) != 2*len(want) {
@@ -160,6 +162,20 @@ func TestNodeRenewsAsAKubelet(t *testing.T) {
 	}
 }
 
+// Kubelets that do not all have their watches again miss the limits.
+func TestIncompleteReconnectsMissTheLimits(t *testing.T) {
+	r := &nodePathRun{
+		bench:       &bench{Run: &experiment.Run{Result: &experiment.Result{}, Scale: experiment.Scale{Factor: 1}}},
+		reconnected: map[string]reconnection{kubeGateway: {kubelets: 10, complete: 9, p99: 2}},
+	}
+	r.judgeReconnects()
+	for _, v := range r.Result.Verdicts {
+		if v.Met || v.Measured != reconnectTimeout.Seconds() {
+			t.Errorf("%v is met", v)
+		}
+	}
+}
+
 // The time until a node is NotReady begins with its last renewal. Nodes that did not fail are counted apart.
 func TestReadiness(t *testing.T) {
 	node := func(name string, status corev1.ConditionStatus) *corev1.Node {
@@ -197,9 +213,26 @@ func TestKubeletCost(t *testing.T) {
 	}
 }
 
-// The number of kubelets follows from the memory of the machine.
+// The numbers of kubelets follow from the memory of the machine and from the limit on open files.
 func TestKubeletsThatFit(t *testing.T) {
 	if got := kubeletsWithin(24 << 30); got < 10_000 || got > 15_000 {
 		t.Errorf("%d kubelets in 24 GiB", got)
+	}
+	for limit, want := range map[uint64]int{41_000: 20_000, 20_000: 9500, 1000: 1, 0: 1} {
+		if got := kubeletsWithFiles(limit); got != want {
+			t.Errorf("%d kubelets with %d open files, want %d", got, limit, want)
+		}
+	}
+}
+
+// A limit on open files that cannot be raised is an error that says what is possible.
+func TestOpenFilesThatCannotBeRaised(t *testing.T) {
+	if err := requireOpenFiles(1); err != nil {
+		t.Errorf("requireOpenFiles(1) = %v", err)
+	}
+	// More than fs.nr_open is refused to root, too.
+	err := requireOpenFiles(1 << 40)
+	if err == nil || !strings.Contains(err.Error(), "ulimit -Hn") || !strings.Contains(err.Error(), "choose --reconnects ") {
+		t.Errorf("requireOpenFiles() = %v, want the remedies", err)
 	}
 }

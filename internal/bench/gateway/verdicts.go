@@ -34,6 +34,7 @@ var (
 	limitKubelet      = limit{name: "memory of a kubelet with its watches", unit: "KiB", must: 60, aim: 30}
 	limitKubeletRatio = limit{name: "memory of a kubelet with its watches, kube-apiserver ÷ kube-gateway", unit: "×", must: 8, aim: 15, atLeast: true}
 	limitDelivery     = limit{name: "CPU for an event of a kubelet's watch", unit: "µs", must: 10, aim: 5}
+	limitReconnects   = limit{name: "all kubelets have their watches again after their connections were closed", unit: "s", must: 60, aim: 20}
 )
 
 // judge appends the verdicts on a figure: the limit that it must meet, and the aim. operations is the number
