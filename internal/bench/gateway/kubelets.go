@@ -56,7 +56,9 @@ type phase struct {
 	complete  int
 	last      time.Duration
 	latencies *experiment.Latencies
-	failures  *experiment.Tally
+	// failures are the attempts that failed, and failure is the error of the last one.
+	failures *experiment.Tally
+	failure  error
 }
 
 func newPhase(number int) phase {
@@ -106,8 +108,8 @@ func (l *lab) startKubelets(ctx context.Context, f *front, o kubeletsOptions) (*
 	g.start(ctx)
 	if err := l.await(ctx, fmt.Sprintf("%s: kubelets with their %d watches", f.name, len(kubeletResources)), o.count, g.complete); err != nil {
 		g.stop()
-		if failures := g.current().failures.Describe(); failures != "" {
-			err = fmt.Errorf("%w; failed attempts: %s", err, failures)
+		if p := g.current(); p.failure != nil {
+			err = fmt.Errorf("%w; failed attempts: %s; last error: %w", err, p.failures.Describe(), p.failure)
 		}
 		return nil, err
 	}
@@ -209,7 +211,12 @@ func (g *kubelets) completed(number int, complete bool) {
 }
 
 // failed records an attempt that failed.
-func (g *kubelets) failed(err error) { g.current().failures.Add(watchFailure(err), err) }
+func (g *kubelets) failed(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.phase.failures.Add(watchFailure(err), err)
+	g.phase.failure = err
+}
 
 // watchFailure classifies the error of an attempt.
 func watchFailure(err error) string {

@@ -126,12 +126,14 @@ func (s *session) nextStream() uint32 {
 	return s.stream - 1
 }
 
-// request sends a GET in a new stream.
+// request sends a GET in a new stream. Unlike a kubelet it does not accept gzip, with which kube-apiserver compresses
+// each event of a watch that began with the state, until the kubelet opens it again after 5 to 10 minutes: most watches of
+// a cluster are not compressed, and those of kube-gateway never are.
 func (s *session) request(stream uint32, path string) error {
 	s.block.Reset()
 	for _, field := range [][2]string{
 		{":authority", s.kubelet.group.front.addresses[0]}, {":method", http.MethodGet}, {":path", path}, {":scheme", "https"},
-		{"accept", protobuf + ",application/json"}, {"user-agent", kubeletAgent}, {"accept-encoding", "gzip"},
+		{"accept", protobuf + ",application/json"}, {"user-agent", kubeletAgent},
 	} {
 		if err := s.header.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
 			return err

@@ -58,6 +58,11 @@ func (s *watchServer) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		http.NotFound(w, request)
 		return
 	}
+	if request.Header.Get("Accept-Encoding") != "" {
+		// kube-apiserver would compress the events.
+		http.Error(w, "Accept-Encoding is not expected", http.StatusNotAcceptable)
+		return
+	}
 	query.Set("path", request.URL.Path)
 	state := query.Get("sendInitialEvents") == "true"
 	s.mu.Lock()

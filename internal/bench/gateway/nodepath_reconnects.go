@@ -78,7 +78,10 @@ func (p *nodePathLab) reconnects(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	last, event := any(""), any("")
+	last, event, gateway := any(""), any(""), any("")
+	if p.served() {
+		gateway = m.gateway.Seconds()
+	}
 	if m.last > 0 {
 		last = m.last.Seconds()
 	}
@@ -87,7 +90,7 @@ func (p *nodePathLab) reconnects(ctx context.Context) error {
 	}
 	p.run.reconnected[p.front.name] = m
 	table.Add(p.front.name, m.kubelets, m.complete, m.p50, m.p99, last, m.failures, event,
-		m.gateway.Seconds(), m.server.Seconds(), m.own.Seconds())
+		gateway, m.server.Seconds(), m.own.Seconds())
 	return nil
 }
 

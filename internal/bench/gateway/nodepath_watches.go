@@ -79,8 +79,11 @@ func (p *nodePathLab) watchingKubelets(ctx context.Context) error {
 		return err
 	}
 	p.run.kubelets[p.front.name] = cost
-	m := cost.memory
-	table.Add(p.front.name, cost.kubelets, m.gateway/kibibyte, m.live/kibibyte, m.resident/kibibyte, cost.events, cost.gatewayMicros, cost.serverMicros)
+	m, gateway, micros := cost.memory, any(""), any("")
+	if p.served() {
+		gateway, micros = m.gateway/kibibyte, cost.gatewayMicros
+	}
+	table.Add(p.front.name, cost.kubelets, gateway, m.live/kibibyte, m.resident/kibibyte, cost.events, micros, cost.serverMicros)
 	return nil
 }
 
