@@ -23,6 +23,8 @@ const (
 	// random share.
 	firstRetry = 800 * time.Millisecond
 	lastRetry  = 30 * time.Second
+	// askedRetries is how often client-go tries again after the time for which a server asks, before it uses its own delay.
+	askedRetries = 10
 	// openConcurrency bounds the kubelets that start at the same time.
 	openConcurrency = 64
 	// connectionsPerAddress bounds the connections from one loopback address: Linux has about 28,000 local ports for
@@ -45,6 +47,8 @@ type kubelets struct {
 
 	mu    sync.Mutex
 	phase phase
+	// gate is closed while kubelets may dial.
+	gate chan struct{}
 }
 
 // phase is what happened since the kubelets were started, or since their connections were closed.
@@ -118,7 +122,8 @@ func (l *lab) startKubelets(ctx context.Context, f *front, o kubeletsOptions) (*
 
 // newKubelets returns kubelets, one for each of the credentials.
 func newKubelets(f *front, credentials []*tls.Config, o kubeletsOptions) *kubelets {
-	g := &kubelets{front: f, register: o.register, phase: newPhase(0)}
+	g := &kubelets{front: f, register: o.register, phase: newPhase(0), gate: make(chan struct{})}
+	close(g.gate)
 	for i := range credentials {
 		k := &kubelet{name: nodeName(o.prefix, i), source: loopbackAddress(i / connectionsPerAddress), credentials: forHTTP2(credentials[i], f), group: g}
 		for r := range k.watched {
@@ -170,13 +175,30 @@ func (g *kubelets) stop() {
 	g.running.Wait()
 }
 
-// disconnect closes the connections of all kubelets at once, and begins a phase. Each kubelet dials again at once.
+// disconnect closes the connections of all kubelets, and begins a phase in which all of them dial at once. They wait until
+// the last connection is closed: otherwise the first ones would take the CPU that closing needs.
 func (g *kubelets) disconnect() {
 	g.mu.Lock()
-	g.phase = newPhase(g.phase.number + 1)
+	gate := make(chan struct{})
+	g.gate, g.phase = gate, newPhase(g.phase.number+1)
 	g.mu.Unlock()
 	for _, k := range g.all {
 		k.reset()
+	}
+	g.mu.Lock()
+	g.phase.begun = time.Now()
+	g.mu.Unlock()
+	close(gate)
+}
+
+// awaitGate waits until kubelets may dial, or until ctx ends.
+func (g *kubelets) awaitGate(ctx context.Context) {
+	g.mu.Lock()
+	gate := g.gate
+	g.mu.Unlock()
+	select {
+	case <-gate:
+	case <-ctx.Done():
 	}
 }
 
@@ -233,6 +255,7 @@ func watchFailure(err error) string {
 // run connects until ctx ends.
 func (k *kubelet) run(ctx context.Context) {
 	for attempt := 0; ctx.Err() == nil; {
+		k.group.awaitGate(ctx)
 		s, err := k.dial(ctx)
 		if err == nil {
 			err = s.serve()

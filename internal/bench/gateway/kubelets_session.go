@@ -327,7 +327,7 @@ func (s *session) ended(stream uint32) error {
 	s.kubelet.group.failed(failure)
 	w.stream, w.synced = 0, false
 	w.failures++
-	s.openLater(i, max(w.retryAfter, retryDelay(w.failures)))
+	s.openLater(i, w.delay())
 	return nil
 }
 
@@ -342,6 +342,14 @@ func (w *openWatch) failure(now time.Time) error {
 		return errShortWatch
 	}
 	return nil
+}
+
+// delay returns the time after which a watch that failed is tried again.
+func (w *openWatch) delay() time.Duration {
+	if w.retryAfter > 0 && w.failures <= askedRetries {
+		return w.retryAfter
+	}
+	return retryDelay(w.failures)
 }
 
 // expired returns where a watch begins that the server refused because its version is too old: with the state at that

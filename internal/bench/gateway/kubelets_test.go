@@ -255,6 +255,23 @@ func TestLoopbackAddress(t *testing.T) {
 	}
 }
 
+// A server that asks for a time gets it, but not for ever.
+func TestWatchDelay(t *testing.T) {
+	for _, c := range []struct {
+		watch openWatch
+		least time.Duration
+	}{
+		{openWatch{retryAfter: time.Second, failures: 1}, time.Second},
+		{openWatch{retryAfter: time.Second, failures: askedRetries}, time.Second},
+		{openWatch{retryAfter: time.Second, failures: askedRetries + 1}, lastRetry},
+		{openWatch{failures: 1}, firstRetry},
+	} {
+		if got := c.watch.delay(); got < c.least || got >= 2*c.least {
+			t.Errorf("%+v: %s, want %s or more", c.watch, got, c.least)
+		}
+	}
+}
+
 // An ended watch counts as one if it lasted, or had an event.
 func TestWatchFailures(t *testing.T) {
 	begun := time.Now()
