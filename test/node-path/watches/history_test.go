@@ -138,7 +138,7 @@ func (c change) expected(selects func(runtime.Object) bool) *event {
 }
 
 // check holds what a watching client saw against the history: each change once, in order, nothing missed over
-// reconnects, and no bookmark before the changes that it covers. It returns the number of changes.
+// reconnects, no bookmark before the changes that it covers, and no state that is older than what was seen. It returns the number of changes.
 func (h *history) check(t *testing.T, name string, seen []event, selects func(runtime.Object) bool, changes []change) int {
 	t.Helper()
 	var expected []event
@@ -159,10 +159,16 @@ func (h *history) check(t *testing.T, name string, seen []event, selects func(ru
 	var initial []event
 	for i, got := range seen {
 		switch {
-		case got.restarted:
+		case got.starts && got.hasState:
 			initial = []event{}
+		case got.starts:
+			// Initial events that broke off do not count.
+			initial = nil
 		case got.kind == watch.Bookmark && initial != nil:
 			h.checkInitial(t, name, initial, got.version, selects, changes)
+			if got.version < after {
+				t.Errorf("%s: event %d ends a state of %d after %d", name, i, got.version, after)
+			}
 			initial, after = nil, got.version
 		case got.kind == watch.Bookmark:
 			if missed := next(); missed != nil && missed.version <= got.version {

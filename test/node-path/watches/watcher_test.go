@@ -2,6 +2,7 @@ package watches
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -24,19 +25,23 @@ import (
 // retryDelay is the time after which a watch that failed is started again.
 const retryDelay = 50 * time.Millisecond
 
+// longTimeout is the number of seconds after which a watch ends if nothing else is said.
+const longTimeout = 300
+
 // streamTimeout bounds the time for which a test reads one watch.
 const streamTimeout = 10 * time.Minute
 
 // initialEvents asks for the objects first.
 const initialEvents = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 
-// event is an event of a watch, or the start of a watch that sends the state first.
+// event is an event of a watch, or its start.
 type event struct {
-	kind      watch.EventType
-	version   int64
-	object    runtime.Object
-	raw       []byte
-	restarted bool
+	kind    watch.EventType
+	version int64
+	object  runtime.Object
+	raw     []byte
+	// starts is true if a watch starts here, and hasState if it sends the state first.
+	starts, hasState bool
 }
 
 func (e *event) short() string {
@@ -72,10 +77,14 @@ func read(reader io.Reader) (event, error) {
 }
 
 // watcher watches as an informer: after the end of a watch it goes on at the last version, and if that is too old, it
-// begins with the state.
+// begins with the state. Each of its watches is at the next one of the addresses.
 type watcher struct {
-	name, address, path string
-	client              *http.Client
+	name, path string
+	addresses  []string
+	client     *http.Client
+	// resource and node are what is watched, and timeout the seconds after which a watch ends.
+	resource, node string
+	timeout        int
 	// expired counts the errors 410, and starts the watches.
 	expired, starts atomic.Int64
 	mutex           sync.Mutex
@@ -87,8 +96,8 @@ type watcher struct {
 // follow watches from a version until the context ends.
 func (w *watcher) follow(ctx context.Context, from int64) {
 	w.last = from
-	for state := false; ctx.Err() == nil; {
-		err := w.once(ctx, state)
+	for state, next := false, 0; ctx.Err() == nil; next++ {
+		err := w.once(ctx, w.addresses[next%len(w.addresses)], state)
 		var gone *expired
 		if state = errors.As(err, &gone); state {
 			w.expired.Add(1)
@@ -102,12 +111,12 @@ type expired struct{}
 
 func (*expired) Error() string { return "410 Gone" }
 
-func (w *watcher) once(ctx context.Context, state bool) error {
-	query := fmt.Sprintf("&watch=true&allowWatchBookmarks=true&timeoutSeconds=300&resourceVersion=%d", w.last)
+func (w *watcher) once(ctx context.Context, address string, state bool) error {
+	query := fmt.Sprintf("&watch=true&allowWatchBookmarks=true&timeoutSeconds=%d&resourceVersion=%d", cmp.Or(w.timeout, longTimeout), w.last)
 	if state {
 		query += initialEvents
 	}
-	response, err := get(ctx, w.client, w.address, w.path+query)
+	response, err := get(ctx, w.client, address, w.path+query)
 	if err != nil {
 		return err
 	}
@@ -119,9 +128,7 @@ func (w *watcher) once(ctx context.Context, state bool) error {
 		return fmt.Errorf("status %d", response.StatusCode)
 	}
 	w.starts.Add(1)
-	if state {
-		w.add(event{restarted: true}, false)
-	}
+	w.add(event{starts: true, hasState: state}, false)
 	for {
 		next, err := read(response.Body)
 		if errors.Is(err, io.EOF) {

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -87,6 +85,7 @@ func TestWatches(t *testing.T) {
 	t.Run("without references", func(t *testing.T) { testWithoutReferences(t, c) })
 	t.Run("too many bytes", func(t *testing.T) { testTooLarge(t, c) })
 	t.Run("faults", func(t *testing.T) { testFaults(t, c, g, source) })
+	t.Run("two gateways at once", func(t *testing.T) { testTwoGateways(t, c, g, source) })
 	// The API servers have restarted, so that their caches do not have the first versions.
 	t.Run("a version that is too old", func(t *testing.T) { testExpired(t, c, g) })
 }
@@ -580,7 +579,7 @@ func testSlow(t *testing.T, c *cluster, g *gateway) {
 	var following sync.WaitGroup
 	defer following.Wait()
 	defer cancel()
-	fast := &watcher{name: "pods of " + nodes[0], address: g.address, path: q.path, client: c.kubelet(t, nodes[0])}
+	fast := &watcher{name: "fast", addresses: []string{g.address}, path: q.path, client: c.kubelet(t, nodes[0])}
 	following.Go(func() { fast.follow(ctx, pods.start) })
 	unread := stream(t, c.kubelet(t, nodes[0]), g.address, fmt.Sprintf("%s&watch=true&resourceVersion=%d", q.path, pods.start))
 	large := strings.Repeat("x", 100<<10)
@@ -601,7 +600,7 @@ func testSlow(t *testing.T, c *cluster, g *gateway) {
 	if len(seen) == 0 || seen[len(seen)-1].version >= version {
 		t.Fatalf("the watch was not ended: %d events", len(seen))
 	}
-	slow := &watcher{name: "slow", address: g.address, path: q.path, client: fast.client, seen: seen}
+	slow := &watcher{name: "slow", addresses: fast.addresses, path: q.path, client: fast.client, seen: seen}
 	following.Go(func() { slow.follow(ctx, seen[len(seen)-1].version) })
 	testcluster.Eventually(t, settleTimeout, "the slow client gets everything", func() bool { return slow.has(version) })
 	cancel()
@@ -610,113 +609,5 @@ func testSlow(t *testing.T, c *cluster, g *gateway) {
 	for _, w := range []*watcher{fast, slow} {
 		count := pods.check(t, w.name, w.seen, selects("pods", nodes[0]), slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return c.revision > w.last }))
 		t.Logf("%s: %d changes, %d of them before its first watch ended", w.name, count, len(seen))
-	}
-}
-
-// testFaults watches while objects change and everything is killed once, and holds what was seen against the history of
-// the store.
-func testFaults(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
-	histories := map[string]*history{}
-	for resource, prefix := range map[string]string{"pods": "/registry/pods/", "nodes": "/registry/minions/", "services": "/registry/services/specs/"} {
-		histories[resource] = c.record(t, prefix)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var following sync.WaitGroup
-	defer following.Wait()
-	defer cancel()
-	var watchers []*watcher
-	for _, node := range nodes {
-		client := c.kubelet(t, node)
-		for _, q := range queries(node)[:3] {
-			w := &watcher{name: q.resource + " of " + node, address: g.address, path: q.path, client: client}
-			watchers = append(watchers, w)
-			following.Go(func() { w.follow(ctx, histories[q.resource].start) })
-		}
-	}
-	change := func() {
-		for range number(t, "NODE_PATH_CHANGES", 300) {
-			// An API server that was killed answers nothing.
-			_ = c.changeRandomly(source)
-		}
-	}
-	relists := func() (sum int64) {
-		for _, w := range watchers {
-			sum += w.expired.Load()
-		}
-		return sum
-	}
-	change()
-	t.Log("compaction")
-	result, err := c.store.Get(ctx, "x")
-	must(t, err)
-	_, err = c.store.Compact(ctx, result.Header.Revision)
-	must(t, err)
-	change()
-	for _, server := range []string{c.Servers[1], c.Servers[0]} {
-		t.Logf("kill the API server %s", server)
-		must(t, syscall.Kill(c.PIDAt(t, "https://"+server), syscall.SIGKILL))
-		change()
-		testcluster.Eventually(t, settleTimeout, "the API server is back", func() bool {
-			_, err := c.admin.CoreV1().Nodes().Get(ctx, nodes[0], metav1.GetOptions{})
-			return err == nil && g.metric(`kube_gateway_server_ready{server="`+server+`"}`) == 1
-		})
-		c.settle(t, watchers)
-	}
-	t.Logf("%d watches began with the state before the gateway was killed", relists())
-	t.Log("kill the gateway")
-	testcluster.Stop(g.process)
-	change()
-	c.restart(t, g)
-	change()
-	c.settle(t, watchers)
-	cancel()
-	following.Wait()
-	c.checkHistories(t, histories, watchers)
-	t.Logf("%d watches began with the state in all", relists())
-}
-
-// settle waits until all watches have seen a last change.
-func (c *cluster) settle(t *testing.T, watchers []*watcher) {
-	t.Helper()
-	pods, objects, services := c.mark(t)
-	for _, w := range watchers {
-		resource, node, _ := strings.Cut(w.name, " of ")
-		version := map[string]int64{"pods": pods[node], "nodes": objects[node], "services": services}[resource]
-		testcluster.Eventually(t, settleTimeout, w.name+" is watched to the end", func() bool { return w.has(version) })
-	}
-}
-
-func (c *cluster) checkHistories(t *testing.T, histories map[string]*history, watchers []*watcher) {
-	t.Helper()
-	// What the watches saw is older than this.
-	result, err := c.store.Get(context.Background(), "x")
-	must(t, err)
-	must(t, c.store.RequestProgress(context.Background()))
-	for _, w := range watchers {
-		resource, node, _ := strings.Cut(w.name, " of ")
-		changes := histories[resource].until(t, min(result.Header.Revision, w.last))
-		for len(changes) > 0 && changes[len(changes)-1].revision > w.last {
-			changes = changes[:len(changes)-1]
-		}
-		checked := histories[resource].check(t, w.name, w.seen, selects(resource, node), changes)
-		t.Logf("%s: %d changes, %d watches, %d with the state", w.name, checked, w.starts.Load(), w.expired.Load())
-		if checked == 0 {
-			t.Errorf("%s: no change was compared", w.name)
-		}
-	}
-}
-
-// selects returns what the kubelet of a node selects.
-func selects(resource, node string) func(runtime.Object) bool {
-	return func(object runtime.Object) bool {
-		switch object := object.(type) {
-		case *corev1.Pod:
-			return object.Spec.NodeName == node
-		case *corev1.Node:
-			return object.Name == node
-		case *corev1.Service:
-			return object.Spec.ClusterIP != corev1.ClusterIPNone
-		}
-		return resource == ""
 	}
 }
