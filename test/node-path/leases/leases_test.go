@@ -47,6 +47,7 @@ func TestLeases(t *testing.T) {
 	t.Run("a Lease that is created again", func(t *testing.T) { testRecreated(t, c, g) })
 	t.Run("other fields", func(t *testing.T) { testOtherFields(t, c, g) })
 	t.Run("unusual requests", func(t *testing.T) { testUnusual(t, c, g) })
+	t.Run("the life of a Lease", func(t *testing.T) { testLifecycle(t, c, g) })
 	t.Run("two gateways", func(t *testing.T) { testTwoGateways(t, c, g) })
 	t.Run("users of RBAC", func(t *testing.T) { testReviewed(t, c, g) })
 	t.Run("a store that does not answer", func(t *testing.T) { testSilentStore(t, c) })
