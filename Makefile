@@ -62,7 +62,7 @@ gateway-faults: $(GATEWAY_TEST) ## Inject faults into API servers, their network
 node-path: $(GATEWAY_TEST) ## Compare renewals of Leases that kube-gateway serves with those of kube-apiserver: RENEWALS=100000
 	@NODE_PATH_RENEWALS=$(RENEWALS) NODE_PATH_SEED=random go test -v -count=1 -timeout 3h ./test/node-path/...
 
-gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour)
+gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour; NODE_PATH=1: those with nodes, with the node path on)
 	@test/gateway-upstream/run.sh
 
 conformance: bin/mem_etcd ## Run Kubernetes' storage test suites against mem_etcd

@@ -12,7 +12,9 @@
 
 # Both files complete the options of the server here.
 /^\tcompletedOptions, err := (s\.Complete\(tCtx\)|opts\.Complete\(ctx\))$/ {
-	print "\tthrough.Prepare(" (/:= s\./ ? "s" : "opts") ")"
+	print "\tif err := through.Prepare(" (/:= s\./ ? "s" : "opts") "); err != nil {"
+	print (/:= s\./ ? "\t\treturn result, err" : "\t\tt.Fatal(err)")
+	print "\t}"
 	prepared++
 }
 

@@ -1,8 +1,10 @@
 // Package through puts kube-gateway in front of the API servers that Kubernetes' own tests start in their
 // process. It is linked into their test binaries.
 //
-//	KUBE_GATEWAY       the program; empty: tests reach their API servers directly
-//	KUBE_GATEWAY_LOGS  directory for its logs (none if empty)
+//	KUBE_GATEWAY            the program; empty: tests reach their API servers directly
+//	KUBE_GATEWAY_LOGS       directory for its logs (none if empty)
+//	KUBE_GATEWAY_NODE_PATH  directory of the manifests with what the gateway's user needs for the node path, which is
+//	                        then on; empty: it is off
 package through
 
 import (
@@ -21,6 +23,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -46,9 +49,20 @@ type TB interface {
 func Program() string { return os.Getenv("KUBE_GATEWAY") }
 
 // Prepare makes an API server accept the UID of a front proxy's users, which kubeadm's servers accept too, but test
-// servers do not by default.
-func Prepare(server *options.ServerRunOptions) {
-	if Program() == "" || !utilfeature.DefaultFeatureGate.Enabled(genericfeatures.RemoteRequestHeaderUID) {
+// servers do not by default. With the node path, it prepares the server for that, too.
+func Prepare(server *options.ServerRunOptions) error {
+	if Program() == "" {
+		return nil
+	}
+	prepareUID(server)
+	if !hasNodePath() {
+		return nil
+	}
+	return prepareNodePath(server)
+}
+
+func prepareUID(server *options.ServerRunOptions) {
+	if !utilfeature.DefaultFeatureGate.Enabled(genericfeatures.RemoteRequestHeaderUID) {
 		return
 	}
 	if header := server.Authentication.RequestHeader; header != nil && header.ClientCAFile != "" && len(header.UIDHeaders) == 0 {
@@ -68,7 +82,7 @@ func SignFrontProxy(directory string, ca *x509.Certificate, key *rsa.PrivateKey,
 	if len(names) > 0 {
 		name = names[0]
 	}
-	return writePair(directory, "gateway-front-proxy", name, ca, key)
+	return writePair(directory, "gateway-front-proxy", pkix.Name{CommonName: name}, authority{ca, key})
 }
 
 // Start starts a gateway in front of an API server and returns the configuration of the same client for it. The
@@ -83,6 +97,11 @@ func Start(t TB, server *options.ServerRunOptions, client *rest.Config, proxy Fr
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(directory) })
 	g := &gateway{server: server, directory: directory, proxy: proxy}
+	if hasNodePath() {
+		if err := g.configureNodePath(t, client); err != nil {
+			return nil, fmt.Errorf("prepare the node path: %w", err)
+		}
+	}
 	if err := g.writeFiles(); err != nil {
 		return nil, fmt.Errorf("prepare kube-gateway: %w", err)
 	}
@@ -90,6 +109,12 @@ func Start(t TB, server *options.ServerRunOptions, client *rest.Config, proxy Fr
 		return nil, fmt.Errorf("start kube-gateway: %w", err)
 	}
 	return g.client(client)
+}
+
+// authority is a CA.
+type authority struct {
+	cert *x509.Certificate
+	key  *rsa.PrivateKey
 }
 
 // gateway is a running gateway.
@@ -101,6 +126,15 @@ type gateway struct {
 	certFile       string
 	caFile         string
 	serverName     string
+	// nodePath is the section nodePath of the configuration, and users signs the certificates of clients. Both are empty
+	// without the node path.
+	nodePath string
+	users    authority
+	// warmUp runs once before the node path is used, and uncounted are the counts after it.
+	warmUp    sync.Once
+	uncounted []int
+	// log writes into the log of the test.
+	log func(format string, args ...any)
 }
 
 // writeFiles writes the gateway's configuration. The gateway serves with the API server's certificate, so that clients
@@ -120,14 +154,14 @@ func (g *gateway) writeFiles() error {
 	clientCA := g.server.Authentication.ClientCert.ClientCA
 	if clientCA == "" {
 		// The API server accepts no client certificate, so the gateway must not accept one either.
-		pair, err := writePair(g.directory, "nobody", "nobody", nil, nil)
+		pair, err := writePair(g.directory, "nobody", pkix.Name{CommonName: "nobody"}, authority{})
 		if err != nil {
 			return err
 		}
 		clientCA = pair.Cert
 	}
 	if g.proxy.Cert == "" {
-		if g.proxy, err = writePair(g.directory, "front-proxy", "front-proxy", nil, nil); err != nil {
+		if g.proxy, err = writePair(g.directory, "front-proxy", pkix.Name{CommonName: "front-proxy"}, authority{}); err != nil {
 			return err
 		}
 	}
@@ -140,10 +174,11 @@ kind: GatewayConfiguration
 listen: {address: %q, metricsAddress: %q, certFile: %q, keyFile: %q, clientCaFile: %q}
 upstream: {servers: [%q], caFile: %q, serverName: %q, probePeriod: 100ms}
 requestHeader: {certFile: %q, keyFile: %q, usernameHeader: %q, groupHeader: %q, extraHeaderPrefix: %q}
-`, g.address, g.pages, cert, key, clientCA,
+%s`, g.address, g.pages, cert, key, clientCA,
 		g.server.SecureServing.Listener.Addr().String(), g.caFile, g.serverName,
 		g.proxy.Cert, g.proxy.Key,
-		first(header.UsernameHeaders, "X-Remote-User"), first(header.GroupHeaders, "X-Remote-Group"), first(header.ExtraHeaderPrefixes, "X-Remote-Extra-"))
+		first(header.UsernameHeaders, "X-Remote-User"), first(header.GroupHeaders, "X-Remote-Group"), first(header.ExtraHeaderPrefixes, "X-Remote-Extra-"),
+		g.nodePath)
 	return os.WriteFile(g.config(), []byte(text), 0o600)
 }
 
@@ -159,6 +194,7 @@ func first(values []string, otherwise string) string {
 // start starts the process and waits until it accepts clients. It does not wait until the API server is ready: some
 // tests keep it from becoming ready.
 func (g *gateway) start(t TB) error {
+	g.log = t.Logf
 	var log io.Writer
 	if logs := os.Getenv("KUBE_GATEWAY_LOGS"); logs != "" {
 		file, err := os.CreateTemp(logs, "gateway-*.log")
@@ -177,6 +213,7 @@ func (g *gateway) start(t TB) error {
 	}
 	t.Cleanup(func() {
 		g.report(t)
+		gateways.Delete(g.address)
 		_ = process.Process.Kill()
 		_ = process.Wait()
 	})
@@ -204,6 +241,9 @@ func (g *gateway) report(t TB) {
 		return
 	}
 	t.Logf("k1m: attached: clients connected to kube-gateway")
+	if g.nodePath != "" {
+		t.Logf("k1m: served: %s", g.served(page))
+	}
 }
 
 // page returns a page of the gateway. It leaves no connection open, because the tests look for leaked goroutines.
@@ -230,7 +270,11 @@ func (g *gateway) client(direct *rest.Config) (*rest.Config, error) {
 	if direct.CAFile == "" {
 		config.CAData, config.ServerName = ca, g.serverName
 	}
-	return config, nil
+	if g.users.cert == nil {
+		return config, nil
+	}
+	gateways.Store(g.address, g)
+	return g.loopback(config)
 }
 
 // writeIssuer copies the certificates of a serving certificate's file, with its CA, and returns a name in it.
@@ -260,36 +304,46 @@ func writeIssuer(cert, copied string) (string, error) {
 }
 
 // writePair creates a client certificate, signed by a CA or by itself, and writes it with its key.
-func writePair(directory, file, name string, ca *x509.Certificate, caKey *rsa.PrivateKey) (FrontProxy, error) {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
+func writePair(directory, file string, subject pkix.Name, ca authority) (FrontProxy, error) {
+	cert, key, err := sign(subject, ca)
 	if err != nil {
 		return FrontProxy{}, err
 	}
+	pair := FrontProxy{Cert: filepath.Join(directory, file+".crt"), Key: filepath.Join(directory, file+".key")}
+	for path, text := range map[string][]byte{pair.Cert: cert, pair.Key: key} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			return FrontProxy{}, err
+		}
+	}
+	return pair, nil
+}
+
+// sign creates a client certificate, signed by a CA or by itself. It returns the certificate and its key as PEM.
+func sign(subject pkix.Name, ca authority) (certPEM, keyPEM []byte, err error) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return nil, nil, err
+	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject:      pkix.Name{CommonName: name},
+		Subject:      subject,
 		NotBefore:    time.Now().Add(-time.Hour),
 		NotAfter:     time.Now().Add(24 * time.Hour),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	if ca == nil {
-		ca, caKey = template, key
+	if ca.cert == nil {
+		ca = authority{template, key}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, ca, &key.PublicKey, caKey)
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, &key.PublicKey, ca.key)
 	if err != nil {
-		return FrontProxy{}, err
+		return nil, nil, err
 	}
-	pair := FrontProxy{Cert: filepath.Join(directory, file+".crt"), Key: filepath.Join(directory, file+".key")}
-	for path, block := range map[string]*pem.Block{
-		pair.Cert: {Type: "CERTIFICATE", Bytes: der},
-		pair.Key:  {Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)},
-	} {
-		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-			return FrontProxy{}, err
-		}
-	}
-	return pair, nil
+	return encode("CERTIFICATE", der), encode("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(key)), nil
+}
+
+func encode(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
 // freeAddresses returns two loopback addresses with ports that were free.
