@@ -1,6 +1,7 @@
 //! The gateway's own pages: health and metrics, on a port of their own.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use axum::Router;
 use axum::extract::State;
@@ -21,13 +22,15 @@ pub struct PageState {
     pub metrics: Arc<Metrics>,
     /// The limits.
     pub protection: Arc<Protection>,
+    /// Whether clients are accepted.
+    pub accepts: Arc<AtomicBool>,
     /// Cancelled when the process shuts down.
     pub stop: CancellationToken,
 }
 
 /// The routes of all pages. `/livez` and `/healthz` succeed while the process runs. `/readyz` fails
-/// when it shuts down and while no API server is ready, so that a load balancer chooses another
-/// gateway.
+/// before clients are accepted, when the process shuts down, and while no API server is ready, so that a
+/// load balancer chooses another gateway.
 pub fn routes(state: PageState) -> Router {
     Router::new()
         .route("/livez", get(async || "ok"))
@@ -40,6 +43,8 @@ pub fn routes(state: PageState) -> Router {
 async fn readyz(State(state): State<Arc<PageState>>) -> Response {
     let reason = if state.stop.is_cancelled() {
         "shutting down"
+    } else if !state.accepts.load(Relaxed) {
+        "the watch caches are not filled yet"
     } else if !state.pool.servers().iter().any(|server| server.is_ready()) {
         "no API server is ready"
     } else {

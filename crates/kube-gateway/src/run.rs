@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -112,7 +113,8 @@ impl Gateway {
         let mut interrupt = signal(SignalKind::interrupt()).context("handle SIGINT")?;
         let stop = CancellationToken::new();
         let metrics = Arc::new(Metrics::new());
-        self.start_pages(pages, metrics.clone(), stop.clone());
+        let accepts = Arc::new(AtomicBool::new(false));
+        self.start_pages(pages, metrics.clone(), accepts.clone(), stop.clone());
         if let Some(listener) = control {
             tokio::spawn(control::serve(listener, self.protection.clone(), stop.clone()));
         }
@@ -130,6 +132,7 @@ impl Gateway {
         for listener in listeners {
             serving.spawn(front.clone().run(listener, stop.clone()));
         }
+        accepts.store(true, Relaxed);
         let config = options.config.display().to_string();
         tracing::info!(config, listen = self.configuration.listen.address, "ready");
         tokio::select! {
@@ -150,10 +153,11 @@ impl Gateway {
         &self,
         listeners: Vec<TcpListener>,
         metrics: Arc<Metrics>,
+        accepts: Arc<AtomicBool>,
         stop: CancellationToken,
     ) {
         let (pool, protection) = (self.pool.clone(), self.protection.clone());
-        let routes = pages::routes(PageState { pool, metrics, protection, stop });
+        let routes = pages::routes(PageState { pool, metrics, protection, accepts, stop });
         for listener in listeners {
             tokio::spawn(serve_pages(listener, routes.clone()));
         }

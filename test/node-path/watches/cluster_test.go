@@ -34,6 +34,8 @@ const (
 	settleTimeout = time.Minute
 	protobuf      = "application/vnd.kubernetes.protobuf"
 	leaseInterval = 2 * time.Second
+	// cacheWait is less than the 10 s for which a gateway waits until its caches serve.
+	cacheWait = 9 * time.Second
 )
 
 // cluster is a k1m cluster with two API servers.
@@ -102,7 +104,18 @@ nodePath: {watches: {mode: on, leaseInterval: %s, %s}}
 func (c *cluster) restart(t *testing.T, g *gateway) {
 	t.Helper()
 	g.process = testcluster.StartGateway(g.owner, c.Bin, g.config, g.log)
-	testcluster.Eventually(t, startTimeout, "all caches serve", func() bool { return g.metric("kube_gateway_node_path_cache_serving") == g.caches })
+	// A load balancer must not choose a gateway that accepts no clients yet.
+	isReady := func() bool { return testcluster.Page(g.metrics, "/readyz") == "ok" }
+	started := time.Now()
+	testcluster.Eventually(t, startTimeout, "all caches serve", func() bool {
+		ready := isReady()
+		serve := g.metric("kube_gateway_node_path_cache_serving") == g.caches
+		if ready && !serve && time.Since(started) < cacheWait {
+			t.Errorf("the gateway is ready after %v, before its caches serve", time.Since(started))
+		}
+		return serve
+	})
+	testcluster.Eventually(t, startTimeout, "the gateway is ready", isReady)
 }
 
 // metric returns the sum of all samples whose name and labels begin with a text.
