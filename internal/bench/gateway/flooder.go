@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 
-	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/kube"
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
@@ -33,6 +32,10 @@ const (
 
 	// floodInFlight is the largest number of requests in flight on a connection.
 	floodInFlight = 20
+	// floodRound is the time after which each connection has had a turn, and floodTurns the number of turns in it, so that
+	// only some of the connections send at the same time.
+	floodRound = 20 * time.Millisecond
+	floodTurns = 10
 )
 
 // Flooder sends small GETs at a rate, which need not be reached.
@@ -77,24 +80,63 @@ func (f *Flooder) Run(ctx context.Context, connected func()) (FloodReport, error
 	if err != nil {
 		return FloodReport{}, err
 	}
-	c, err := dial(ctx, &front{name: direct, addresses: f.Addresses}, credentials, f.Connections)
-	if err != nil {
+	connections := make([]*floodConnection, f.Connections)
+	defer func() {
+		for _, c := range connections {
+			if c != nil {
+				_ = c.socket.Close()
+			}
+		}
+	}()
+	for i := range connections {
+		address := f.Addresses[i%len(f.Addresses)]
+		if connections[i], err = dialFlood(ctx, address, credentials, floodHead(address)); err != nil {
+			return FloodReport{}, fmt.Errorf("connecting to %s: %w", address, err)
+		}
+	}
+	connected()
+	ended := make(chan error, len(connections))
+	for _, c := range connections {
+		go func() { ended <- c.receive() }()
+	}
+	if err := f.flood(ctx, connections, ended); err != nil {
 		return FloodReport{}, err
 	}
-	defer c.close()
-	connected()
-	running, stop := context.WithTimeout(ctx, f.Duration)
-	defer stop()
-	load := experiment.Load{
-		Workers: f.Connections * floodInFlight, Rate: f.Rate, Kind: kindOf,
-		Latencies: experiment.NewLatencies(), Tally: experiment.NewTally(1),
-		Do: func(ctx context.Context, _, worker int) error {
-			_, err := c.get(ctx, worker%f.Connections, smallPath, protobuf, "User-Agent", floodAgent)
-			return err
-		},
+	var report FloodReport
+	for _, c := range connections {
+		report.Passed += c.passed.Load()
+		report.Refused += c.refused.Load()
 	}
-	passed := int64(load.Run(running))
-	return FloodReport{Passed: passed, Refused: load.Tally.Operations() - passed}, ctx.Err()
+	return report, nil
+}
+
+// flood sends requests at the rate for the duration. The connections take turns: each sends what is due since its last
+// turn, or less if too many of its requests are in flight; those are not made up for.
+func (f *Flooder) flood(ctx context.Context, connections []*floodConnection, ended <-chan error) error {
+	begun, last := time.Now(), make([]time.Duration, len(connections))
+	turns := time.NewTicker(floodRound / time.Duration(floodTurns))
+	defer turns.Stop()
+	for turn := 0; ; turn++ {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-ended:
+			return fmt.Errorf("a connection ended: %w", err)
+		case <-turns.C:
+		}
+		now := time.Since(begun)
+		if now >= f.Duration {
+			return nil
+		}
+		for i := turn % floodTurns; i < len(connections); i += floodTurns {
+			interval := time.Duration(float64(time.Second) * float64(len(connections)) / f.Rate)
+			due := int((now - last[i]) / interval)
+			last[i] += time.Duration(due) * interval
+			if err := connections[i].send(due); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // start starts the flood as a process, and waits until its connections are open: what handshakes cost is not a part of the

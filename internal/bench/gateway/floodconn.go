@@ -1,0 +1,147 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// floodWindow is the size of the receive window of a connection, in bytes. It is never enlarged: the responses of a
+// flood are smaller than that together.
+const floodWindow = 1 << 30
+
+// floodConnection is an HTTP/2 connection that sends the same GET again and again. The request is encoded once, and
+// several are written together, so that a request costs a small part of what it costs a server.
+type floodConnection struct {
+	socket *tls.Conn
+	writes *bufio.Writer
+	framer *http2.Framer
+	// head is the encoded header of the request.
+	head []byte
+	// mu protects writes, and the writing side of framer.
+	mu sync.Mutex
+	// next is the number of the next stream.
+	next     uint32
+	inFlight atomic.Int64
+	// passed and refused count the responses with status 200, and all others.
+	passed, refused atomic.Int64
+}
+
+// dialFlood connects to a server.
+func dialFlood(ctx context.Context, address string, credentials *tls.Config, head []byte) (*floodConnection, error) {
+	config := credentials.Clone()
+	config.NextProtos = []string{http2.NextProtoTLS}
+	config.ServerName, _, _ = net.SplitHostPort(address)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	socket, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	c := &floodConnection{socket: socket.(*tls.Conn), writes: bufio.NewWriter(socket), head: head, next: 1}
+	c.framer = http2.NewFramer(c.writes, bufio.NewReader(socket))
+	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	_, err = c.writes.WriteString(http2.ClientPreface)
+	err = errors.Join(err,
+		c.framer.WriteSettings(http2.Setting{ID: http2.SettingEnablePush, Val: 0}),
+		c.framer.WriteWindowUpdate(0, floodWindow),
+		c.writes.Flush())
+	if err != nil {
+		return nil, errors.Join(err, socket.Close())
+	}
+	return c, nil
+}
+
+// floodHead returns the encoded header of a small GET of the flood.
+func floodHead(address string) []byte {
+	var head bytes.Buffer
+	encoder := hpack.NewEncoder(&head)
+	// The same bytes are sent again and again, so nothing may refer to earlier requests.
+	encoder.SetMaxDynamicTableSize(0)
+	for _, field := range [][2]string{
+		{":method", "GET"}, {":scheme", "https"}, {":authority", address}, {":path", smallPath},
+		{"accept", protobuf}, {"user-agent", floodAgent},
+	} {
+		// Writing to a buffer does not fail.
+		_ = encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]})
+	}
+	return head.Bytes()
+}
+
+// send sends requests, at most as many as may be in flight.
+func (c *floodConnection) send(requests int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range min(requests, floodInFlight-int(c.inFlight.Load())) {
+		c.inFlight.Add(1)
+		if err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: c.head, EndStream: true, EndHeaders: true}); err != nil {
+			return err
+		}
+		c.next += 2
+	}
+	return c.writes.Flush()
+}
+
+// receive counts responses until the connection ends.
+func (c *floodConnection) receive() error {
+	for {
+		frame, err := c.framer.ReadFrame()
+		if err != nil {
+			return err
+		}
+		switch f := frame.(type) {
+		case *http2.MetaHeadersFrame:
+			if f.PseudoValue("status") == "200" {
+				c.passed.Add(1)
+			} else {
+				c.refused.Add(1)
+			}
+			c.end(f.StreamEnded())
+		case *http2.DataFrame:
+			c.end(f.StreamEnded())
+		case *http2.RSTStreamFrame:
+			c.refused.Add(1)
+			c.end(true)
+		case *http2.GoAwayFrame:
+			return fmt.Errorf("the server ends the connection: %v", f.ErrCode)
+		case *http2.SettingsFrame, *http2.PingFrame:
+			err = c.acknowledge(frame)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (c *floodConnection) end(ended bool) {
+	if ended {
+		c.inFlight.Add(-1)
+	}
+}
+
+// acknowledge answers a SETTINGS or PING frame.
+func (c *floodConnection) acknowledge(frame http2.Frame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch f := frame.(type) {
+	case *http2.SettingsFrame:
+		if f.IsAck() {
+			return nil
+		}
+		return errors.Join(c.framer.WriteSettingsAck(), c.writes.Flush())
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			return errors.Join(c.framer.WritePing(true, f.Data), c.writes.Flush())
+		}
+	}
+	return nil
+}
