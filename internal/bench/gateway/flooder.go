@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -80,19 +81,14 @@ func (f *Flooder) Run(ctx context.Context, connected func()) (FloodReport, error
 	if err != nil {
 		return FloodReport{}, err
 	}
-	connections := make([]*floodConnection, f.Connections)
+	connections, err := f.dial(ctx, credentials)
 	defer func() {
 		for _, c := range connections {
-			if c != nil {
-				_ = c.socket.Close()
-			}
+			_ = c.socket.Close()
 		}
 	}()
-	for i := range connections {
-		address := f.Addresses[i%len(f.Addresses)]
-		if connections[i], err = dialFlood(ctx, address, credentials, floodHead(address)); err != nil {
-			return FloodReport{}, fmt.Errorf("connecting to %s: %w", address, err)
-		}
+	if err != nil {
+		return FloodReport{}, err
 	}
 	connected()
 	ended := make(chan error, len(connections))
@@ -110,11 +106,25 @@ func (f *Flooder) Run(ctx context.Context, connected func()) (FloodReport, error
 	return report, nil
 }
 
+// dial opens the connections. After an error it returns those that are open.
+func (f *Flooder) dial(ctx context.Context, credentials *tls.Config) (connections []*floodConnection, err error) {
+	for i := range f.Connections {
+		address := f.Addresses[i%len(f.Addresses)]
+		c, err := dialFlood(ctx, address, credentials, floodHead(address))
+		if err != nil {
+			return connections, fmt.Errorf("connecting to %s: %w", address, err)
+		}
+		connections = append(connections, c)
+	}
+	return connections, nil
+}
+
 // flood sends requests at the rate for the duration. The connections take turns: each sends what is due since its last
 // turn, or less if too many of its requests are in flight; those are not made up for.
 func (f *Flooder) flood(ctx context.Context, connections []*floodConnection, ended <-chan error) error {
+	interval := time.Duration(float64(time.Second) * float64(len(connections)) / f.Rate)
 	begun, last := time.Now(), make([]time.Duration, len(connections))
-	turns := time.NewTicker(floodRound / time.Duration(floodTurns))
+	turns := time.NewTicker(floodRound / floodTurns)
 	defer turns.Stop()
 	for turn := 0; ; turn++ {
 		select {
@@ -129,7 +139,6 @@ func (f *Flooder) flood(ctx context.Context, connections []*floodConnection, end
 			return nil
 		}
 		for i := turn % floodTurns; i < len(connections); i += floodTurns {
-			interval := time.Duration(float64(time.Second) * float64(len(connections)) / f.Rate)
 			due := int((now - last[i]) / interval)
 			last[i] += time.Duration(due) * interval
 			if err := connections[i].send(due); err != nil {
