@@ -32,12 +32,17 @@ type floodConnection struct {
 	// next is the number of the next stream.
 	next     uint32
 	inFlight atomic.Int64
-	// passed and refused count the responses with status 200, and all others.
-	passed, refused atomic.Int64
+	*responses
 }
 
+// responses are the numbers of responses with status 200, and of all others.
+type responses struct{ passed, refused atomic.Int64 }
+
+// errMoved means that the server asks a client to dial again.
+var errMoved = errors.New("the server asks to dial again")
+
 // dialFlood connects to a server.
-func dialFlood(ctx context.Context, address string, credentials *tls.Config, head []byte) (*floodConnection, error) {
+func dialFlood(ctx context.Context, address string, credentials *tls.Config, counts *responses) (*floodConnection, error) {
 	config := credentials.Clone()
 	config.NextProtos = []string{http2.NextProtoTLS}
 	config.ServerName, _, _ = net.SplitHostPort(address)
@@ -47,7 +52,7 @@ func dialFlood(ctx context.Context, address string, credentials *tls.Config, hea
 	if err != nil {
 		return nil, err
 	}
-	c := &floodConnection{socket: socket.(*tls.Conn), writes: bufio.NewWriter(socket), head: head, next: 1}
+	c := &floodConnection{socket: socket.(*tls.Conn), writes: bufio.NewWriter(socket), head: floodHead(address), next: 1, responses: counts}
 	c.framer = http2.NewFramer(c.writes, bufio.NewReader(socket))
 	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	_, err = c.writes.WriteString(http2.ClientPreface)
@@ -112,6 +117,9 @@ func (c *floodConnection) receive() error {
 			c.refused.Add(1)
 			c.end(true)
 		case *http2.GoAwayFrame:
+			if f.ErrCode == http2.ErrCodeNo {
+				return errMoved
+			}
 			return fmt.Errorf("the server ends the connection: %v", f.ErrCode)
 		case *http2.SettingsFrame, *http2.PingFrame:
 			err = c.acknowledge(frame)

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"net/http"
@@ -33,29 +32,27 @@ func TestFlood(t *testing.T) {
 	defer close(hold)
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
-	address := server.Listener.Addr().String()
-	f := &Flooder{Addresses: []string{address}, Rate: 1000, Connections: 2, Duration: time.Second}
-	connections, err := f.dial(t.Context(), &tls.Config{RootCAs: roots})
-	if err != nil {
+	run := &floodRun{
+		Flooder:     &Flooder{Addresses: []string{server.Listener.Addr().String()}, Rate: 1000, Connections: 2, Duration: time.Second},
+		credentials: &tls.Config{RootCAs: roots}, ended: make(chan floodEnd, 2),
+	}
+	defer run.close()
+	if err := run.dialAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, len(connections))
-	for _, c := range connections {
-		defer c.socket.Close()
-		go func() { ended <- c.receive() }()
-	}
-	if err := f.flood(t.Context(), connections, ended); err != nil {
+	if err := run.send(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var got [3]int64
-	for _, c := range connections {
-		got[0], got[1], got[2] = got[0]+c.passed.Load(), got[1]+c.refused.Load(), got[2]+c.inFlight.Load()
-	}
+	got := [3]int64{run.passed.Load(), run.refused.Load(), run.connections[0].inFlight.Load() + run.connections[1].inFlight.Load()}
 	if want := [3]int64{passed, refused, 2 * floodInFlight}; got != want || wrong.Load() > 0 {
 		t.Errorf("%d requests passed, %d were refused, %d are in flight, and %d were wrong; want %v and 0", got[0], got[1], got[2], wrong.Load(), want)
 	}
+	moved := run.connections[0]
+	if err := run.replace(t.Context(), floodEnd{0, errMoved}); err != nil || run.connections[0] == moved {
+		t.Errorf("a connection that must move was not replaced: %v", err)
+	}
 	server.CloseClientConnections()
-	if err := f.flood(context.Background(), connections, ended); err == nil {
-		t.Error("flood() over closed connections = nil, want an error")
+	if err := run.send(t.Context()); err == nil {
+		t.Error("send() over closed connections = nil, want an error")
 	}
 }

@@ -81,69 +81,97 @@ func (f *Flooder) Run(ctx context.Context, connected func()) (FloodReport, error
 	if err != nil {
 		return FloodReport{}, err
 	}
-	connections, err := f.dial(ctx, credentials)
-	defer func() {
-		for _, c := range connections {
-			_ = c.socket.Close()
-		}
-	}()
-	if err != nil {
+	run := &floodRun{Flooder: f, credentials: credentials, ended: make(chan floodEnd, f.Connections)}
+	defer run.close()
+	if err := run.dialAll(ctx); err != nil {
 		return FloodReport{}, err
 	}
 	connected()
-	ended := make(chan error, len(connections))
-	for _, c := range connections {
-		go func() { ended <- c.receive() }()
-	}
-	if err := f.flood(ctx, connections, ended); err != nil {
-		return FloodReport{}, err
-	}
-	var report FloodReport
-	for _, c := range connections {
-		report.Passed += c.passed.Load()
-		report.Refused += c.refused.Load()
-	}
-	return report, nil
+	err = run.send(ctx)
+	return FloodReport{Passed: run.passed.Load(), Refused: run.refused.Load()}, err
 }
 
-// dial opens the connections. After an error it returns those that are open.
-func (f *Flooder) dial(ctx context.Context, credentials *tls.Config) (connections []*floodConnection, err error) {
-	for i := range f.Connections {
-		address := f.Addresses[i%len(f.Addresses)]
-		c, err := dialFlood(ctx, address, credentials, floodHead(address))
-		if err != nil {
-			return connections, fmt.Errorf("connecting to %s: %w", address, err)
+// floodRun is a running flood.
+type floodRun struct {
+	*Flooder
+	credentials *tls.Config
+	connections []*floodConnection
+	responses
+	ended chan floodEnd
+}
+
+// floodEnd is the end of the connection with a number.
+type floodEnd struct {
+	number int
+	err    error
+}
+
+func (r *floodRun) dialAll(ctx context.Context) error {
+	r.connections = make([]*floodConnection, r.Connections)
+	for number := range r.connections {
+		if err := r.dial(ctx, number); err != nil {
+			return err
 		}
-		connections = append(connections, c)
 	}
-	return connections, nil
+	return nil
 }
 
-// flood sends requests at the rate for the duration. The connections take turns: each sends what is due since its last
-// turn, or less if too many of its requests are in flight; those are not made up for.
-func (f *Flooder) flood(ctx context.Context, connections []*floodConnection, ended <-chan error) error {
-	interval := time.Duration(float64(time.Second) * float64(len(connections)) / f.Rate)
-	begun, last := time.Now(), make([]time.Duration, len(connections))
+// dial opens the connection with a number, and receives its responses.
+func (r *floodRun) dial(ctx context.Context, number int) error {
+	address := r.Addresses[number%len(r.Addresses)]
+	c, err := dialFlood(ctx, address, r.credentials, &r.responses)
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w", address, err)
+	}
+	r.connections[number] = c
+	go func() { r.ended <- floodEnd{number, c.receive()} }()
+	return nil
+}
+
+// send sends requests at the rate for the duration. The connections take turns: each sends what is due since its last
+// turn, or less if too many of its requests are in flight; those are not made up for. A client whose connection must move
+// dials again, as client-go does.
+func (r *floodRun) send(ctx context.Context) error {
+	interval := time.Duration(float64(time.Second) * float64(r.Connections) / r.Rate)
+	begun, last := time.Now(), make([]time.Duration, r.Connections)
 	turns := time.NewTicker(floodRound / floodTurns)
 	defer turns.Stop()
 	for turn := 0; ; turn++ {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case err := <-ended:
-			return fmt.Errorf("a connection ended: %w", err)
+		case end := <-r.ended:
+			if err := r.replace(ctx, end); err != nil {
+				return err
+			}
 		case <-turns.C:
 		}
 		now := time.Since(begun)
-		if now >= f.Duration {
+		if now >= r.Duration {
 			return nil
 		}
-		for i := turn % floodTurns; i < len(connections); i += floodTurns {
+		for i := turn % floodTurns; i < r.Connections; i += floodTurns {
 			due := int((now - last[i]) / interval)
 			last[i] += time.Duration(due) * interval
-			if err := connections[i].send(due); err != nil {
-				return err
-			}
+			// If the connection has ended, the reason is in r.ended.
+			_ = r.connections[i].send(due)
+		}
+	}
+}
+
+// replace dials again for a connection that must move. Another end is an error.
+func (r *floodRun) replace(ctx context.Context, end floodEnd) error {
+	if !errors.Is(end.err, errMoved) {
+		return fmt.Errorf("a connection ended: %w", end.err)
+	}
+	_ = r.connections[end.number].socket.Close()
+	return r.dial(ctx, end.number)
+}
+
+func (r *floodRun) close() {
+	for _, c := range r.connections {
+		if c != nil {
+			_ = c.socket.Close()
 		}
 	}
 }
