@@ -11,7 +11,6 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
-	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
 const (
@@ -43,23 +42,25 @@ func (r reconnection) seconds() float64 {
 	return r.last.Seconds()
 }
 
-// requireOpenFiles raises the limit on open files for so many kubelets, for this process and those that it starts.
-func requireOpenFiles(kubelets int) error {
+// raiseOpenFiles raises the limit on open files for so many kubelets, for this process and those that it starts. It returns
+// how many kubelets are possible, which are fewer if the process may not raise the limit.
+func raiseOpenFiles(kubelets int) (int, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("reading the limit on open files: %w", err)
+		return 0, fmt.Errorf("reading the limit on open files: %w", err)
 	}
-	needed := uint64(filesPerKubelet*kubelets + reservedFiles)
+	needed := filesForKubelets(kubelets)
 	if limit.Max >= needed {
-		return nil // All programs raise their own limit to the hard limit.
+		return kubelets, nil // All programs raise their own limit to the hard limit.
 	}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: needed, Max: needed}); err != nil {
-		return usage.Errorf("--reconnects %d: kube-gateway needs %d open files, but the hard limit is %d, and raising it failed: %v; "+
-			"raise it as root with `ulimit -Hn %d`, or choose --reconnects %d",
-			kubelets, needed, limit.Max, err, needed, kubeletsWithFiles(limit.Max))
+		return min(kubelets, kubeletsWithFiles(limit.Max)), nil
 	}
-	return nil
+	return kubelets, nil
 }
+
+// filesForKubelets returns how many open files kube-gateway needs for kubelets.
+func filesForKubelets(kubelets int) uint64 { return uint64(filesPerKubelet*kubelets + reservedFiles) }
 
 // kubeletsWithFiles returns how many kubelets are possible with a limit on open files; at least 1.
 func kubeletsWithFiles(limit uint64) int {

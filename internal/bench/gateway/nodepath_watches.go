@@ -130,6 +130,9 @@ func (p *nodePathLab) measureKubelets(ctx context.Context) (cost kubeletCost, er
 // bounded returns how many of so many kubelets the machine can have. A note says if there are fewer.
 func (p *nodePathLab) bounded(row string, wanted int) int {
 	most, reason := mostKubelets, "local ports"
+	if p.run.withFiles < most {
+		most, reason = p.run.withFiles, fmt.Sprintf("limit on open files (ulimit -Hn %d would allow them)", filesForKubelets(wanted))
+	}
 	if proc, err := procfs.NewDefaultFS(); err == nil && !p.served() {
 		if memory, err := proc.Meminfo(); err == nil && memory.MemAvailableBytes != nil {
 			if fitting := kubeletsWithin(*memory.MemAvailableBytes); fitting < most {
