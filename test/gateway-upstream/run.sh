@@ -8,7 +8,8 @@
 #
 #   PACKAGES       packages below k8s.io/kubernetes/test/integration to test (all that test what a client
 #                  sees of an API server)
-#   SHORT          1: only some packages, without slow tests, which take three minutes
+#   SHORT          1: only some packages, without slow tests, which take three minutes; with NODE_PATH=1 only the
+#                  tests of nodes, which take one
 #   NODE_PATH      1: the node path is on. Other packages are tested: those with clients that act as nodes or as
 #                  controllers. All clients use certificates, also those that act as nodes by tokens or
 #                  impersonation (see node.awk), and the Node authorizer precedes the test's other ones.
@@ -38,6 +39,7 @@ slow='^Test(ServiceAccountTokenAttestations.*|GetsSelfAttributes.*|ResourceClaim
 slow+='|DynamicClientBuilder|PodSecurity.*|ConstrainedImpersonation.*|DiscoveryUpgradeBootstrapping'
 slow+='|BootstrapTokenAuth|AuthModeAlways.*)$'
 
+nodes='^Test(Node.*|WatchBasedManager|PodCertificateManager)$'
 nodeShort="auth kubelet podcertificaterequests"
 nodeAll="$nodeShort apimachinery apiserver endpointslice network service"
 # The tests of nodes, in the files that node.awk changes, and the number of changes.
@@ -59,6 +61,7 @@ for file in cmd/kube-apiserver/app/testing/testserver.go test/integration/framew
   mv "$scratch/hooked.go" "$copy/$file"
 done
 name=gateway
+selected=(-skip "$slow")
 expected=("$here/expected.txt")
 export KUBE_GATEWAY_NODE_PATH=""
 if [[ ${NODE_PATH:-} = 1 ]]; then
@@ -66,6 +69,7 @@ if [[ ${NODE_PATH:-} = 1 ]]; then
   expected+=("$here/expected-node-path.txt")
   KUBE_GATEWAY_NODE_PATH=$root/deploy/kube-gateway
   short=$nodeShort all=$nodeAll
+  selected=(-run "$nodes")
 fi
 for file in $nodeTests; do
   test=test/integration/${file%:*}
@@ -97,7 +101,7 @@ for package in ${PACKAGES:-$([[ ${SHORT:-} = 1 ]] && echo "$short" || echo "$all
     go get -modfile "$scratch/go.mod" "k8s.io/sample-apiserver@$(go list -m -f '{{.Version}}' k8s.io/apiserver)"
   fi
 done
-[[ ${SHORT:-} = 1 ]] && set -- -skip "$slow" "$@"
+[[ ${SHORT:-} = 1 ]] && set -- "${selected[@]}" "$@"
 log=$scratch/$name.json
 echo "testing kube-gateway with Kubernetes' integration tests; log: $log"
 status=0

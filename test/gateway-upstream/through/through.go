@@ -37,6 +37,8 @@ const (
 	startTimeout = 30 * time.Second
 	pollInterval = 20 * time.Millisecond
 	uidHeader    = "X-Remote-Uid"
+	// notAccepting is the answer of a gateway that accepts no clients yet.
+	notAccepting = "the watch caches are not filled yet"
 )
 
 // TB is what the package needs of a test.
@@ -217,10 +219,10 @@ func (g *gateway) start(t TB) error {
 		_ = process.Process.Kill()
 		_ = process.Wait()
 	})
-	ready := func() bool { page, err := g.page("/livez"); return err == nil && page == "ok" }
-	for deadline := time.Now().Add(startTimeout); !ready(); time.Sleep(pollInterval) {
+	accepts := func() bool { page, err := g.page("/readyz"); return err == nil && page != notAccepting }
+	for deadline := time.Now().Add(startTimeout); !accepts(); time.Sleep(pollInterval) {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s does not serve /livez after %v", g.pages, startTimeout)
+			return fmt.Errorf("%s does not say that clients are accepted after %v", g.pages, startTimeout)
 		}
 	}
 	return nil
