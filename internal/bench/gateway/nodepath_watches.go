@@ -156,7 +156,10 @@ func (p *nodePathLab) startKubeletsServed(ctx context.Context, o kubeletsOptions
 	if err := p.awaitCaches(ctx); err != nil {
 		return nil, err
 	}
-	before := p.servedWatches()
+	before, err := p.settledWatches(ctx)
+	if err != nil {
+		return nil, err
+	}
 	g, err := p.startKubelets(ctx, p.front, o)
 	if err != nil {
 		return nil, err
@@ -171,6 +174,20 @@ func (p *nodePathLab) startKubeletsServed(ctx context.Context, o kubeletsOptions
 // servedWatches returns the number of open watches that the gateway serves; 0 without a gateway.
 func (p *nodePathLab) servedWatches() int {
 	return p.front.sum("kube_gateway_node_path_watches", "")
+}
+
+// settledWatches returns the number of open watches when the gateway has noticed that those of an earlier row were closed.
+func (p *nodePathLab) settledWatches(ctx context.Context) (int, error) {
+	for before := -1; ; {
+		served := p.servedWatches()
+		if served == before || !p.served() {
+			return served, nil
+		}
+		before = served
+		if err := sleep(ctx, time.Second); err != nil {
+			return 0, err
+		}
+	}
 }
 
 // awaitCaches waits until the gateway serves watches.
