@@ -65,9 +65,10 @@ func (w *world) removePodFor(s state, pod *v1.Pod) {
 	}
 }
 
-// changeNodeFor gives a node other labels and no taints, so that a pod fits on it, or on another one. It is not a node that
-// rejects the pod because of the anti-affinity of other pods: upstream's InterPodAffinity looks only at the terms of the
-// pending pod when a node changes, so that kube-scheduler does not notice this either.
+// changeNodeFor gives a node other labels and no taints, so that a pod fits on it, or on another one. One of the nodes on
+// which the pod fits then must have rejected it for another reason than the anti-affinity of other pods: upstream's
+// InterPodAffinity looks only at the terms of the pending pod when a node changes, so kube-scheduler would not notice that
+// such a node fits.
 func (w *world) changeNodeFor(s state, pod *v1.Pod) {
 	fitError := w.observer.expect(s, pod).FitError
 	if fitError == nil {

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -71,7 +70,10 @@ func (l *lab) floodFront(ctx context.Context, name string, table *experiment.Tab
 				m.perSecond(m.flood.Passed), m.perSecond(m.flood.Refused), m.frontCPU.Seconds()/m.seconds, m.usage.Cores(component.RoleAPIServer))
 			return nil
 		}
-		if err := errors.Join(measure(quiet, nil), measure(flooding, f)); err != nil || name != kubeGateway {
+		if err := measure(quiet, nil); err != nil {
+			return err
+		}
+		if err := measure(flooding, f); err != nil || name != kubeGateway {
 			return err
 		}
 		if err := l.floodAnother(ctx, func(another *front) error { return measure(floodElsewhere, another) }); err != nil {

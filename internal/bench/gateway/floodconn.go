@@ -84,16 +84,23 @@ func floodHead(address string) []byte {
 
 // send sends requests, at most as many as may be in flight.
 func (c *floodConnection) send(requests int) error {
+	return c.write(func() error {
+		for range min(requests, floodInFlight-int(c.inFlight.Load())) {
+			c.inFlight.Add(1)
+			if err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: c.head, EndStream: true, EndHeaders: true}); err != nil {
+				return err
+			}
+			c.next += 2
+		}
+		return nil
+	})
+}
+
+// write sends the frames that a function writes.
+func (c *floodConnection) write(frames func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for range min(requests, floodInFlight-int(c.inFlight.Load())) {
-		c.inFlight.Add(1)
-		if err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: c.head, EndStream: true, EndHeaders: true}); err != nil {
-			return err
-		}
-		c.next += 2
-	}
-	return c.writes.Flush()
+	return errors.Join(frames(), c.writes.Flush())
 }
 
 // receive counts responses until the connection ends.
@@ -121,8 +128,14 @@ func (c *floodConnection) receive() error {
 				return errMoved
 			}
 			return fmt.Errorf("the server ends the connection: %v", f.ErrCode)
-		case *http2.SettingsFrame, *http2.PingFrame:
-			err = c.acknowledge(frame)
+		case *http2.SettingsFrame:
+			if !f.IsAck() {
+				err = c.write(c.framer.WriteSettingsAck)
+			}
+		case *http2.PingFrame:
+			if !f.IsAck() {
+				err = c.write(func() error { return c.framer.WritePing(true, f.Data) })
+			}
 		}
 		if err != nil {
 			return err
@@ -134,22 +147,4 @@ func (c *floodConnection) end(ended bool) {
 	if ended {
 		c.inFlight.Add(-1)
 	}
-}
-
-// acknowledge answers a SETTINGS or PING frame.
-func (c *floodConnection) acknowledge(frame http2.Frame) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch f := frame.(type) {
-	case *http2.SettingsFrame:
-		if f.IsAck() {
-			return nil
-		}
-		return errors.Join(c.framer.WriteSettingsAck(), c.writes.Flush())
-	case *http2.PingFrame:
-		if !f.IsAck() {
-			return errors.Join(c.framer.WritePing(true, f.Data), c.writes.Flush())
-		}
-	}
-	return nil
 }

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// FloodCommand is the hidden command below `k1m bench` that runs a [Flooder]. The flood is a process of its
-	// own that runs only while a CPU is idle (SCHED_IDLE). Otherwise it would delay the clients that are measured meanwhile:
-	// even with the lowest priority, a process is not interrupted at once by one that wakes up.
+	// FloodCommand is the hidden command below `k1m bench` that runs a [Flooder]. The flood is a process of its own, with the
+	// lowest priority (SCHED_IDLE), so that it takes as little as possible from what is measured. Other clients are delayed
+	// all the same.
 	FloodCommand = "gateway-flood"
 	// FloodConnected is the line that the process writes when all its connections are open.
 	FloodConnected = "connected\n"
