@@ -12,12 +12,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 )
 
 // Cache replaces kube-scheduler's own cache. It records immediately which pods are assumed and which are
@@ -230,10 +231,8 @@ func (c *Cache) IsAssumedPod(pod *v1.Pod) (bool, error) {
 func (c *Cache) AddNode(logger klog.Logger, node *v1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known := c.nodes[node.Name]; known != nil && known.UID != node.UID {
-		if order, err := resourceversion.CompareResourceVersion(known.ResourceVersion, node.ResourceVersion); err == nil && order > 0 {
-			return
-		}
+	if known := c.nodes[node.Name]; known != nil && known.UID != node.UID && refresh.IsNewer(known.ResourceVersion, node.ResourceVersion) {
+		return
 	}
 	c.setNode(logger, node)
 }

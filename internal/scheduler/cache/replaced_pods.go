@@ -5,10 +5,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 )
 
 // An informer that missed events reports the deletion of a pod and the creation of another one with the same
@@ -78,10 +79,7 @@ func (c *Cache) unassume(pod *v1.Pod) {
 // either order.
 func (c *Cache) removeAssumedNamesake(logger klog.Logger, pod *v1.Pod) (removed *v1.Pod) {
 	uid, assumed := c.assumed[NameOf(pod)]
-	if !assumed || uid == pod.UID {
-		return nil
-	}
-	if order, err := resourceversion.CompareResourceVersion(c.pods[uid].Pod.ResourceVersion, pod.ResourceVersion); err == nil && order > 0 {
+	if !assumed || uid == pod.UID || refresh.IsNewer(c.pods[uid].Pod.ResourceVersion, pod.ResourceVersion) {
 		return nil
 	}
 	return c.removeLocked(logger, uid)
