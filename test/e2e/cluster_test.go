@@ -234,13 +234,14 @@ func nodesSurviveKillOfKwok(t *testing.T, w *workspace) {
 func eventExpires(t *testing.T, w *workspace) {
 	client := w.client(t, clusterName)
 	events := client.CoreV1().Events(metav1.NamespaceDefault)
+	// The TTL begins before the answer is received.
+	created := time.Now()
 	_, err := events.Create(t.Context(), &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Name: "brief"},
 		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "node-000000", Namespace: metav1.NamespaceDefault},
 		Reason:         "Test",
 	}, metav1.CreateOptions{})
 	must(t, err)
-	created := time.Now()
 	time.Sleep(eventTTL / 2)
 	_, err = events.Get(t.Context(), "brief", metav1.GetOptions{})
 	must(t, err)
