@@ -98,6 +98,20 @@ func (c *clusters) Validate() error {
 	return nil
 }
 
+// fit returns a usage error if the nodes have no room for the pods. If --nodes is not set, there are enough nodes.
+func (c *clusters) fit(pods experiment.Count) error {
+	room := bulk.DefaultNodeShape().Pods
+	if c.Nodes.N == 0 {
+		c.Nodes.AtLeast((pods.N + room - 1) / room)
+		return nil
+	}
+	if pods.N > c.Nodes.N*room {
+		return usage.Errorf("--pods %d: %d nodes have room for %d pods; use fewer pods or more nodes",
+			pods.N, c.Nodes.N, c.Nodes.N*room)
+	}
+	return nil
+}
+
 // storeRun is the run of an experiment on the cluster of one store.
 type storeRun struct {
 	*experiment.Run

@@ -129,6 +129,15 @@ func TestValidateOptions(t *testing.T) {
 	if o.Validate() == nil {
 		t.Error("Validate accepted 111 pods for a node with room for 110")
 	}
+	r := restart.New().(*restartOptions)
+	r.Pods.N = 50_000
+	if err := r.Validate(); err != nil {
+		t.Errorf("50,000 pods are refused although the number of nodes is not set: %v", err)
+	}
+	r.Nodes.N = 400
+	if r.Validate() == nil {
+		t.Error("Validate accepted 50,000 pods for 400 nodes with room for 44,000")
+	}
 	d := density.New().(*densityOptions)
 	d.Namespaced = true
 	if d.Validate() == nil {

@@ -9,7 +9,6 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
-	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
 var nodesAndPods = experiment.Experiment{
@@ -42,9 +41,8 @@ func (o *nodesAndPodsOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns the first invalid option as a usage error.
 func (o *nodesAndPodsOptions) Validate() error {
-	if room := bulk.DefaultNodeShape().Pods; o.Pods.N > 0 && o.Nodes.N > 0 && o.Pods.N > o.Nodes.N*room {
-		return usage.Errorf("--pods %d: %d nodes have room for %d pods; use fewer pods or more nodes",
-			o.Pods.N, o.Nodes.N, o.Nodes.N*room)
+	if err := o.fit(o.Pods); err != nil {
+		return err
 	}
 	return o.clusters.Validate()
 }

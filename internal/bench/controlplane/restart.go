@@ -64,7 +64,7 @@ func (o *restartOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns the first invalid option as a usage error.
 func (o *restartOptions) Validate() error {
-	if err := o.servers.Validate(); err != nil {
+	if err := errors.Join(o.servers.Validate(), o.fit(o.Pods)); err != nil {
 		return err
 	}
 	return o.clusters.Validate()

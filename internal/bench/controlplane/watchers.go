@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -54,7 +55,7 @@ func (o *underUpdates) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns the first invalid option as a usage error.
 func (o *underUpdates) Validate() error {
-	if err := positive("--rate", o.Rate); err != nil {
+	if err := errors.Join(positive("--rate", o.Rate), o.fit(o.Pods)); err != nil {
 		return err
 	}
 	return o.clusters.Validate()

@@ -178,6 +178,22 @@ func TestScale(t *testing.T) {
 	}
 }
 
+func TestCountAtLeast(t *testing.T) {
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	given, raised := ByScale(100, 2), ByScale(100, 2)
+	fs.Var(&given, "given", "")
+	fs.Var(&raised, "raised", "")
+	if err := fs.Parse([]string{"--given", "30"}); err != nil {
+		t.Fatal(err)
+	}
+	given.AtLeast(500)
+	raised.AtLeast(500)
+	Scale{Factor: 1, Machine: 1}.setUnsetFlags(fs)
+	if given.N != 30 || raised.N != 500 {
+		t.Errorf("the counts are %d and %d; want 30 as given, and at least 500", given.N, raised.N)
+	}
+}
+
 func TestSpanDoesNotDependOnTheMachine(t *testing.T) {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	given, scaled := SpanByScale(time.Minute, time.Second), SpanByScale(time.Minute, time.Second)

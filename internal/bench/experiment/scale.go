@@ -77,6 +77,9 @@ func ByScale(medium, least int) Count { return Count{medium: medium, least: leas
 // Fixed returns a count that does not depend on the scale.
 func Fixed(n int) Count { return Count{N: n} }
 
+// AtLeast raises the count that follows from the scale to at least this one.
+func (c *Count) AtLeast(least int) { c.least = max(c.least, least) }
+
 // Set parses the value of the flag.
 func (c *Count) Set(text string) error {
 	n, err := strconv.Atoi(text)
