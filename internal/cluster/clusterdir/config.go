@@ -40,9 +40,8 @@ func Load(d Dir) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("reading the cluster's settings: %w", err)
 	}
-	// An older k1m saved settings without Gateways.
-	config := Config{Settings: Settings{Gateways: 1}}
-	if err := json.Unmarshal(content, &config); err != nil {
+	config, err := decodeConfig(content)
+	if err != nil {
 		return Config{}, fmt.Errorf("%s is damaged: %w; remove the cluster with `k1m down --name %s`", d.clusterFile(), err, d.name)
 	}
 	if config.Layout != layoutVersion {
@@ -52,13 +51,39 @@ func Load(d Dir) (Config, error) {
 	return config, nil
 }
 
+// ParseConfig returns the configuration in the content of a cluster.json that belongs to no directory, such
+// as that in a snapshot.
+func ParseConfig(content []byte) (Config, error) {
+	config, err := decodeConfig(content)
+	if err != nil {
+		return Config{}, fmt.Errorf("cluster.json is damaged: %w", err)
+	}
+	if config.Layout != layoutVersion {
+		return Config{}, fmt.Errorf("cluster.json has layout %d, but this k1m supports layout %d; use the k1m that wrote it", config.Layout, layoutVersion)
+	}
+	return config, nil
+}
+
+func decodeConfig(content []byte) (Config, error) {
+	// An older k1m saved settings without Gateways.
+	config := Config{Settings: Settings{Gateways: 1}}
+	err := json.Unmarshal(content, &config)
+	return config, err
+}
+
+// Encode returns the content of cluster.json.
+func (c Config) Encode() ([]byte, error) {
+	content, err := json.MarshalIndent(c, "", "  ")
+	return append(content, '\n'), err
+}
+
 // Save writes cluster.json.
 func (c Config) Save(d Dir) error {
-	content, err := json.MarshalIndent(c, "", "  ")
+	content, err := c.Encode()
 	if err != nil {
 		return err
 	}
-	if err := WriteFileAtomic(d.clusterFile(), append(content, '\n'), 0o600); err != nil {
+	if err := WriteFileAtomic(d.clusterFile(), content, 0o600); err != nil {
 		return fmt.Errorf("saving the cluster's settings: %w", err)
 	}
 	return nil

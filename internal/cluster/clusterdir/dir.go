@@ -124,7 +124,8 @@ func (d Dir) Names() []string {
 	}
 	var names []string
 	for _, entry := range entries {
-		if (Dir{home: d.home, name: entry.Name()}).Exists() {
+		// Other names are those of directories that [Dir.Stage] has created.
+		if validName.MatchString(entry.Name()) && (Dir{home: d.home, name: entry.Name()}).Exists() {
 			names = append(names, entry.Name())
 		}
 	}

@@ -133,6 +133,17 @@ func (s *Settings) componentNames() []string {
 	return names
 }
 
+// StorePortNames returns the names of the listeners of the store; none if k1m runs no store.
+func (s *Settings) StorePortNames() []string {
+	switch s.StoreKind() {
+	case StoreExternal:
+		return nil
+	case StoreEtcd:
+		return []string{"store", "store-metrics", "store-peer"}
+	}
+	return []string{"store", "store-metrics"}
+}
+
 // PortNames returns the names of all listeners of a cluster with these settings, sorted.
 func (s Settings) PortNames() []string {
 	names := append(s.componentNames(), "supervisor")
@@ -150,12 +161,7 @@ func (s Settings) PortNames() []string {
 	if s.Trace {
 		names = append(names, ProxyMetricsPort)
 	}
-	if s.StoreAddress == "" {
-		names = append(names, "store-metrics")
-		if s.Store == StoreEtcd {
-			names = append(names, "store-peer")
-		}
-	}
+	names = append(names, s.StorePortNames()...)
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
 }

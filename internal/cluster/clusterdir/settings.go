@@ -8,6 +8,7 @@ package clusterdir
 
 import (
 	"fmt"
+	"strings"
 )
 
 // Values of [Settings] fields.
@@ -45,6 +46,9 @@ const (
 	// maxAPIServers is a limit because more API servers would only compete for the cores of the machine.
 	maxAPIServers = 16
 	maxSchedulers = 64
+
+	// defaultEtcdPrefix is the default of the flag --etcd-prefix of kube-apiserver.
+	defaultEtcdPrefix = "/registry"
 )
 
 // Settings are the values of the flags of `k1m up`. They are saved, so that a later `k1m up` without
@@ -173,6 +177,17 @@ func (s *Settings) OwnWALMode() string {
 // KeepsData reports whether k1m runs a store that writes to a data directory.
 func (s *Settings) KeepsData() bool {
 	return s.StoreAddress == "" && s.WALMode != WALNone
+}
+
+// EtcdPrefix returns the prefix of the keys of the API servers, without a slash at its end.
+func (s *Settings) EtcdPrefix() string {
+	prefix := defaultEtcdPrefix
+	for _, arg := range s.APIServerArgs {
+		if value, found := strings.CutPrefix(strings.TrimLeft(arg, "-"), "etcd-prefix="); found {
+			prefix = "/" + strings.Trim(value, "/")
+		}
+	}
+	return prefix
 }
 
 // HasReplicas reports whether several schedulers, including relays, run as replicas.

@@ -157,3 +157,14 @@ func overlay(t *testing.T, saved Settings, args ...string) Settings {
 	}
 	return merged
 }
+
+func TestEtcdPrefixIsThatOfTheAPIServers(t *testing.T) {
+	for prefix, args := range map[string][]string{
+		"/registry": {"v=2"}, "/other": {"--etcd-prefix=/x", "etcd-prefix=other/"},
+	} {
+		s := Settings{APIServerArgs: args}
+		if got := s.EtcdPrefix(); got != prefix {
+			t.Errorf("EtcdPrefix() with %q = %q, want %q", args, got, prefix)
+		}
+	}
+}

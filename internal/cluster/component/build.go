@@ -54,6 +54,15 @@ func Build(config clusterdir.Config, dir clusterdir.Dir, locate func(binary stri
 	return components, b.locateErr
 }
 
+// BuildStore returns the store of a cluster, which k1m must run. Only the ports of the store need to be
+// assigned.
+func BuildStore(config clusterdir.Config, dir clusterdir.Dir, locate func(binary string) (string, error)) (Component, error) {
+	b := &builder{config: config, dir: dir, locate: locate}
+	store := b.store()
+	b.pin(&store)
+	return store, b.locateErr
+}
+
 // pin restricts a component to the CPUs that --cpus assigns to it, if any.
 func (b *builder) pin(c *Component) {
 	names := []string{c.Name, filepath.Base(c.Binary)}

@@ -17,7 +17,7 @@ func Down(dir clusterdir.Dir, keepData bool) (err error) {
 	if !directoryExists(dir) {
 		return clusterdir.ErrUnknown
 	}
-	lock, err := lockOperation(dir)
+	lock, err := Lock(dir)
 	if err != nil {
 		return err
 	}

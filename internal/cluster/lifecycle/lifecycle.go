@@ -1,6 +1,7 @@
 // Package lifecycle starts and stops clusters. [Up] checks the settings, writes the files of
 // the cluster, starts the supervisor, waits until all components are ready, and creates the
-// nodes. [Down] stops the supervisor and removes the files.
+// nodes. [Down] stops the supervisor and removes the files. [UseStore] gives access to the store of a
+// cluster, also while the cluster is stopped.
 //
 // A file lock prevents that Up and Down run concurrently on one cluster. Up passes a second lock to the
 // supervisor. While that lock is held, the cluster is running.
@@ -21,14 +22,14 @@ const (
 	// other.
 	supervisorStopTimeout = 70 * time.Second
 	killTimeout           = 5 * time.Second
-	// lockTimeout is the time for which lockOperation waits, because the kernel releases the locks of
+	// lockTimeout is the time for which Lock waits, because the kernel releases the locks of
 	// a killed process only when the process has exited.
 	lockTimeout = 500 * time.Millisecond
 )
 
-// lockOperation takes the operation lock. If another process holds the lock, the error contains the
-// remedy.
-func lockOperation(dir clusterdir.Dir) (*clusterdir.Lock, error) {
+// Lock takes the operation lock, so that no other k1m changes the cluster. If another process holds the
+// lock, the error contains the remedy.
+func Lock(dir clusterdir.Dir) (*clusterdir.Lock, error) {
 	deadline := time.Now().Add(lockTimeout)
 	lock, err := dir.LockOperation()
 	for errors.Is(err, clusterdir.ErrBusy) && time.Now().Before(deadline) {

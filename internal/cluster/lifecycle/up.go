@@ -49,7 +49,7 @@ func Up(ctx context.Context, o UpOptions) (result UpResult, err error) {
 	if _, err := resolveConfig(o.Dir, o.Flags); err != nil {
 		return UpResult{}, err
 	}
-	lock, err := lockOperation(o.Dir)
+	lock, err := Lock(o.Dir)
 	if err != nil {
 		return UpResult{}, err
 	}

@@ -70,6 +70,26 @@ func (p *prober) probe(ctx context.Context) error {
 	return fmt.Errorf("readiness probe returned %s%s", response.Status, failedChecks(string(body)))
 }
 
+// AwaitReady calls a readiness probe until it succeeds. If ctx is done before, it returns the last reason why
+// the component was not ready.
+func AwaitReady(ctx context.Context, probe component.Probe) error {
+	prober, err := newProber(probe)
+	if err != nil {
+		return err
+	}
+	for {
+		err := prober.probe(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-time.After(probeIntervalUntilReady):
+		}
+	}
+}
+
 // withoutAddress removes the URL and the addresses from an error, because [ComponentState] already
 // contains the component's address.
 func withoutAddress(err error) error {

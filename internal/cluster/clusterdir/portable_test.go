@@ -1,0 +1,68 @@
+package clusterdir
+
+import (
+	"os"
+	"slices"
+	"testing"
+)
+
+func TestPortableSettingsReferToNoOtherDirectory(t *testing.T) {
+	s := overlay(t, DefaultSettings(), "--wal-mode", "none", "--trace", "--trace-file", "/t", "--cpus", "kwok=0-99999",
+		"--store-arg", "snapshot-dir=/s", "--store-arg", "--wal-dir=/w", "--store-arg", "log-level=debug")
+	s.DataDir = "/data"
+	portable, changes := s.Portable()
+	if portable.DataDir+portable.TraceFile != "" || portable.WALMode != WALBuffered || len(portable.CPUs) > 0 {
+		t.Errorf("Portable() = %+v, want neither directories nor WAL mode none nor CPUs", portable)
+	}
+	if want := []string{"log-level=debug"}; !slices.Equal(portable.StoreArgs, want) {
+		t.Errorf("Portable() has the store arguments %q, want %q", portable.StoreArgs, want)
+	}
+	if len(changes) != 5 {
+		t.Errorf("Portable() described %q, want 5 changes", changes)
+	}
+	if err := portable.Validate(); err != nil {
+		t.Errorf("Validate() = %v, want nil", err)
+	}
+	if len(s.StoreArgs) != 3 {
+		t.Errorf("Portable() changed the original to %+v", s)
+	}
+	if _, changes := DefaultSettings().Portable(); len(changes) > 0 {
+		t.Errorf("Portable() of the default settings described %q, want no changes", changes)
+	}
+}
+
+// TestStagingIsNoClusterUntilPublished also checks that a published directory does not replace a cluster.
+func TestStagingIsNoClusterUntilPublished(t *testing.T) {
+	t.Setenv(homeEnv, t.TempDir())
+	dir, err := NewDir("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stage := func() *Staging {
+		t.Helper()
+		staging, err := dir.Stage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := NewConfig("test", DefaultSettings()).Save(staging.Dir); err != nil {
+			t.Fatal(err)
+		}
+		return staging
+	}
+	first, second := stage(), stage()
+	if names := dir.Names(); len(names) > 0 || dir.Exists() {
+		t.Errorf("Names() before Publish() = %q, want none", names)
+	}
+	if err := first.Publish(); err != nil || !dir.Exists() {
+		t.Errorf("Publish() = %v and the cluster exists: %v, want nil, true", err, dir.Exists())
+	}
+	if err := second.Publish(); err == nil {
+		t.Error("second Publish() succeeded, want an error because the cluster exists")
+	}
+	if err := second.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(dir.Home() + "/clusters"); err != nil || len(entries) != 1 {
+		t.Errorf("clusters = %v, %v, want only the published one", entries, err)
+	}
+}

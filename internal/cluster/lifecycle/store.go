@@ -1,0 +1,160 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
+)
+
+// storeReadyTimeout limits the time until the store of a stopped cluster is ready. A store with millions of
+// keys reads them first.
+const storeReadyTimeout = 5 * time.Minute
+
+// errStoreExited means that the store of a stopped cluster exited while it was used.
+var errStoreExited = errors.New("the store exited")
+
+// UseStore calls use with the store of a cluster. If the cluster is stopped, UseStore starts its store for
+// the duration of the call. Meanwhile no other k1m can start or stop the cluster.
+func UseStore(ctx context.Context, dir clusterdir.Dir, use func(context.Context, clusterdir.Config, component.StoreClient) error) (err error) {
+	// Check before the lock is taken, because taking the lock creates a file that is never removed.
+	if _, err := clusterdir.Load(dir); err != nil {
+		return err
+	}
+	lock, err := Lock(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Release()) }()
+
+	config, err := clusterdir.Load(dir)
+	if err != nil {
+		return err
+	}
+	config.Settings.Complete()
+	supervisorLock, err := dir.LockSupervisor()
+	if errors.Is(err, clusterdir.ErrBusy) {
+		return use(ctx, config, component.NewStoreClient(config, dir))
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, supervisorLock.Release()) }()
+	return useStopped(ctx, dir, config, use)
+}
+
+// useStopped starts the store of a stopped cluster, calls use and stops the store.
+func useStopped(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, use func(context.Context, clusterdir.Config, component.StoreClient) error) (err error) {
+	if err := requireData(dir, config); err != nil {
+		return err
+	}
+	if state, err := supervisor.ReadState(dir); err == nil {
+		if err := killLeftovers(dir, state); err != nil {
+			return err
+		}
+	}
+	// Another process may use the ports of the last run.
+	if config.Ports, err = config.Ports.Assign(config.Name, config.Settings.StorePortNames(), nil); err != nil {
+		return err
+	}
+	// A certificate may have expired since the cluster was stopped.
+	if _, err := pki.Ensure(dir.PKI(), config.Name, component.ServiceCIDR(), net.ParseIP(clusterdir.Loopback)); err != nil {
+		return addRemedy(err)
+	}
+	return withStore(ctx, dir, config, func(ctx context.Context, store component.StoreClient) error {
+		return use(ctx, config, store)
+	})
+}
+
+// withStore runs the store of a cluster that is not running while it calls use. The files of the cluster
+// exist, and the ports of the store are assigned.
+func withStore(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, use func(context.Context, component.StoreClient) error) (err error) {
+	data, err := clusterdir.LockData(config.DataDir(dir))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, data.Release()) }()
+	store, err := component.BuildStore(config, dir, component.FindBinary)
+	if err != nil {
+		return err
+	}
+	return runStore(ctx, store, dir.Log(component.Store), func(ctx context.Context) error {
+		return use(ctx, component.NewStoreClient(config, dir))
+	})
+}
+
+// requireData returns an error if a stopped cluster has no data.
+func requireData(dir clusterdir.Dir, config clusterdir.Config) error {
+	if config.Settings.StoreAddress != "" {
+		return fmt.Errorf("cluster %q is stopped, and its store (--store-address) is not run by k1m; start it with `k1m up --name %s`", dir.Name(), dir.Name())
+	}
+	_, err := os.Stat(clusterdir.StoreDir(config.DataDir(dir), config.Settings.Store))
+	if !config.Settings.KeepsData() || errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cluster %q is stopped and has no data; start it with `k1m up --name %s`", dir.Name(), dir.Name())
+	}
+	return err
+}
+
+// runStore runs a store while it calls use. The context of use is done if the store exits.
+func runStore(ctx context.Context, store component.Component, logFile string, use func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// The store is stopped after use has returned, and not when ctx is done.
+	storeContext, stop := context.WithCancel(context.Background())
+	defer stop()
+	exited := make(chan error, 1)
+	go func() {
+		err := runProcess(storeContext, store, logFile)
+		cancel(fmt.Errorf("%w: %w; its log is %s", errStoreExited, err, logFile))
+		exited <- err
+	}()
+	readyContext, cancelReady := context.WithTimeout(ctx, storeReadyTimeout)
+	defer cancelReady()
+	err := supervisor.AwaitReady(readyContext, store.Ready)
+	if err != nil {
+		err = fmt.Errorf("waiting for the store: %w; its log is %s", err, logFile)
+	} else {
+		err = use(ctx)
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, errStoreExited) {
+		return cause
+	}
+	stop()
+	<-exited
+	return err
+}
+
+// runProcess runs the process of a component until it exits. When ctx is done, the process receives SIGTERM,
+// and SIGKILL after StopGrace.
+func runProcess(ctx context.Context, c component.Component, logFile string) error {
+	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	// The kernel kills the process when the thread that started it exits (PDEATHSIG).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	program, args := c.Command()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), c.Env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = c.StopGrace
+	if err := cmd.Run(); err != nil {
+		return err
+	}
+	return errors.New("exit status 0")
+}

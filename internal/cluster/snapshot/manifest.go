@@ -1,0 +1,163 @@
+package snapshot
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"runtime/debug"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+)
+
+// formatVersion is the version of the file format. It is incremented by each change that an older k1m
+// cannot read.
+const formatVersion = 1
+
+// Names of the files in a snapshot. Certificates and keys are in pkiPrefix.
+const (
+	manifestFile      = "manifest.json"
+	clusterFile       = "cluster.json"
+	gatewayConfigFile = "gateway-config.yaml"
+	pkiPrefix         = "pki/"
+	storeFile         = "store.snapshot"
+)
+
+const (
+	maxManifestBytes = 1 << 20
+	// maxFileBytes limits all files but the snapshot of the store.
+	maxFileBytes = 1 << 20
+	// maxStoreBytes is far above what a store can hold. A restore also requires the free disk space.
+	maxStoreBytes = 1 << 46
+	maxFiles      = 1024
+	sha256Digits  = 64
+)
+
+var (
+	pkiName  = regexp.MustCompile(`^pki/(etcd/)?[a-z0-9][a-z0-9.-]{0,99}\.(crt|key|pub)$`)
+	checksum = regexp.MustCompile(fmt.Sprintf(`^[0-9a-f]{%d}$`, sha256Digits))
+)
+
+// Manifest describes a snapshot. It is the first entry of the file.
+type Manifest struct {
+	Format   int       `json:"format"` // version of the file format
+	Name     string    `json:"name"`   // name of the cluster that was saved
+	Created  time.Time `json:"created"`
+	Versions Versions  `json:"versions"`
+	Store    Store     `json:"store"`
+	Files    []File    `json:"files"` // in the order of the entries after the manifest
+}
+
+// Versions are the versions of the programs of the saved cluster.
+type Versions struct {
+	K1m        string `json:"k1m"`
+	Kubernetes string `json:"kubernetes"`
+	Store      string `json:"store"`
+}
+
+// Store describes the content of the store in a snapshot. mem_etcd states the revision of the snapshot. etcd
+// does not: then the revision and the numbers are those immediately before, and the snapshot may also
+// contain later changes.
+type Store struct {
+	Kind     string `json:"kind"` // mem_etcd or etcd
+	Revision int64  `json:"revision"`
+	Keys     int64  `json:"keys"`
+	Nodes    int64  `json:"nodes"`
+	Pods     int64  `json:"pods"`
+}
+
+// File is an entry after the manifest.
+type File struct {
+	Name   string `json:"name"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+// storeBytes returns the size of the snapshot of the store.
+func (m Manifest) storeBytes() int64 {
+	for _, file := range m.Files {
+		if file.Name == storeFile {
+			return file.Bytes
+		}
+	}
+	return 0
+}
+
+// validate returns an error unless this k1m can restore a snapshot with this manifest.
+func (m Manifest) validate() error {
+	switch {
+	case m.Format < 1:
+		return invalid("its manifest has no format version")
+	case m.Format > formatVersion:
+		return fmt.Errorf("the snapshot has format %d, but this k1m supports format %d; use the k1m that saved it", m.Format, formatVersion)
+	case m.Store.Kind != clusterdir.StoreMemEtcd && m.Store.Kind != clusterdir.StoreEtcd:
+		return invalid("its manifest has the unknown store %q", m.Store.Kind)
+	case len(m.Files) > maxFiles:
+		return invalid("its manifest lists %d files, at most %d are allowed", len(m.Files), maxFiles)
+	}
+	seen := map[string]bool{}
+	for _, file := range m.Files {
+		if err := file.validate(); err != nil {
+			return err
+		}
+		if seen[file.Name] {
+			return invalid("its manifest lists %q twice", file.Name)
+		}
+		seen[file.Name] = true
+	}
+	for _, required := range []string{clusterFile, pkiPrefix + "ca.crt", pkiPrefix + "ca.key", storeFile} {
+		if !seen[required] {
+			return invalid("its manifest lacks %s", required)
+		}
+	}
+	return nil
+}
+
+// validate returns an error for a name that no snapshot contains, such as a path to another directory, and
+// for an impossible size.
+func (f File) validate() error {
+	limit := int64(maxFileBytes)
+	switch {
+	case f.Name == storeFile:
+		limit = maxStoreBytes
+	case f.Name != clusterFile && f.Name != gatewayConfigFile && !pkiName.MatchString(f.Name):
+		return invalid("its manifest lists the unexpected file %.100q", f.Name)
+	}
+	if f.Bytes < 0 || f.Bytes > limit {
+		return invalid("its manifest has the size %d for %s, at most %d is allowed", f.Bytes, f.Name, limit)
+	}
+	if !checksum.MatchString(f.SHA256) {
+		return invalid("its manifest has no checksum of %s", f.Name)
+	}
+	return nil
+}
+
+// Print writes the manifest for users.
+func (m Manifest) Print(w io.Writer) {
+	total := int64(0)
+	for _, file := range m.Files {
+		total += file.Bytes
+	}
+	fmt.Fprintf(w, "Cluster:     %s\n", m.Name)
+	fmt.Fprintf(w, "Created:     %s\n", m.Created.Format(time.RFC3339))
+	fmt.Fprintf(w, "Store:       %s %s, revision %d, %d keys\n", m.Store.Kind, m.Versions.Store, m.Store.Revision, m.Store.Keys)
+	fmt.Fprintf(w, "Nodes:       %d\n", m.Store.Nodes)
+	fmt.Fprintf(w, "Pods:        %d\n", m.Store.Pods)
+	fmt.Fprintf(w, "Kubernetes:  %s\n", m.Versions.Kubernetes)
+	fmt.Fprintf(w, "k1m:         %s\n", m.Versions.K1m)
+	fmt.Fprintf(w, "Format:      %d\n", m.Format)
+	fmt.Fprintf(w, "Content:     %d files, %.1f MiB uncompressed\n", len(m.Files), float64(total)/(1<<20))
+}
+
+// kubernetesVersion returns the version of the Kubernetes module with which k1m was built. The programs of a
+// cluster are built from the same module.
+func kubernetesVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, module := range info.Deps {
+			if module.Path == "k8s.io/kubernetes" {
+				return module.Version
+			}
+		}
+	}
+	return "unknown"
+}

@@ -1,0 +1,112 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/lifecycle"
+	"github.com/k8s-1m/k8s-1m/internal/util/progress"
+)
+
+// SaveOptions are the options of [Save].
+type SaveOptions struct {
+	Dir     clusterdir.Dir
+	File    string // an existing file is replaced when the new one is complete
+	Version string // version of k1m
+	Display progress.Display
+}
+
+// Save saves a cluster, which may be running or stopped.
+func Save(ctx context.Context, o SaveOptions) (manifest Manifest, err error) {
+	err = lifecycle.UseStore(ctx, o.Dir, func(ctx context.Context, config clusterdir.Config, store component.StoreClient) error {
+		if config.Settings.StoreAddress != "" {
+			return fmt.Errorf("cluster %q uses a store that k1m does not run (--store-address); save that store with `etcdctl snapshot save`", o.Dir.Name())
+		}
+		manifest, err = save(ctx, o, config, store)
+		return err
+	})
+	return manifest, err
+}
+
+// save writes the snapshot to a temporary file, and renames it when it is complete and durable.
+func save(ctx context.Context, o SaveOptions, config clusterdir.Config, store component.StoreClient) (manifest Manifest, err error) {
+	if info, err := os.Stat(o.File); err == nil && info.IsDir() {
+		return manifest, fmt.Errorf("%s: is a directory; name a file", o.File)
+	}
+	// CreateTemp creates files with mode 0600, which private keys need.
+	target, err := temporary(o.File)
+	if err != nil {
+		return manifest, err
+	}
+	defer func() { err = errors.Join(err, discard(target)) }()
+	spool, err := temporary(o.File)
+	if err != nil {
+		return manifest, err
+	}
+	defer func() { err = errors.Join(err, discard(spool)) }()
+
+	manifest = Manifest{Name: config.Name, Created: time.Now().UTC().Truncate(time.Second)}
+	manifest.Versions = Versions{K1m: o.Version, Kubernetes: kubernetesVersion()}
+	received := newTransfer(ctx, o.Display, "store read", 0)
+	var stored File
+	manifest.Store, manifest.Versions.Store, stored, err = storeSnapshot(ctx, store, config.Settings.EtcdPrefix(), spool, received)
+	received.end(err)
+	if err != nil {
+		return manifest, err
+	}
+	manifest.Store.Kind = config.Settings.Store
+	files, err := clusterFiles(o.Dir, config)
+	if err != nil {
+		return manifest, err
+	}
+	if _, err := spool.Seek(0, io.SeekStart); err != nil {
+		return manifest, err
+	}
+	written := newTransfer(ctx, o.Display, "snapshot written", stored.Bytes)
+	manifest, err = write(target, manifest, append(files, content{stored, io.TeeReader(spool, written)}))
+	if err == nil {
+		err = commit(target, o.File)
+	}
+	written.end(err)
+	return manifest, err
+}
+
+// temporary creates a temporary file in the directory of a path. [discard] removes it.
+func temporary(path string) (*os.File, error) {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return nil, fmt.Errorf("writing to %s: %w", filepath.Dir(path), reason(err))
+	}
+	return file, nil
+}
+
+// discard closes and removes a temporary file, unless [commit] has already renamed it.
+func discard(file *os.File) error {
+	err := os.Remove(file.Name())
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, file.Close())
+}
+
+// commit makes the content of a temporary file durable and gives the file its final name.
+func commit(file *os.File, path string) error {
+	if err := file.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(file.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
