@@ -94,10 +94,17 @@ func setNodeDefaults(node *corev1.Node, labels map[string]string, capacity corev
 // Make builds the node with a name and a number. The number determines the zone.
 func (n *Nodes) Make(name string, number int) *corev1.Node {
 	node := n.template.DeepCopy()
+	n.Identify(node, name, number)
+	return node
+}
+
+// Identify sets everything in which a node that Make has built differs from the other nodes of its shape.
+func (n *Nodes) Identify(node *corev1.Node, name string, number int) {
 	node.Name = name
 	node.Labels[corev1.LabelHostname] = name
-	node.Labels = withDefaults(node.Labels, map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", number%n.zones)})
-	return node
+	if _, fixed := n.template.Labels[corev1.LabelTopologyZone]; !fixed {
+		node.Labels[corev1.LabelTopologyZone] = fmt.Sprintf("zone-%d", number%n.zones)
+	}
 }
 
 // CreateNodes creates the nodes of the range that do not exist.

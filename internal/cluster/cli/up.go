@@ -20,7 +20,7 @@ const defaultTimeout = 2 * time.Minute
 func newUp(name *string) *cobra.Command {
 	settings := clusterdir.DefaultSettings()
 	timeout := defaultTimeout
-	minFree := "512Mi"
+	minFree, seedStore := "512Mi", false
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start a cluster and wait until its nodes are ready",
@@ -30,10 +30,17 @@ The settings are saved. After "k1m down --keep-data", "k1m up" without flags sta
 cluster with its data again. If the cluster is already running, the command waits until it is
 healthy, and creates missing nodes.
 
+With --seed-store, the nodes and their Leases are written directly into the store before the API
+servers start. This is the fast way to a cluster with very many nodes. The store must be empty, so the
+flag is only for the first "k1m up" of a cluster; it is not saved.
+
 If the command fails or is interrupted before the cluster is complete, it stops all processes
 that it started.`,
 		Example: `  # Start the cluster "k1m" with 1,000 nodes
   k1m up --nodes 1000
+
+  # Start a cluster with 100,000 nodes, of which a single kwok can renew the Leases only slowly
+  k1m up --nodes 100000 --seed-store --timeout 10m --controller-manager-arg node-monitor-grace-period=1h
 
   # Start a cluster whose store syncs every write to disk
   k1m up --name safe --wal-mode fsync --nodes 100
@@ -51,6 +58,7 @@ that it started.`,
 	settings.AddFlags(cmd.Flags())
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "time limit until all components are ready; also the time without a further ready node after which the command fails")
 	cmd.Flags().StringVar(&minFree, "min-free-disk", minFree, "minimum free disk space that is required to start")
+	cmd.Flags().BoolVar(&seedStore, "seed-store", seedStore, "write the nodes of --nodes and their Leases directly into the store, which must be empty, before the API servers start")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		dir, err := clusterDir(*name)
 		if err != nil {
@@ -66,7 +74,7 @@ that it started.`,
 		started := time.Now()
 		display := progress.New(cmd.OutOrStdout())
 		result, err := lifecycle.Up(cmd.Context(), lifecycle.UpOptions{
-			Dir: dir, Flags: cmd.Flags(), Timeout: timeout, MinFree: required, Display: display,
+			Dir: dir, Flags: cmd.Flags(), Timeout: timeout, MinFree: required, Display: display, SeedStore: seedStore,
 		})
 		display.Close()
 		if err != nil {

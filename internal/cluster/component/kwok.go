@@ -21,9 +21,10 @@ const (
 	// kwokParallelism is the number of stages that kwok plays in parallel. The default is 4. Each
 	// stage waits for a request to the API server, so 4 stages leave most cores idle.
 	kwokParallelism = 64
-
-	nodeLeaseSeconds = 40
 )
+
+// NodeLeaseSeconds is the duration of the Leases of simulated nodes.
+const NodeLeaseSeconds = 40
 
 // kwok returns kwok, which simulates the nodes and the pods that are bound to them.
 func (b *builder) kwok() Component {
@@ -57,7 +58,7 @@ func kwokConfig(clusterdir.Config, clusterdir.Dir) ([]byte, error) {
 			NodeIP:                            clusterdir.Loopback,
 			ManageAllNodes:                    new(false),
 			ManageNodesWithAnnotationSelector: kube.SimulatedNodeAnnotation + "=" + kube.SimulatedNodeValue,
-			NodeLeaseDurationSeconds:          nodeLeaseSeconds,
+			NodeLeaseDurationSeconds:          NodeLeaseSeconds,
 			NodeLeaseParallelism:              kwokParallelism,
 			NodePlayStageParallelism:          kwokParallelism,
 			PodPlayStageParallelism:           kwokParallelism,

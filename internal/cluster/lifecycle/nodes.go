@@ -33,11 +33,16 @@ func ensureNodes(ctx context.Context, o UpOptions, config clusterdir.Config) (in
 	return bulk.CountNodes(ctx, clients)
 }
 
+// newNodes returns a builder for the nodes of a cluster.
+func newNodes(s clusterdir.Settings) (*bulk.Nodes, error) {
+	shape := bulk.DefaultNodeShape()
+	shape.Zones = s.Zones
+	return bulk.NewNodes(shape)
+}
+
 // createNodes creates missing nodes and waits until the nodes are Ready.
 func createNodes(ctx context.Context, o UpOptions, config clusterdir.Config, clients *bulk.Clients, options bulk.Options) error {
-	shape := bulk.DefaultNodeShape()
-	shape.Zones = config.Settings.Zones
-	nodes, err := bulk.NewNodes(shape)
+	nodes, err := newNodes(config.Settings)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,9 @@ type UpOptions struct {
 	// node becomes Ready.
 	Timeout time.Duration
 	MinFree resource.Quantity // minimum free disk space, in bytes
-	Display progress.Display
+	// SeedStore means that the nodes are written directly into the store, which must be empty.
+	SeedStore bool
+	Display   progress.Display
 }
 
 // UpResult is the result of [Up].
@@ -46,7 +48,11 @@ type UpResult struct {
 // stopped. Data that existed before is kept.
 func Up(ctx context.Context, o UpOptions) (result UpResult, err error) {
 	// Check before the lock is taken, because taking the lock creates a file that is never removed.
-	if _, err := resolveConfig(o.Dir, o.Flags); err != nil {
+	checked, err := resolveConfig(o.Dir, o.Flags)
+	if err == nil && o.SeedStore {
+		err = validateSeed(checked.Settings)
+	}
+	if err != nil {
 		return UpResult{}, err
 	}
 	lock, err := Lock(o.Dir)
@@ -68,6 +74,8 @@ func Up(ctx context.Context, o UpOptions) (result UpResult, err error) {
 	switch {
 	case err == nil:
 		return start(ctx, o, config, supervisorLock)
+	case errors.Is(err, clusterdir.ErrBusy) && o.SeedStore:
+		return UpResult{}, notSeedable(o.Dir, errRunning)
 	case errors.Is(err, clusterdir.ErrBusy):
 		return updateRunning(ctx, o, config)
 	}
@@ -103,6 +111,9 @@ func start(ctx context.Context, o UpOptions, config clusterdir.Config, superviso
 	release := func() { err = errors.Join(err, supervisorLock.Release()) }
 	isNew := !directoryExists(o.Dir)
 	components, config, err := prepare(ctx, o, config)
+	if err == nil && o.SeedStore {
+		err = seedNodes(ctx, o, config)
+	}
 	if err != nil {
 		release()
 		if isNew {

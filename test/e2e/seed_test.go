@@ -1,0 +1,268 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+const (
+	seededNodes = 30
+	nodeKeys    = "/registry/minions/"
+	leaseKeys   = "/registry/leases/kube-node-lease/"
+)
+
+// TestSeedStore checks on both stores that nodes that k1m writes into the store equal those that the API server
+// stores, and that no component changes them.
+func TestSeedStore(t *testing.T) {
+	for _, store := range []string{"mem_etcd", "etcd"} {
+		t.Run(store, func(t *testing.T) { seedStore(t, store) })
+	}
+}
+
+func seedStore(t *testing.T, store string) {
+	w := newWorkspace(t)
+	t.Cleanup(func() { w.k1m(t, "down", "--name", "seeded") })
+	up := []string{"up", "--name", "seeded", "--store", store, "--nodes", fmt.Sprint(seededNodes)}
+	started := time.Now()
+	t.Log(w.succeed(t, append(up, "--seed-store")...).stdout)
+	if s := w.status(t, "seeded"); s.Nodes.Ready != seededNodes || s.Nodes.NotReady != 0 {
+		t.Fatalf("the nodes are %+v, want %d ready", s.Nodes, seededNodes)
+	}
+	keys := storeClient(t, w, "seeded")
+	unchangedPutsKeepTheVersion(t, w)
+	storedNodesAreEqual(t, w, keys)
+	storedLeasesAreEqual(t, w, keys)
+	seedIsOnlyForEmptyStores(t, w, up)
+
+	w.succeed(t, "pods", "create", "--name", "seeded", "--count", "20")
+	// After this time, kube-controller-manager would have marked nodes without heartbeats.
+	time.Sleep(time.Until(started.Add(time.Minute)))
+	seededNodesAreUnchanged(t, keys)
+	if s := w.status(t, "seeded"); s.Nodes.NotReady != 0 || s.Pods.ByPhase["Running"] != 20 {
+		t.Errorf("after a minute the cluster is %+v, want all nodes ready and all pods running", s)
+	}
+}
+
+// storeClient returns a client of the store of a cluster, which uses the certificate of the API servers.
+func storeClient(t *testing.T, w *workspace, name string) *clientv3.Client {
+	t.Helper()
+	pki := filepath.Join(w.clusterDir(name), "pki")
+	tls, err := transport.TLSInfo{
+		TrustedCAFile: filepath.Join(pki, "etcd", "ca.crt"),
+		CertFile:      filepath.Join(pki, "apiserver-etcd-client.crt"), KeyFile: filepath.Join(pki, "apiserver-etcd-client.key"),
+	}.ClientConfig()
+	must(t, err)
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{w.status(t, name).component(t, "store").Address}, TLS: tls, Logger: zap.NewNop(),
+	})
+	must(t, err)
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// unchangedPutsKeepTheVersion updates seeded nodes without a change. The API server writes an object only if its
+// bytes differ from the stored ones, so equal versions mean that the seeded bytes are those that it encodes.
+func unchangedPutsKeepTheVersion(t *testing.T, w *workspace) {
+	t.Helper()
+	client := w.client(t, "seeded")
+	nodes, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	for _, node := range nodes.Items {
+		updated, err := client.CoreV1().Nodes().Update(t.Context(), &node, metav1.UpdateOptions{})
+		must(t, err)
+		if updated.ResourceVersion != node.ResourceVersion {
+			t.Errorf("an unchanged PUT of %s changed its version from %s to %s", node.Name, node.ResourceVersion, updated.ResourceVersion)
+		}
+		status, err := client.CoreV1().Nodes().UpdateStatus(t.Context(), updated, metav1.UpdateOptions{})
+		must(t, err)
+		if status.ResourceVersion != node.ResourceVersion {
+			t.Errorf("an unchanged PUT of the status of %s changed its version from %s to %s", node.Name, node.ResourceVersion, status.ResourceVersion)
+		}
+	}
+}
+
+// seededNodesAreUnchanged checks that each seeded node is still in its first version.
+func seededNodesAreUnchanged(t *testing.T, keys *clientv3.Client) {
+	t.Helper()
+	response, err := keys.Get(t.Context(), nodeKeys+"node-", clientv3.WithPrefix())
+	must(t, err)
+	if len(response.Kvs) != seededNodes {
+		t.Errorf("the store has %d nodes, want %d", len(response.Kvs), seededNodes)
+	}
+	for _, kv := range response.Kvs {
+		if kv.Version != 1 {
+			t.Errorf("%s was changed %d times: %s", kv.Key, kv.Version-1, kv.Value)
+		}
+	}
+}
+
+// storedNodesAreEqual creates nodes through the API and compares them with seeded ones.
+func storedNodesAreEqual(t *testing.T, w *workspace, keys *clientv3.Client) {
+	t.Helper()
+	w.succeed(t, "nodes", "create", "--name", "seeded", "--count", "3", "--prefix", "api-")
+	for i := range 3 {
+		seeded := normalNode(t, first(t, keys, nodeKeys+fmt.Sprintf("node-%06d", i)))
+		eventually(t, 30*time.Second, "a node of the API equals a seeded one", func() error {
+			created := normalNode(t, current(t, keys, nodeKeys+fmt.Sprintf("api-%06d", i)))
+			if !bytes.Equal(created, seeded) {
+				return fmt.Errorf("stored by the API server: %q\nseeded: %q", created, seeded)
+			}
+			return nil
+		})
+	}
+	w.succeed(t, "nodes", "delete", "--name", "seeded", "--count", "3", "--prefix", "api-")
+}
+
+// storedLeasesAreEqual compares the seeded version of a Lease with one that kwok has written and that k1m has
+// released, as it does before kwok is started.
+func storedLeasesAreEqual(t *testing.T, w *workspace, keys *clientv3.Client) {
+	t.Helper()
+	w.succeed(t, "nodes", "create", "--name", "seeded", "--count", "1", "--prefix", "lease-")
+	seeded := normalLease(t, first(t, keys, leaseKeys+"node-000000"))
+	leases := w.client(t, "seeded").CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	release := []byte(`{"spec":{"holderIdentity":null}}`)
+	// kwok takes the Lease again at its next renewal, which may be before the read.
+	eventually(t, 30*time.Second, "a released Lease equals a seeded one", func() error {
+		_, err := leases.Patch(t.Context(), "lease-000000", types.MergePatchType, release, metav1.PatchOptions{FieldManager: "k1m"})
+		must(t, err)
+		released := normalLease(t, current(t, keys, leaseKeys+"lease-000000"))
+		if !bytes.Equal(released, seeded) {
+			return fmt.Errorf("stored by the API server: %q\nseeded: %q", released, seeded)
+		}
+		return nil
+	})
+	w.succeed(t, "nodes", "delete", "--name", "seeded", "--count", "1", "--prefix", "lease-")
+}
+
+// first returns the first version of a key.
+func first(t *testing.T, keys *clientv3.Client, key string) []byte {
+	t.Helper()
+	response, err := keys.Get(t.Context(), key)
+	must(t, err)
+	return get(t, keys, key, clientv3.WithRev(response.Kvs[0].CreateRevision))
+}
+
+// current returns the current value of a key.
+func current(t *testing.T, keys *clientv3.Client, key string) []byte { return get(t, keys, key) }
+
+func get(t *testing.T, keys *clientv3.Client, key string, options ...clientv3.OpOption) []byte {
+	t.Helper()
+	response, err := keys.Get(t.Context(), key, options...)
+	must(t, err)
+	if len(response.Kvs) != 1 {
+		t.Fatalf("%s does not exist", key)
+	}
+	return response.Kvs[0].Value
+}
+
+// normalNode replaces name, UID and times in a stored node.
+func normalNode(t *testing.T, stored []byte) []byte {
+	t.Helper()
+	node := decodeStored(t, stored).(*corev1.Node)
+	normalMeta(&node.ObjectMeta)
+	node.Labels[corev1.LabelHostname] = node.Name
+	for i := range node.Status.Conditions {
+		node.Status.Conditions[i].LastHeartbeatTime, node.Status.Conditions[i].LastTransitionTime = metav1.Time{}, metav1.Time{}
+	}
+	return encodeStored(t, node)
+}
+
+// normalLease replaces name, UIDs and times in a stored Lease.
+func normalLease(t *testing.T, stored []byte) []byte {
+	t.Helper()
+	lease := decodeStored(t, stored).(*coordinationv1.Lease)
+	normalMeta(&lease.ObjectMeta)
+	owner := &lease.OwnerReferences[0]
+	for i := range lease.ManagedFields {
+		fields := lease.ManagedFields[i].FieldsV1
+		fields.SetRawString(strings.ReplaceAll(fields.GetRawString(), string(owner.UID), "uid"))
+	}
+	owner.Name, owner.UID = lease.Name, "uid"
+	lease.Spec.RenewTime = nil
+	return encodeStored(t, lease)
+}
+
+func normalMeta(meta *metav1.ObjectMeta) {
+	meta.Name, meta.UID, meta.CreationTimestamp = "name", "uid", metav1.Time{}
+	for i := range meta.ManagedFields {
+		meta.ManagedFields[i].Time = nil
+	}
+	// The API server sorts by time, then by manager.
+	slices.SortFunc(meta.ManagedFields, func(a, b metav1.ManagedFieldsEntry) int { return strings.Compare(a.Manager, b.Manager) })
+}
+
+// decodeStored decodes the value of a key. Encoding the object must yield the same bytes.
+func decodeStored(t *testing.T, stored []byte) runtime.Object {
+	t.Helper()
+	object, _, err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Decode(stored, nil, nil)
+	must(t, err)
+	if again := encodeStored(t, object); !bytes.Equal(again, stored) {
+		t.Fatalf("%q is encoded as %q", stored, again)
+	}
+	return object
+}
+
+func encodeStored(t *testing.T, object runtime.Object) []byte {
+	t.Helper()
+	gvks, _, err := scheme.Scheme.ObjectKinds(object)
+	must(t, err)
+	object.GetObjectKind().SetGroupVersionKind(gvks[0])
+	var encoded bytes.Buffer
+	must(t, protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(object, &encoded))
+	return encoded.Bytes()
+}
+
+// seedIsOnlyForEmptyStores also checks that the flag is not saved.
+func seedIsOnlyForEmptyStores(t *testing.T, w *workspace, up []string) {
+	t.Helper()
+	remedy := "; omit the flag to create missing nodes through the API, or remove the cluster with `k1m down --name seeded`\n"
+	refused := w.k1m(t, append(up, "--seed-store")...)
+	if want := `k1m: cluster "seeded": --seed-store needs an empty store, but the cluster is running` + remedy; refused.code != 1 || refused.stderr != want {
+		t.Errorf("up --seed-store of a running cluster: exit code %d, %q, want %q", refused.code, refused.stderr, want)
+	}
+	w.succeed(t, up...)
+	w.succeed(t, "down", "--name", "seeded", "--keep-data")
+	refused = w.k1m(t, append(up, "--seed-store")...)
+	if refused.code != 1 || !strings.Contains(refused.stderr, "but the store is not empty: it has ") || !strings.HasSuffix(refused.stderr, remedy) {
+		t.Errorf("up --seed-store of a cluster with data: exit code %d, %q", refused.code, refused.stderr)
+	}
+	w.assertNothingRuns(t)
+	w.succeed(t, "up", "--name", "seeded")
+}
+
+// TestInterruptedSeedLeavesNothing interrupts `k1m up --seed-store` while it writes. A new cluster is removed, so
+// the command can be repeated.
+func TestInterruptedSeedLeavesNothing(t *testing.T) {
+	w := newWorkspace(t)
+	t.Cleanup(func() { w.k1m(t, "down") })
+	up := w.command(t.Context(), "up", "--store", storeKind(), "--nodes", "5000000", "--seed-store")
+	time.AfterFunc(4*time.Second, func() { up.Process.Signal(os.Interrupt) })
+	r := finish(t, up)
+	if want := "k1m: interrupted before the cluster was complete; repeat the command\n"; r.code != 1 || r.stderr != want {
+		t.Errorf("interrupted up: exit code %d, %q, want %q", r.code, r.stderr, want)
+	}
+	w.assertNothingRuns(t)
+	if left := w.clusters(t); len(left) > 0 {
+		t.Errorf("the interrupted command left %q", left)
+	}
+	if up := w.succeed(t, "up", "--store", storeKind(), "--nodes", "10", "--seed-store").stdout; !strings.Contains(up, "with 10 nodes") {
+		t.Errorf("the repeated command printed %q", up)
+	}
+}
