@@ -285,6 +285,12 @@ impl<B: RequestBuilder> Connection<B> {
         !self.is_ending() && self.streams.len() < self.peer_max_streams as usize
     }
 
+    /// Whether the server's SETTINGS have arrived. Before that, its limit on streams is not known, and
+    /// it may refuse streams.
+    pub fn is_established(&self) -> bool {
+        self.stage == Stage::Open
+    }
+
     /// Whether no new stream can be opened any more.
     pub fn is_ending(&self) -> bool {
         self.draining || self.last_stream >= MAX_STREAM_ID - 1

@@ -102,7 +102,9 @@ fn head(status: u16, fields: &[(&str, &str)]) -> ResponseHead {
 /// A client whose server has sent its settings, and that has sent one request.
 fn waiting_client() -> (Connection<Fields>, u32) {
     let mut client = Connection::client(&config(), Instant::now());
+    assert!(!client.is_established());
     client.receive(&frame(kind::SETTINGS, 0, 0, &[]), &(), Instant::now()).unwrap();
+    assert!(client.is_established());
     let id = client.open(request("GET", "/"), false).unwrap();
     client.finish(id, None);
     output(&mut client);

@@ -275,7 +275,7 @@ impl Timestamp {
         2 + varint_len(self.seconds) + varint_len(u64::from(self.nanos))
     }
 
-    fn encode(self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(self, out: &mut Vec<u8>) {
         out.push(0x08);
         put_varint(out, self.seconds);
         out.push(0x10);

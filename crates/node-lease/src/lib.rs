@@ -12,6 +12,9 @@
 //!   spec:      head │ renewTime │ tail
 //! ```
 //!
+//! [`with_renew_time`] is the side of the client: the request that renews a Lease, from the bytes of the
+//! last answer.
+//!
 //! # Invariants
 //! - Two Leases with the same [`Fingerprint`] differ in `renewTime`, `resourceVersion` and the time of
 //!   the entry in `managedFields` at most. A client cannot find a second Lease with the fingerprint of
@@ -20,13 +23,16 @@
 //!   [renewable](Lease::is_renewable), or not parsed at all.
 //!
 //! # Reading order
-//! `lease.rs` takes a Lease apart and puts it together; `wire.rs` reads and writes protobuf.
+//! `lease.rs` takes a Lease apart and puts it together; `renewal.rs` writes the request of a
+//! client; `wire.rs` reads and writes protobuf.
 //!
 //! Sources: `k8s.io/api/coordination/v1/generated.proto`,
 //! `k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto`,
 //! `k8s.io/apimachinery/pkg/util/managedfields/internal`, `k8s.io/apiserver/pkg/endpoints/handlers`.
 
 mod lease;
+mod renewal;
 mod wire;
 
 pub use lease::{Fingerprint, Lease, Timestamp};
+pub use renewal::with_renew_time;

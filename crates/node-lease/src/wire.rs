@@ -52,6 +52,11 @@ impl<'a> Reader<'a> {
     pub fn bytes(&mut self, tag: &[u8]) -> Option<&'a [u8]> {
         self.expect(tag)?;
         let length = usize::try_from(self.varint()?).ok()?;
+        self.take(length)
+    }
+
+    /// Reads so many bytes.
+    pub fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (value, rest) = self.bytes.split_at_checked(length)?;
         self.bytes = rest;
         Some(value)
