@@ -1,0 +1,194 @@
+//! One connection of a link, from the handshake to its end.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use http2_socket::Channel;
+use tls_socket::ClientSide;
+use tokio::time::{Sleep, sleep_until};
+
+use super::answer::{AnswerHead, Failure, Receiver};
+use super::exchange::{Exchange, Queued};
+use super::request::CommonFields;
+
+/// Times that the socket is read before other links have a turn.
+const MAX_ROUNDS: usize = 8;
+/// A connection that is silent for this time frees the memory that it keeps for the next frames.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Where a session gets its requests from.
+pub trait Source<T> {
+    /// Removes and returns the next request.
+    fn next(&self) -> Option<Queued<T>>;
+
+    /// Whether the session must close its connection.
+    fn is_closed(&self) -> bool;
+}
+
+/// How a session ended.
+pub enum End {
+    /// The connection takes no more requests. Its open ones go on in [`Session::poll_rest`].
+    Leaving,
+    /// The connection is closed, and no request is open.
+    Closed(Result<()>),
+}
+
+/// A connection and its requests.
+pub struct Session<T> {
+    channel: Channel<ClientSide, AnswerHead>,
+    exchange: Exchange<T>,
+    alarm: Pin<Box<Sleep>>,
+    /// When something was last sent or received, if memory is kept since.
+    active: Option<Instant>,
+}
+
+impl<T: Copy> Session<T> {
+    /// Begins with a connection whose handshake is done.
+    pub fn new(channel: Channel<ClientSide, AnswerHead>) -> Session<T> {
+        let now = Instant::now();
+        let alarm = Box::pin(sleep_until((now + IDLE).into()));
+        Session { channel, exchange: Exchange::default(), alarm, active: Some(now) }
+    }
+
+    /// Sends requests and handles answers until the connection ends or takes no more requests.
+    pub fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &dyn Source<T>,
+        common: &CommonFields,
+        receiver: &dyn Receiver<T>,
+    ) -> Poll<End> {
+        let result = self.drive(cx, source, Some(common), receiver);
+        if result.is_pending() && self.channel.http.is_ending() {
+            return Poll::Ready(End::Leaving);
+        }
+        result.map(|result| self.end(result, receiver))
+    }
+
+    /// Handles answers after [`End::Leaving`], until the last request has one.
+    pub fn poll_rest(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &dyn Source<T>,
+        receiver: &dyn Receiver<T>,
+    ) -> Poll<End> {
+        self.drive(cx, source, None, receiver).map(|result| self.end(result, receiver))
+    }
+
+    fn end(&mut self, result: Result<()>, receiver: &dyn Receiver<T>) -> End {
+        self.exchange.fail_all(receiver);
+        End::Closed(result)
+    }
+
+    /// Makes all progress that is possible. Without `common`, no new requests are sent.
+    fn drive(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &dyn Source<T>,
+        common: Option<&CommonFields>,
+        receiver: &dyn Receiver<T>,
+    ) -> Poll<Result<()>> {
+        let now = Instant::now();
+        if let Err(error) = self.poll_alarm(now, receiver) {
+            return Poll::Ready(Err(error));
+        }
+        for _ in 0..MAX_ROUNDS {
+            if source.is_closed() {
+                self.channel.close(cx);
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(common) = common {
+                self.open(source, common, now, receiver);
+            }
+            let received = match self.receive(cx, now, receiver) {
+                Ok(received) => received,
+                Err(end) => return Poll::Ready(end),
+            };
+            let sent = match self.channel.send(cx) {
+                Ok(sent) => sent,
+                Err(error) => return Poll::Ready(Err(error.into())),
+            };
+            if self.channel.http.is_ending() && self.exchange.is_empty() {
+                self.channel.close(cx);
+                return Poll::Ready(Ok(()));
+            }
+            if !received && !sent {
+                self.arm(cx, now);
+                return Poll::Pending;
+            }
+            self.active = Some(now);
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn open(
+        &mut self,
+        source: &dyn Source<T>,
+        common: &CommonFields,
+        now: Instant,
+        receiver: &dyn Receiver<T>,
+    ) {
+        // Before the server has said how many streams it takes, it would refuse what is too much.
+        while self.channel.http.is_established() && self.channel.http.can_open() {
+            let Some(queued) = source.next() else { return };
+            match queued.is_late(now) {
+                true => queued.fail(Failure::Timeout, receiver),
+                false => self.exchange.open(&mut self.channel, queued, common),
+            }
+        }
+    }
+
+    /// Reads once and handles what arrived. Returns whether anything did. The error is the result of
+    /// the session.
+    fn receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Instant,
+        receiver: &dyn Receiver<T>,
+    ) -> Result<bool, Result<()>> {
+        let received = self.channel.poll_receive(cx, now);
+        while let Some(event) = self.channel.http.next_event() {
+            self.exchange.handle(&mut self.channel, event, receiver);
+        }
+        match received {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(true)) => Ok(true),
+            Poll::Ready(Ok(false)) => Err(Ok(())),
+            Poll::Ready(Err(error)) => Err(Err(error)),
+        }
+    }
+
+    /// Does what is due: pings, requests that are late, and memory that is not needed.
+    fn poll_alarm(&mut self, now: Instant, receiver: &dyn Receiver<T>) -> Result<()> {
+        if !self.alarm.is_elapsed() {
+            return Ok(());
+        }
+        ensure!(self.channel.http.on_alarm(now), "the server does not respond");
+        self.exchange.expire(&mut self.channel, now, receiver);
+        if self.active.is_some_and(|active| now >= active + IDLE) {
+            self.active = None;
+            self.channel.http.release_memory();
+            self.exchange.release_memory();
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the task is woken when something is due. The alarm is not moved to a later time:
+    /// it then rings once for nothing, which costs less than to move it with each request.
+    fn arm(&mut self, cx: &mut Context<'_>, now: Instant) {
+        let idle = self.active.map(|active| active + IDLE);
+        let times = [self.channel.http.alarm(), self.exchange.deadline(), idle];
+        let Some(due) = times.into_iter().flatten().min() else { return };
+        if self.alarm.is_elapsed() || due < self.alarm.deadline().into_std() {
+            // A time that has passed would ring at once, and again and again.
+            let due = due.max(now + Duration::from_millis(1));
+            self.alarm.as_mut().reset(due.into());
+        }
+        if self.alarm.as_mut().poll(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The Lease of a node, as `k8s.io/component-helpers/apimachinery/lease` renews it.
+//!
+//! A renewal is a PUT of the last answer with another `renewTime`. After a conflict the Lease is read
+//! first. After [`MAX_TRIES`] renewals that failed, the Lease is read, and created if it is missing,
+//! with a back-off. If renewals fail after that too, the next one comes at the usual time.
+
+use std::time::Duration;
+
+use node_lease::{Timestamp, with_renew_time};
+use rand::RngExt as _;
+
+use crate::client::Outcome;
+use crate::time::{Ticks, ticks};
+
+use super::node::{NEVER, State, Step};
+use super::requests;
+use super::simulation::Simulation;
+use super::start::{body, has_status};
+use super::ticket::Call;
+
+/// Renewals that fail in a row before the Lease is read again.
+const MAX_TRIES: u8 = 5;
+/// The random part of the interval, at most.
+const JITTER: f64 = 0.04;
+/// A refusal without a time to wait.
+const DEFAULT_WAIT: Duration = Duration::from_secs(1);
+
+impl Simulation {
+    /// The timer of the start and of the Lease.
+    pub(super) fn on_lease_timer(&mut self, id: u32, due: Ticks) {
+        if self.node(id).lease_due != due {
+            return;
+        }
+        self.node_mut(id).lease_due = NEVER;
+        match self.node(id).state {
+            State::Starting(Step::Lease) | State::Running => self.take_lease_step(id),
+            State::Starting(_) => self.renew_while_starting(id),
+            State::Free | State::Waiting | State::Stopped => {}
+        }
+    }
+
+    /// A step of the start is due again; or a renewal, if the start takes longer than the interval.
+    fn renew_while_starting(&mut self, id: u32) {
+        match self.node(id).flags.lease_busy {
+            // The outcome of the step goes on.
+            true => {}
+            false => self.take_step(id),
+        }
+    }
+
+    /// Reads or renews the Lease, unless a request for it is in flight.
+    pub(super) fn take_lease_step(&mut self, id: u32) {
+        if self.node(id).flags.lease_busy {
+            return;
+        }
+        let node = self.node(id);
+        let renew_time = Timestamp { seconds: self.now.seconds, nanos: self.now.micros * 1000 };
+        let renewal = match node.flags.must_read_lease {
+            true => None,
+            false => with_renew_time(&node.lease, renew_time),
+        };
+        let (call, request) = match renewal {
+            Some(lease) => (Call::RenewLease, requests::put_lease(&node.name, lease)),
+            None => (Call::GetLease, requests::get_lease(&node.name)),
+        };
+        self.node_mut(id).flags.lease_busy = true;
+        self.send(id, call, request);
+    }
+
+    /// Notes that a request has its outcome. Returns whether the node still renews its Lease.
+    fn ends_lease_step(&mut self, id: u32) -> bool {
+        self.node_mut(id).flags.lease_busy = false;
+        match self.node(id).state {
+            State::Starting(Step::Lease) | State::Running => true,
+            State::Starting(_) => {
+                // The node was stopped and started again meanwhile.
+                self.take_step(id);
+                false
+            }
+            State::Free | State::Waiting | State::Stopped => false,
+        }
+    }
+
+    pub(super) fn on_lease_read(&mut self, id: u32, outcome: Outcome<'_>) {
+        if !self.ends_lease_step(id) {
+            return;
+        }
+        if let Some(lease) = body(&outcome, &[200]) {
+            let node = self.node_mut(id);
+            node.lease = lease.into();
+            node.failures = 0;
+            node.flags.must_read_lease = false;
+            return match node.tries >= MAX_TRIES {
+                true => self.renewals_failed(id),
+                false => self.take_lease_step(id),
+            };
+        }
+        if has_status(&outcome, 404) {
+            let (name, uid) = (self.node(id).name.clone(), self.node(id).uid);
+            let duration = self.settings.lease_duration_seconds;
+            self.node_mut(id).flags.lease_busy = true;
+            let request = requests::create_lease(&name, uid, duration, self.now);
+            return self.send(id, Call::CreateLease, request);
+        }
+        self.read_lease_later(id, &outcome);
+    }
+
+    pub(super) fn on_lease_created(&mut self, id: u32, outcome: Outcome<'_>) {
+        if !self.ends_lease_step(id) {
+            return;
+        }
+        match body(&outcome, &[201]) {
+            Some(lease) => self.lease_is_valid(id, lease),
+            None => self.read_lease_later(id, &outcome),
+        }
+    }
+
+    fn read_lease_later(&mut self, id: u32, outcome: &Outcome<'_>) {
+        self.node_mut(id).flags.must_read_lease = true;
+        let delay = self.back_off(id, outcome);
+        self.schedule_lease(id, delay);
+    }
+
+    pub(super) fn on_lease_renewed(&mut self, id: u32, outcome: Outcome<'_>) {
+        self.metrics.heartbeat(&outcome);
+        if !self.ends_lease_step(id) {
+            return;
+        }
+        if let Some(lease) = body(&outcome, &[200]) {
+            return self.lease_is_valid(id, lease);
+        }
+        if let Outcome::Answered(answer) = &outcome
+            && answer.status == 429
+        {
+            // client-go waits as long as the server asks for, and that is no failure.
+            let asked = answer.retry_after.map(|seconds| Duration::from_secs(seconds.into()));
+            return self.schedule_lease(id, ticks(asked.unwrap_or(DEFAULT_WAIT)));
+        }
+        let node = self.node_mut(id);
+        node.tries += 1;
+        if has_status(&outcome, 409) {
+            node.flags.must_read_lease = true;
+        } else if node.tries >= MAX_TRIES {
+            return self.renewals_failed(id);
+        }
+        self.take_lease_step(id);
+    }
+
+    /// All tries are used up.
+    fn renewals_failed(&mut self, id: u32) {
+        let node = self.node_mut(id);
+        node.tries = 0;
+        if std::mem::replace(&mut node.flags.is_second_round, true) {
+            node.flags.is_second_round = false;
+            return self.schedule_renewal(id);
+        }
+        node.flags.must_read_lease = true;
+        self.take_lease_step(id);
+    }
+
+    fn lease_is_valid(&mut self, id: u32, lease: &[u8]) {
+        let node = self.node_mut(id);
+        // A Lease that was renewed often has the length of its predecessor.
+        match node.lease.len() == lease.len() {
+            true => node.lease.copy_from_slice(lease),
+            false => node.lease = lease.into(),
+        }
+        (node.tries, node.failures) = (0, 0);
+        node.flags.must_read_lease = false;
+        node.flags.is_second_round = false;
+        self.schedule_renewal(id);
+        self.start_has_lease(id);
+    }
+
+    /// Renews the Lease after the interval.
+    fn schedule_renewal(&mut self, id: u32) {
+        let jitter: f64 = self.random.random_range(0.0..JITTER);
+        let interval = self.settings.lease_interval.mul_f64(1.0 + jitter);
+        let delay = ticks(interval) + self.node(id).delay;
+        self.schedule_lease(id, delay);
+    }
+}

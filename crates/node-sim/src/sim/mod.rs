@@ -1,0 +1,54 @@
+//! The simulation: a state machine of all nodes and their pods, without I/O.
+//!
+//! ```text
+//!  time ───────────▶ advance     ─┐
+//!  answers ────────▶ answered     ├─▶ Simulation ─▶ take_output: requests, and connections of
+//!  watched objects ▶ node_*, pod_*│                 nodes that are opened and closed
+//!  faults ─────────▶ inject      ─┘
+//! ```
+//!
+//! # Invariants
+//! - A node has at most one request for its Lease and one for its status in flight, and a pod at most
+//!   one request.
+//! - A timer is what the wheel holds and the node or pod expects: `lease_due`, `status_due`, `due`. An
+//!   entry of the wheel with another time is stale and has no effect. So nothing is ever removed from
+//!   the wheel.
+//! - A node that is stopped makes no request. What becomes due meanwhile happens when it starts again.
+//! - A slot of a node or a pod is reused. Tickets have the epoch of the slot, so that a late answer
+//!   has no effect on its next user.
+//!
+//! # Reading order
+//! `wheel`, `node`, `simulation`; then the life of a node: `start`, `lease`, `status`, `watched_nodes`;
+//! the life of a pod: `pod`, `pods`, `orphans`, `progress`, `report`, `pod_status`; and `faults`.
+
+mod addresses;
+mod events;
+mod faults;
+mod lease;
+mod names;
+mod node;
+mod orphans;
+mod pod;
+mod pod_status;
+mod pods;
+mod progress;
+mod report;
+mod requests;
+mod settings;
+mod simulation;
+mod start;
+mod status;
+#[cfg(test)]
+mod tests;
+mod ticket;
+mod watched_nodes;
+mod wheel;
+
+pub use addresses::Network;
+pub use faults::{Fault, Selection};
+pub use names::NameFormat;
+pub use pods::PodChange;
+pub use settings::{Annotation, Capacity, Settings, WireNodes};
+pub use simulation::Simulation;
+pub use ticket::{Output, Ticket};
+pub use watched_nodes::NodeChange;

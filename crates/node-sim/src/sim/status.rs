@@ -1,0 +1,82 @@
+//! The status of a node: reported when it changes, and otherwise every five minutes.
+
+use std::time::Duration;
+
+use crate::client::Outcome;
+use crate::time::{Ticks, ticks};
+
+use super::node::{NEVER, State, Step};
+use super::requests;
+use super::simulation::Simulation;
+use super::start::has_status;
+use super::ticket::Call;
+
+/// kubelet's `nodeStatusReportFrequency`.
+const FREQUENCY: Duration = Duration::from_secs(5 * 60);
+/// kubelet's `nodeStatusUpdateFrequency`: how often it looks whether there is something to report.
+const UPDATE_FREQUENCY: Duration = Duration::from_secs(10);
+
+impl Simulation {
+    /// The timer of the status.
+    pub(super) fn on_status_timer(&mut self, id: u32, due: Ticks) {
+        if self.node(id).status_due != due {
+            return;
+        }
+        self.node_mut(id).status_due = NEVER;
+        if matches!(self.node(id).state, State::Running | State::Starting(Step::Status)) {
+            self.report_status(id);
+        }
+    }
+
+    /// Reports the status, unless a report is in flight.
+    pub(super) fn report_status(&mut self, id: u32) {
+        if self.node(id).flags.status_busy {
+            return;
+        }
+        let node = self.node_mut(id);
+        node.flags.status_busy = true;
+        node.status_due = NEVER;
+        let (name, flags) = (node.name.clone(), node.flags);
+        let request = match flags.reports_all {
+            true => requests::report_all(&name, !flags.has_capacity, &self.settings, self.now),
+            false => requests::report_heartbeat(&name, self.now),
+        };
+        self.send(id, Call::PatchNode, request);
+    }
+
+    pub(super) fn on_status_reported(&mut self, id: u32, outcome: Outcome<'_>) {
+        self.node_mut(id).flags.status_busy = false;
+        let state = self.node(id).state;
+        if !matches!(state, State::Running | State::Starting(Step::Status)) {
+            return;
+        }
+        if !has_status(&outcome, 200) {
+            return self.schedule_status(id, ticks(UPDATE_FREQUENCY));
+        }
+        let flags = &mut self.node_mut(id).flags;
+        flags.has_capacity = true;
+        let has_changed = std::mem::take(&mut flags.reports_all);
+        let delay = ticks(FREQUENCY) + self.node(id).delay;
+        // After a change, kubelet adds a random time between minus and plus half of the period, so that
+        // nodes that were started together do not report together.
+        let delay = match has_changed {
+            true => delay - ticks(FREQUENCY / 2) + self.random_part(FREQUENCY),
+            false => delay,
+        };
+        self.schedule_status(id, delay);
+        if state != State::Running {
+            self.node_runs(id);
+        }
+    }
+
+    /// Reports the complete status within the time in which kubelet would notice that the Node says
+    /// something else.
+    pub(super) fn correct_status(&mut self, id: u32) {
+        let node = self.node(id);
+        if node.state == State::Running && !node.flags.status_busy && !node.flags.reports_all {
+            self.node_mut(id).flags.reports_all = true;
+            let delay = self.random_part(UPDATE_FREQUENCY);
+            self.schedule_status(id, delay);
+        }
+    }
+}

@@ -1,0 +1,614 @@
+//! Tests of the simulation with an API server in memory.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use node_lease::{Timestamp, with_renew_time};
+use serde_json::Value;
+
+use crate::api::{self, Container, ObjectMeta, OwnerReference, Time};
+use crate::client::{Answer, Body, Failure, Outcome, Request};
+use crate::metrics::Metrics;
+use crate::rules::Rules;
+use crate::time::{Moment, Ticks};
+
+use super::pods::PodChange;
+use super::ticket::Call;
+use super::*;
+
+/// The second in which the tests begin.
+const START: u64 = 1_700_000_000;
+const SECOND: Ticks = 100;
+
+fn uid(number: u32) -> String {
+    // The UID 0 is that of no object.
+    format!("00000000-0000-0000-0000-{:012x}", number + 1)
+}
+
+fn settings(nodes: u32) -> Settings {
+    Settings {
+        nodes,
+        names: "node-%d".parse().unwrap(),
+        manage: Some("simulated=yes".parse().unwrap()),
+        wire: WireNodes::None,
+        lease_duration_seconds: 40,
+        lease_interval: Duration::from_secs(10),
+        start_concurrency: 10,
+        capacity: Capacity { cpu: "32".into(), memory: "256Gi".into(), pods: 110 },
+        zones: 2,
+        node_ip: "127.0.0.1".parse().unwrap(),
+        pod_network: "10.64.0.0/10".parse().unwrap(),
+        pod_events: false,
+        rules: Rules::new(Duration::ZERO, Duration::from_secs(1)),
+    }
+}
+
+/// A simulation, and an API server that answers at once.
+struct World {
+    simulation: Simulation,
+    tick: Ticks,
+    /// All requests, with the tick and the node.
+    log: Vec<(Ticks, u32, Call, Request)>,
+    leases: HashMap<u32, Vec<u8>>,
+    /// The UIDs of pods by path.
+    pods: HashMap<String, String>,
+    /// The last status of pods by path.
+    statuses: HashMap<String, Value>,
+    /// The outcome of a call in place of that of the server.
+    refuse: fn(Call) -> Option<u16>,
+    /// Connections of nodes that were opened and closed.
+    connections: Vec<(u32, bool)>,
+}
+
+impl World {
+    fn new(settings: Settings) -> World {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let mut world = World {
+            simulation: Simulation::new(settings, metrics, 1),
+            tick: 0,
+            log: Vec::new(),
+            leases: HashMap::new(),
+            pods: HashMap::new(),
+            statuses: HashMap::new(),
+            refuse: |_| None,
+            connections: Vec::new(),
+        };
+        world.node_changed(NodeChange::Began);
+        world
+    }
+
+    /// A world whose nodes run.
+    fn running(settings: Settings) -> World {
+        let mut world = World::new(settings);
+        world.node_changed(NodeChange::Synced);
+        assert!(world.simulation.is_ready());
+        world.log.clear();
+        world
+    }
+
+    fn now(&self) -> Moment {
+        let seconds = START + u64::from(self.tick / SECOND);
+        Moment { tick: self.tick, seconds, micros: self.tick % SECOND * 10_000 }
+    }
+
+    fn with(&mut self, input: impl FnOnce(&mut Simulation)) {
+        let now = self.now();
+        self.simulation.set_now(now);
+        input(&mut self.simulation);
+        loop {
+            let outputs = self.simulation.take_output();
+            if outputs.is_empty() {
+                return;
+            }
+            outputs.into_iter().for_each(|output| self.handle(output));
+        }
+    }
+
+    fn node_changed(&mut self, change: NodeChange) {
+        self.with(|simulation| simulation.node_changed(change));
+    }
+
+    fn pod_changed(&mut self, pod: api::Pod) {
+        let metadata = pod.metadata.clone().unwrap();
+        let path = format!("/api/v1/namespaces/{}/pods/{}", metadata.namespace, metadata.name);
+        self.pods.insert(path, metadata.uid);
+        self.with(|simulation| simulation.pod_changed(None, PodChange::Set(Box::new(pod))));
+    }
+
+    fn inject(&mut self, selection: Selection, fault: Fault) -> usize {
+        let mut nodes = 0;
+        self.with(|simulation| nodes = simulation.inject(&selection, fault));
+        nodes
+    }
+
+    fn run(&mut self, ticks: Ticks) {
+        for _ in 0..ticks {
+            self.tick += 1;
+            self.with(Simulation::advance);
+        }
+    }
+
+    fn handle(&mut self, output: Output) {
+        match output {
+            Output::Open(node) => self.connections.push((node, true)),
+            Output::Close(node) => self.connections.push((node, false)),
+            Output::Request(ticket, request) => {
+                self.log.push((self.tick, ticket.node, ticket.call, request.clone()));
+                let (status, body) = match (self.refuse)(ticket.call) {
+                    Some(status) => (status, Vec::new()),
+                    None => self.answer(ticket, request),
+                };
+                let elapsed = Duration::from_millis(1);
+                let outcome = match status {
+                    0 => Outcome::Failed(Failure::Timeout),
+                    _ => Outcome::Answered(Answer {
+                        status,
+                        retry_after: None,
+                        body: &body,
+                        elapsed,
+                    }),
+                };
+                self.simulation.answered(ticket, outcome);
+            }
+        }
+    }
+
+    fn answer(&mut self, ticket: Ticket, request: Request) -> (u16, Vec<u8>) {
+        let path = request.path.split('?').next().unwrap().to_owned();
+        let body = match request.body {
+            Body::None => Vec::new(),
+            Body::Protobuf(body) | Body::StrategicMergePatch(body) => body.to_vec(),
+        };
+        match ticket.call {
+            Call::CreateNode => (201, encoded_node(&format!("node-{}", ticket.node), ticket.node)),
+            Call::GetLease => match self.leases.get(&ticket.node) {
+                Some(lease) => (200, lease.clone()),
+                None => (404, Vec::new()),
+            },
+            Call::CreateLease | Call::RenewLease => {
+                self.leases.insert(ticket.node, body.clone());
+                (if ticket.call == Call::CreateLease { 201 } else { 200 }, body)
+            }
+            Call::GetCsiNode => (404, Vec::new()),
+            Call::CreateCsiNode | Call::CreateEvent => (201, Vec::new()),
+            Call::GetNode | Call::PatchNode => (200, Vec::new()),
+            Call::GetPod(_) => match self.pods.get(&path) {
+                Some(uid) => (200, encoded_pod(uid)),
+                None => (404, Vec::new()),
+            },
+            Call::PatchPod(_) => {
+                let status = serde_json::from_slice::<Value>(&body).unwrap();
+                self.statuses.insert(path.trim_end_matches("/status").to_owned(), status);
+                (200, Vec::new())
+            }
+            Call::DeletePod(_) => {
+                self.pods.remove(&path);
+                (200, Vec::new())
+            }
+        }
+    }
+
+    /// The names of all calls since the last time, without pods' slots.
+    fn calls(&mut self) -> Vec<String> {
+        let name = |call: Call| format!("{call:?}").split('(').next().unwrap().to_owned();
+        self.log.drain(..).map(|(_, _, call, _)| name(call)).collect()
+    }
+
+    fn status_of(&self, pod: &str) -> &Value {
+        &self.statuses[&format!("/api/v1/namespaces/default/pods/{pod}")]["status"]
+    }
+
+    fn phase_of(&self, pod: &str) -> &str {
+        self.status_of(pod)["phase"].as_str().unwrap()
+    }
+
+    fn condition_of(&self, pod: &str, kind: &str) -> &str {
+        let conditions = self.status_of(pod)["conditions"].as_array().unwrap();
+        conditions.iter().find(|it| it["type"] == kind).unwrap()["status"].as_str().unwrap()
+    }
+}
+
+fn api_node(name: &str, number: u32) -> api::Node {
+    let metadata = ObjectMeta {
+        name: name.to_owned(),
+        uid: uid(number),
+        labels: [("topology.kubernetes.io/zone".to_owned(), format!("zone-{}", number % 2))].into(),
+        annotations: [("simulated".to_owned(), "yes".to_owned())].into(),
+        ..ObjectMeta::default()
+    };
+    let ready = api::NodeCondition {
+        r#type: "Ready".into(),
+        status: "True".into(),
+        ..api::NodeCondition::default()
+    };
+    let status = api::NodeStatus { conditions: vec![ready], ..api::NodeStatus::default() };
+    api::Node { metadata: Some(metadata), spec: None, status: Some(status) }
+}
+
+fn encoded_node(name: &str, number: u32) -> Vec<u8> {
+    api::encode("v1", "Node", &api_node(name, number))
+}
+
+fn encoded_pod(uid: &str) -> Vec<u8> {
+    let metadata = ObjectMeta { uid: uid.to_owned(), ..ObjectMeta::default() };
+    api::encode("v1", "Pod", &api::Pod { metadata: Some(metadata), spec: None, status: None })
+}
+
+fn container(name: &str) -> Container {
+    Container { name: name.into(), image: "image".into(), restart_policy: String::new() }
+}
+
+fn pod(name: &str, number: u32) -> api::Pod {
+    let metadata = ObjectMeta {
+        name: name.into(),
+        namespace: "default".into(),
+        uid: uid(number),
+        generation: 1,
+        ..ObjectMeta::default()
+    };
+    let spec = api::PodSpec {
+        containers: vec![container("main")],
+        restart_policy: "Always".into(),
+        node_name: "node-0".into(),
+        ..api::PodSpec::default()
+    };
+    api::Pod { metadata: Some(metadata), spec: Some(spec), status: None }
+}
+
+fn deleted(mut pod: api::Pod, grace: i64) -> api::Pod {
+    let metadata = pod.metadata.as_mut().unwrap();
+    metadata.deletion_timestamp = Some(Time { seconds: 1, nanos: 0 });
+    metadata.deletion_grace_period_seconds = Some(grace);
+    pod
+}
+
+const REPORT: [&str; 2] = ["GetPod", "PatchPod"];
+
+#[test]
+fn a_node_starts_in_the_order_of_a_kubelet() {
+    let mut world = World::new(settings(1));
+    world.node_changed(NodeChange::Synced);
+    let start =
+        ["CreateNode", "GetLease", "CreateLease", "GetCsiNode", "CreateCsiNode", "PatchNode"];
+    let Body::Protobuf(lease) = world.log[2].3.body.clone() else { panic!() };
+    assert_eq!(world.calls(), start);
+    let lease: api::Lease = api::decode(&lease).unwrap();
+    assert_eq!(lease.metadata.unwrap().owner_references[0].uid, uid(0));
+    assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some("node-0"));
+    assert!(world.simulation.is_ready());
+}
+
+#[test]
+fn a_lease_is_renewed_with_the_bytes_of_the_last_answer() {
+    let mut world = World::running(settings(1));
+    let mut last = 0;
+    for round in 0..5 {
+        let before = world.leases[&0].clone();
+        world.run(1040);
+        let (tick, _, call, request) = world.log.remove(0);
+        assert!(world.log.is_empty(), "more than a renewal in round {round}");
+        assert_eq!(call, Call::RenewLease);
+        assert!((1000..=1040).contains(&(tick - last)), "{}", tick - last);
+        last = tick;
+        let seconds = START + u64::from(tick / SECOND);
+        let time = Timestamp { seconds, nanos: tick % SECOND * 10_000_000 };
+        let Body::Protobuf(body) = request.body else { panic!() };
+        assert_eq!(with_renew_time(&before, time).unwrap(), body);
+        assert_eq!(
+            request.path,
+            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-0?timeout=10s"
+        );
+    }
+}
+
+#[test]
+fn the_status_is_reported_every_five_minutes() {
+    let mut world = World::running(settings(1));
+    world.run(3600 * SECOND);
+    let reports: Vec<Ticks> = world
+        .log
+        .iter()
+        .filter(|(_, _, call, _)| *call == Call::PatchNode)
+        .map(|(tick, ..)| *tick)
+        .collect();
+    assert!((150 * SECOND..=450 * SECOND).contains(&reports[0]), "a random first delay");
+    assert!(reports.windows(2).all(|pair| pair[1] - pair[0] == 300 * SECOND), "{reports:?}");
+}
+
+#[test]
+fn a_conflict_reads_the_lease_first() {
+    let mut world = World::running(settings(1));
+    world.refuse = |call| (call == Call::RenewLease).then_some(409);
+    world.run(1041);
+    // Five tries with a read after each one, twice, and a read in between.
+    let tries = ["RenewLease", "GetLease"].repeat(5);
+    assert_eq!(world.calls(), [&tries[..], &["GetLease"], &tries].concat());
+    world.refuse = |_| None;
+    world.run(1041);
+    assert_eq!(world.calls(), ["RenewLease"]);
+}
+
+#[test]
+fn failures_are_repeated_as_the_lease_controller_does() {
+    let mut world = World::running(settings(1));
+    world.refuse = |call| (call == Call::RenewLease).then_some(0);
+    world.run(1041);
+    let five = ["RenewLease"; 5];
+    assert_eq!(world.calls(), [&five[..], &["GetLease"], &five].concat());
+    world.leases.clear();
+    world.refuse = |call| match call {
+        Call::RenewLease => Some(404),
+        Call::GetLease => Some(503),
+        _ => None,
+    };
+    world.run(1041);
+    assert_eq!(world.calls()[..6], [&five[..], &["GetLease"]].concat());
+    world.refuse = |_| None;
+    world.run(SECOND);
+    assert_eq!(world.calls(), ["GetLease", "CreateLease"]);
+}
+
+#[test]
+fn nodes_start_a_few_at_a_time() {
+    let mut world = World::new(settings(25));
+    world.refuse = |call| (call == Call::CreateNode).then_some(500);
+    world.node_changed(NodeChange::Synced);
+    assert_eq!(world.calls().len(), 10);
+    world.refuse = |_| None;
+    world.run(SECOND);
+    assert!(world.simulation.is_ready());
+    assert_eq!(world.leases.len(), 25);
+}
+
+#[test]
+fn existing_nodes_are_adopted_and_deleted_ones_forgotten() {
+    let mut world = World::new(settings(0));
+    world.node_changed(NodeChange::Set(Box::new(api_node("other", 0))));
+    let mut unmanaged = api_node("unmanaged", 9);
+    unmanaged.metadata.as_mut().unwrap().annotations.clear();
+    world.node_changed(NodeChange::Set(Box::new(unmanaged)));
+    assert_eq!(
+        world.calls(),
+        ["GetLease", "CreateLease", "GetCsiNode", "CreateCsiNode", "PatchNode"]
+    );
+    world.node_changed(NodeChange::Synced);
+    world.node_changed(NodeChange::Deleted(Box::new(api_node("other", 0))));
+    world.run(20 * SECOND);
+    assert!(world.calls().is_empty());
+    // The slot has another node now.
+    world.node_changed(NodeChange::Set(Box::new(api_node("later", 1))));
+    world.run(11 * SECOND);
+    assert!(world.calls().contains(&"RenewLease".to_owned()));
+    // A watch that begins again does not show the node.
+    world.node_changed(NodeChange::Began);
+    world.node_changed(NodeChange::Synced);
+    world.run(20 * SECOND);
+    assert!(world.calls().is_empty());
+}
+
+#[test]
+fn a_node_that_is_said_to_be_not_ready_reports() {
+    let mut world = World::running(settings(1));
+    let mut node = api_node("node-0", 0);
+    node.status.as_mut().unwrap().conditions[0].status = "Unknown".into();
+    world.node_changed(NodeChange::Set(Box::new(node)));
+    world.run(9 * SECOND + 99);
+    let (_, _, call, request) = world.log.last().unwrap();
+    assert_eq!(*call, Call::PatchNode);
+    let Body::StrategicMergePatch(body) = &request.body else { panic!() };
+    assert!(String::from_utf8_lossy(body).contains("kubelet is posting ready status"));
+}
+
+#[test]
+fn a_pod_runs_and_is_deleted_with_the_requests_of_a_kubelet() {
+    let mut world = World::running(settings(1));
+    world.pod_changed(pod("a", 7));
+    assert_eq!(world.calls(), REPORT);
+    assert_eq!(world.phase_of("a"), "Pending");
+    let path = "/api/v1/namespaces/default/pods/a";
+    assert_eq!(world.statuses[path]["metadata"]["uid"], uid(7));
+    world.run(2);
+    assert_eq!(world.calls(), REPORT);
+    assert_eq!((world.phase_of("a"), world.condition_of("a", "Ready")), ("Running", "True"));
+    assert_eq!(world.status_of("a")["podIP"], "10.64.0.1");
+    world.pod_changed(deleted(pod("a", 7), 30));
+    world.run(2);
+    assert_eq!(world.phase_of("a"), "Succeeded");
+    let Body::Protobuf(body) = world.log.last().unwrap().3.body.clone() else { panic!() };
+    assert_eq!(world.calls(), ["GetPod", "PatchPod", "DeletePod"]);
+    let options: api::DeleteOptions = api::decode(&body).unwrap();
+    assert_eq!(options.grace_period_seconds, Some(0));
+    assert_eq!(options.preconditions.unwrap().uid, Some(uid(7)));
+    // Events that were on their way do not start the pod again.
+    world.with(|simulation| {
+        let late = PodChange::Set(Box::new(deleted(pod("a", 7), 30)));
+        simulation.pod_changed(None, late);
+        simulation.pod_changed(None, PodChange::Deleted(Box::new(pod("a", 7))));
+    });
+    world.run(5 * SECOND);
+    assert!(world.calls().is_empty());
+}
+
+#[test]
+fn init_containers_run_one_after_the_other() {
+    let mut settings = settings(1);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "rules: [{initTime: 1s, startDelay: 100ms, readinessDelay: 2s}]")
+        .unwrap();
+    settings.rules.read(file.path()).unwrap();
+    let mut world = World::running(settings);
+    let mut with_init = pod("a", 7);
+    let sidecar = Container { restart_policy: "Always".into(), ..container("sidecar") };
+    with_init.spec.as_mut().unwrap().init_containers = vec![container("first"), sidecar];
+    world.pod_changed(with_init);
+    world.run(20);
+    let state = |world: &World, number: usize| {
+        let state = &world.status_of("a")["initContainerStatuses"][number]["state"];
+        state.as_object().unwrap().keys().next().unwrap().clone()
+    };
+    assert_eq!([state(&world, 0), state(&world, 1)], ["running", "waiting"]);
+    assert_eq!(world.condition_of("a", "Initialized"), "False");
+    world.run(105);
+    assert_eq!([state(&world, 0), state(&world, 1)], ["terminated", "running"]);
+    assert_eq!(world.phase_of("a"), "Pending");
+    world.run(20);
+    assert_eq!((world.phase_of("a"), world.condition_of("a", "Ready")), ("Running", "False"));
+    assert_eq!(world.condition_of("a", "Initialized"), "True");
+    world.run(2 * SECOND);
+    assert_eq!(world.condition_of("a", "Ready"), "True");
+}
+
+#[test]
+fn pods_of_jobs_succeed_and_failures_start_again() {
+    let mut settings = settings(1);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let rules = "rules: [{selector: {app: crash}, runTime: 1s, exitCode: 3}]";
+    std::fs::write(file.path(), rules).unwrap();
+    settings.rules.read(file.path()).unwrap();
+    let mut world = World::running(settings);
+    let mut of_job = pod("job", 7);
+    of_job.spec.as_mut().unwrap().restart_policy = "Never".into();
+    let owner =
+        OwnerReference { kind: "Job".into(), controller: Some(true), ..OwnerReference::default() };
+    of_job.metadata.as_mut().unwrap().owner_references = vec![owner];
+    world.pod_changed(of_job);
+    let mut crashing = pod("crash", 8);
+    crashing.metadata.as_mut().unwrap().labels = [("app".to_owned(), "crash".to_owned())].into();
+    world.pod_changed(crashing);
+    world.run(SECOND + 10);
+    assert_eq!(world.phase_of("job"), "Succeeded");
+    let restarts = |world: &World| {
+        world.status_of("crash")["containerStatuses"][0]["restartCount"].as_u64().unwrap()
+    };
+    assert_eq!((world.phase_of("crash"), restarts(&world)), ("Running", 1));
+    world.run(SECOND);
+    let status = &world.status_of("crash")["containerStatuses"][0];
+    assert_eq!(status["state"]["waiting"]["reason"], "CrashLoopBackOff");
+    assert_eq!(status["lastState"]["terminated"]["exitCode"], 3);
+    world.run(10 * SECOND);
+    assert_eq!(restarts(&world), 2);
+}
+
+#[test]
+fn a_container_that_does_not_end_in_time_is_killed() {
+    let mut settings = settings(1);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "rules: [{terminationDelay: 1h}]").unwrap();
+    settings.rules.read(file.path()).unwrap();
+    let mut world = World::running(settings);
+    world.pod_changed(pod("a", 7));
+    world.run(2);
+    world.pod_changed(deleted(pod("a", 7), 5));
+    world.run(5 * SECOND - 1);
+    assert_eq!(world.phase_of("a"), "Running");
+    world.run(2);
+    let state = &world.status_of("a")["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!((world.phase_of("a"), state["exitCode"].as_i64()), ("Failed", Some(137)));
+}
+
+#[test]
+fn failed_reports_of_pods_are_repeated() {
+    let mut world = World::running(settings(1));
+    world.refuse = |call| matches!(call, Call::PatchPod(_)).then_some(500);
+    world.pod_changed(pod("a", 7));
+    world.run(2);
+    assert_eq!(world.calls(), REPORT);
+    world.refuse = |_| None;
+    world.run(10 * SECOND + 1);
+    assert_eq!(world.phase_of("a"), "Running");
+}
+
+#[test]
+fn a_node_that_stopped_does_nothing_until_it_starts() {
+    let mut world = World::running(settings(4));
+    world.pod_changed(pod("a", 7));
+    let all = Selection::default();
+    let zone = Selection { zone: Some("zone-0".into()), ..Selection::default() };
+    assert_eq!(world.inject(zone.clone(), Fault::Stop), 2);
+    assert_eq!(world.inject(zone, Fault::Stop), 0, "they are stopped already");
+    world.log.clear();
+    world.run(30 * SECOND);
+    assert!(world.log.iter().all(|(_, node, ..)| node % 2 == 1));
+    world.pod_changed(deleted(pod("a", 7), 0));
+    world.log.clear();
+    assert_eq!(world.inject(all, Fault::Start), 4);
+    world.run(SECOND);
+    let of_first: Vec<Call> =
+        world.log.iter().filter(|(_, node, ..)| *node == 0).map(|(_, _, call, _)| *call).collect();
+    assert_eq!(of_first[..2], [Call::GetLease, Call::RenewLease], "a restart reads the Lease");
+    assert!(of_first.contains(&Call::PatchNode));
+    assert!(matches!(of_first.last(), Some(Call::DeletePod(_))), "{of_first:?}");
+}
+
+#[test]
+fn nodes_flap_and_are_slow() {
+    let mut world = World::running(settings(2));
+    let one = |name: &str| Selection { names: Some(vec![name.into()]), ..Selection::default() };
+    let times = (Duration::from_secs(20), Duration::from_secs(30));
+    world.inject(one("node-0"), Fault::Flap { down: times.0, up: times.1 });
+    world.inject(one("node-1"), Fault::Slow { delay: Duration::from_secs(5) });
+    world.run(100 * SECOND);
+    let ticks = |node: u32| -> Vec<Ticks> {
+        let of_node =
+            world.log.iter().filter(|(_, it, call, _)| *it == node && *call == Call::RenewLease);
+        of_node.map(|(tick, ..)| *tick / SECOND).collect()
+    };
+    assert!(ticks(0).iter().all(|second| (20..50).contains(second) || (70..100).contains(second)));
+    assert!(ticks(0).len() >= 4);
+    // The renewal that was scheduled before is not delayed.
+    assert!(
+        ticks(1).windows(2).all(|pair| (14..=16).contains(&(pair[1] - pair[0]))),
+        "{:?}",
+        ticks(1)
+    );
+    world.inject(Selection::default(), Fault::Start);
+    world.run(60 * SECOND);
+    assert!(world.simulation.is_ready());
+}
+
+#[test]
+fn selections_by_count_are_random_and_bounded() {
+    let mut world = World::running(settings(10));
+    let some = Selection { count: Some(3), ..Selection::default() };
+    assert_eq!(world.inject(some.clone(), Fault::Stop), 3);
+    assert_eq!(world.inject(Selection { count: Some(100), ..some }, Fault::Stop), 7);
+    let by_label = Selection {
+        selector: "kubernetes.io/hostname=node-3".parse().unwrap(),
+        ..Selection::default()
+    };
+    assert_eq!(world.inject(by_label, Fault::Start), 1);
+}
+
+#[test]
+fn wire_nodes_open_and_close_their_connections() {
+    let mut settings = settings(3);
+    settings.wire = WireNodes::First(2);
+    let mut world = World::running(settings);
+    assert_eq!(world.connections, [(0, true), (1, true)]);
+    let one = Selection { names: Some(vec!["node-0".into()]), ..Selection::default() };
+    world.inject(one.clone(), Fault::Stop);
+    world.inject(one, Fault::Start);
+    assert_eq!(world.connections[2..], [(0, false), (0, true)]);
+    let of_first = world.log.iter().filter(|(_, node, ..)| *node == 0).map(|(_, _, call, _)| *call);
+    assert_eq!(of_first.collect::<Vec<_>>()[0], Call::CreateNode, "a kubelet always registers");
+    // The shared watch does not show pods of these nodes.
+    world.log.clear();
+    world.pod_changed(pod("a", 7));
+    assert!(world.calls().is_empty());
+    world.with(|simulation| {
+        simulation.pod_changed(Some(0), PodChange::Set(Box::new(pod("a", 7))));
+    });
+    assert_eq!(world.calls(), REPORT);
+}
+
+#[test]
+fn pods_that_are_seen_before_their_node_are_kept() {
+    let mut world = World::running(settings(0));
+    let mut early = pod("a", 7);
+    early.spec.as_mut().unwrap().node_name = "late".into();
+    world.pod_changed(early);
+    assert!(world.calls().is_empty());
+    world.node_changed(NodeChange::Set(Box::new(api_node("late", 1))));
+    assert!(world.calls().ends_with(&REPORT.map(str::to_owned)));
+}
