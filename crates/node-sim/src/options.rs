@@ -49,7 +49,7 @@ The same port has /healthz, /readyz (all nodes have been started) and /metrics."
 
 /// Simulates the kubelets of many nodes against a real kube-apiserver, or a kube-gateway in front of it.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "node-sim", version, about, after_help = EXAMPLES)]
+#[command(name = "node-sim", version, about, after_help = EXAMPLES, args_override_self = true)]
 pub struct Options {
     /// Kubeconfig file with the API server. In mode shared, nodes act as its user, who needs the rights
     /// of all nodes, such as an administrator has.

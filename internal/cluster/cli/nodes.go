@@ -15,11 +15,12 @@ interruption, repeat the command: it skips objects that are already in the wante
 func newNodes(name *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes",
-		Short: "Create and delete simulated nodes",
+		Short: "Create and delete simulated nodes, and let them fail",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newNodesCreate(name), newNodesDelete(name))
+	cmd.AddCommand(newNodesFaults(name)...)
 	return cmd
 }
 

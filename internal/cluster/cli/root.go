@@ -63,7 +63,7 @@ func newRoot(version string) *cobra.Command {
 		Use:   "k1m",
 		Short: "Run a real Kubernetes control plane with up to a million simulated nodes",
 		Long: `k1m runs Kubernetes clusters on this machine. A cluster has a real control plane (store,
-kube-apiserver, kube-controller-manager and scheduler) and up to a million nodes, which kwok simulates.
+kube-apiserver, kube-controller-manager and scheduler) and up to a million nodes, which kwok or node-sim simulates.
 k1m also measures and compares stores and schedulers.`,
 		Example: `  # Start a cluster with 1,000 nodes
   k1m up --nodes 1000

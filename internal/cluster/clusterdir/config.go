@@ -65,8 +65,8 @@ func ParseConfig(content []byte) (Config, error) {
 }
 
 func decodeConfig(content []byte) (Config, error) {
-	// An older k1m saved settings without Gateways.
-	config := Config{Settings: Settings{Gateways: 1}}
+	// An older k1m saved settings without Gateways and NodeSimulator.
+	config := Config{Settings: Settings{Gateways: 1, NodeSimulator: SimulatorKwok}}
 	err := json.Unmarshal(content, &config)
 	return config, err
 }

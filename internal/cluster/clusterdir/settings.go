@@ -23,6 +23,15 @@ const (
 	SchedulerKube = "kube-scheduler"
 	SchedulerDist = "dist-scheduler"
 
+	// Values of Settings.NodeSimulator.
+	SimulatorKwok    = "kwok"
+	SimulatorNodeSim = "node-sim"
+
+	// Values of Settings.NodeMode.
+	NodesShared = "shared"
+	NodesWire   = "wire"
+	NodesMixed  = "mixed"
+
 	// Values of Settings.SchedulerIntake.
 	IntakeWatch   = "watch"
 	IntakeWebhook = "webhook"
@@ -60,6 +69,12 @@ type Settings struct {
 	WALMode    string `json:"walMode"`
 	Scheduler  string `json:"scheduler"`
 	APIServers int    `json:"apiservers"`
+	// NodeSimulator is the program that simulates the nodes.
+	NodeSimulator string `json:"nodeSimulator"`
+	// NodeMode is how node-sim connects the nodes. WireNodes is the number of nodes with a connection of
+	// their own if it is NodesMixed.
+	NodeMode  string `json:"nodeMode,omitempty"`
+	WireNodes int    `json:"wireNodes,omitempty"`
 	// SchedulerReplicas is the number of schedulers that own nodes. Several schedulers divide the
 	// nodes among themselves.
 	SchedulerReplicas int `json:"schedulerReplicas"`
@@ -103,6 +118,7 @@ type Settings struct {
 	SchedulerEnv          []string `json:"schedulerEnv,omitempty"`
 	StoreArgs             []string `json:"storeArgs,omitempty"`
 	KwokArgs              []string `json:"kwokArgs,omitempty"`
+	NodeSimArgs           []string `json:"nodeSimArgs,omitempty"`
 	GatewayArgs           []string `json:"gatewayArgs,omitempty"`
 
 	// CPUs restricts components to CPUs. An entry is NAME=LIST. NAME is a component, a program or
@@ -120,6 +136,7 @@ func DefaultSettings() Settings {
 		APIServers: 1,
 		Gateways:   1,
 
+		NodeSimulator:     SimulatorKwok,
 		SchedulerReplicas: 1,
 		SchedulerIntake:   IntakeWatch,
 	}
@@ -131,7 +148,13 @@ func (s *Settings) Complete() {
 	if s.Gateway == nil {
 		s.Gateway = new(gatewayByDefault(s.APIServers))
 	}
-	// An older k1m saved settings without SchedulerReplicas and SchedulerIntake.
+	// An older k1m saved settings without NodeSimulator, SchedulerReplicas and SchedulerIntake.
+	if s.NodeSimulator == "" {
+		s.NodeSimulator = SimulatorKwok
+	}
+	if s.NodeSimulator == SimulatorNodeSim && s.NodeMode == "" {
+		s.NodeMode = NodesShared
+	}
 	if s.SchedulerReplicas == 0 {
 		s.SchedulerReplicas = 1
 	}

@@ -17,6 +17,9 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&s.SchedulerReplicas, "scheduler-replicas", s.SchedulerReplicas, "number of dist-scheduler replicas, which divide the nodes among themselves")
 	fs.IntVar(&s.SchedulerRelays, "scheduler-relays", s.SchedulerRelays, "number of additional dist-scheduler replicas that own no nodes and only relay queries")
 	fs.StringVar(&s.SchedulerIntake, "scheduler-intake", s.SchedulerIntake, "how dist-scheduler receives new pods: watch|webhook; webhook adds an admission webhook to the watch and delivers pods earlier")
+	fs.StringVar(&s.NodeSimulator, "node-simulator", s.NodeSimulator, "program that simulates the nodes: kwok|node-sim; node-sim sends the requests of kubelets and costs less")
+	fs.StringVar(&s.NodeMode, "node-mode", s.NodeMode, "how node-sim connects the nodes: shared|wire|mixed; wire gives each node a connection, a certificate and the watches of a kubelet (default shared)")
+	fs.IntVar(&s.WireNodes, "wire-nodes", s.WireNodes, "with --node-mode mixed, number of nodes that are connected as in mode wire")
 	fs.IntVar(&s.APIServers, "apiservers", s.APIServers, "number of kube-apiserver processes; clients are spread over them")
 	fs.StringVar(&s.DataDir, "data-dir", s.DataDir, "data directory of the store (default: data/ in the cluster directory)")
 	fs.IntVar(&s.APIServerPort, "apiserver-port", s.APIServerPort, "port of the first kube-apiserver (default: any free port)")
@@ -38,6 +41,7 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&s.SchedulerEnv, "scheduler-env", s.SchedulerEnv, "environment variable of the schedulers, KEY=VALUE; repeatable")
 	fs.StringArrayVar(&s.StoreArgs, "store-arg", s.StoreArgs, "additional store flag, key=value; repeatable")
 	fs.StringArrayVar(&s.KwokArgs, "kwok-arg", s.KwokArgs, "additional kwok flag, key=value; repeatable")
+	fs.StringArrayVar(&s.NodeSimArgs, "node-sim-arg", s.NodeSimArgs, "additional node-sim flag, key=value; repeatable")
 	fs.StringArrayVar(&s.GatewayArgs, "gateway-arg", s.GatewayArgs, "additional kube-gateway flag, key=value; repeatable")
 	fs.StringArrayVar(&s.CPUs, "cpus", s.CPUs, "CPUs of a component or of all components with the same program, NAME=LIST, e.g. scheduler=0-3,8; repeatable (default: all CPUs)")
 }
@@ -61,6 +65,13 @@ func Overlay(saved Settings, given *pflag.FlagSet) (Settings, error) {
 		merged.WALMode = ""
 	}
 	merged.overlayGateway(&saved, given)
+	// kwok has no modes, so the saved mode does not apply to it.
+	if merged.NodeSimulator != saved.NodeSimulator && !given.Changed("node-mode") {
+		merged.NodeMode = ""
+	}
+	if merged.NodeMode != NodesMixed && !given.Changed("wire-nodes") {
+		merged.WireNodes = 0
+	}
 	// kube-scheduler supports only the watch, so the saved intake does not apply to another scheduler.
 	if merged.Scheduler != saved.Scheduler && !given.Changed("scheduler-intake") {
 		merged.SchedulerIntake = IntakeWatch

@@ -15,7 +15,7 @@ var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
 
 // Validate returns a usage error, with the remedy, for the first invalid setting.
 func (s *Settings) Validate() error {
-	for _, check := range []func() error{s.validateNodesAndAPIServers, s.validateGateway, s.validateStore, s.validateTrace, s.validateScheduler, s.validatePassThrough, s.validateCPUs} {
+	for _, check := range []func() error{s.validateNodesAndAPIServers, s.validateNodeSimulator, s.validateGateway, s.validateStore, s.validateTrace, s.validateScheduler, s.validatePassThrough, s.validateCPUs} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -63,6 +63,22 @@ func (s *Settings) validateStoreAddress() error {
 	}
 	if (s.StoreCert == "") != (s.StoreKey == "") {
 		return usage.Errorf("--store-certfile and --store-keyfile must be used together; set both or neither")
+	}
+	return nil
+}
+
+func (s *Settings) validateNodeSimulator() error {
+	switch {
+	case s.NodeSimulator != SimulatorKwok && s.NodeSimulator != SimulatorNodeSim:
+		return usage.Errorf("--node-simulator %q: no such program; choose kwok or node-sim", s.NodeSimulator)
+	case s.NodeSimulator == SimulatorKwok && s.NodeMode != "":
+		return usage.Errorf("--node-mode %s: kwok has no modes; add --node-simulator node-sim", s.NodeMode)
+	case s.NodeSimulator == SimulatorNodeSim && !slices.Contains([]string{NodesShared, NodesWire, NodesMixed}, s.NodeMode):
+		return usage.Errorf("--node-mode %q: choose shared, wire or mixed", s.NodeMode)
+	case s.NodeMode == NodesMixed && s.WireNodes < 1:
+		return usage.Errorf("--node-mode mixed: set --wire-nodes to the number of nodes with a connection of their own")
+	case s.NodeMode != NodesMixed && s.WireNodes != 0:
+		return usage.Errorf("--wire-nodes %d: only for --node-mode mixed", s.WireNodes)
 	}
 	return nil
 }
@@ -125,6 +141,7 @@ func (s *Settings) validatePassThrough() error {
 		{"--scheduler-env", s.SchedulerEnv},
 		{"--store-arg", s.StoreArgs},
 		{"--kwok-arg", s.KwokArgs},
+		{"--node-sim-arg", s.NodeSimArgs},
 		{"--gateway-arg", s.GatewayArgs},
 	}
 	for _, list := range lists {

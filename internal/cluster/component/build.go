@@ -9,7 +9,7 @@ import (
 
 const (
 	serviceCIDR = "10.96.0.0/12"
-	// podCIDR is the range from which kwok assigns pod addresses. It has 8 million addresses.
+	// podCIDR is the range from which the simulator of the nodes assigns pod addresses. It has 8 million addresses.
 	podCIDR = "10.128.0.0/9"
 )
 
@@ -47,11 +47,19 @@ func Build(config clusterdir.Config, dir clusterdir.Dir, locate func(binary stri
 	for i, name := range config.Settings.Schedulers() {
 		components = append(components, b.scheduler(name, i >= config.Settings.SchedulerReplicas))
 	}
-	components = append(components, b.kwok())
+	components = append(components, b.nodeSimulator())
 	for i := range components {
 		b.pin(&components[i])
 	}
 	return components, b.locateErr
+}
+
+// nodeSimulator returns the program that simulates the nodes and the pods that are bound to them.
+func (b *builder) nodeSimulator() Component {
+	if b.config.Settings.NodeSimulator == clusterdir.SimulatorNodeSim {
+		return b.nodeSim()
+	}
+	return b.kwok()
 }
 
 // BuildStore returns the store of a cluster, which k1m must run. Only the ports of the store need to be

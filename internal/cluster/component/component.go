@@ -4,7 +4,7 @@
 // the processes.
 //
 // Each component has its own file: store.go, proxy.go, apiserver.go, gateway.go, controller_manager.go,
-// scheduler.go, kwok.go.
+// scheduler.go, kwok.go, node_sim.go.
 package component
 
 import (
@@ -14,6 +14,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
 // ErrNoBinary means that the program of a component was not found.
@@ -26,7 +28,8 @@ const (
 	Store             = "store"
 	Proxy             = "etcd-proxy"
 	ControllerManager = "kube-controller-manager"
-	Kwok              = "kwok"
+	Kwok              = clusterdir.SimulatorKwok
+	NodeSim           = clusterdir.SimulatorNodeSim
 )
 
 const (

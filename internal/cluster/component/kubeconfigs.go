@@ -7,8 +7,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
-// WriteKubeconfigs writes the kubeconfig of every user. The components of the control plane and kwok are
-// spread over the gateways or, without a gateway, over the API servers; the administrator uses the first
+// WriteKubeconfigs writes the kubeconfig of every user. The components of the control plane and the simulators
+// of nodes are spread over the gateways or, without a gateway, over the API servers; the administrator uses the first
 // of these. The super-administrator, which is the user of k1m itself, always uses the first API server:
 // its supervisor creates objects before a gateway is ready, and `k1m status` also works without one.
 //
@@ -26,7 +26,7 @@ func WriteKubeconfigs(config clusterdir.Config, dir clusterdir.Dir, authority *p
 		return nil
 	}
 	urls := ClientURLs(config)
-	for i, user := range []pki.User{pki.ControllerManager, pki.Scheduler, pki.Kwok} {
+	for i, user := range []pki.User{pki.ControllerManager, pki.Scheduler, pki.Kwok, pki.NodeSim} {
 		if err := write(user.File, urls[i%len(urls)], user); err != nil {
 			return err
 		}

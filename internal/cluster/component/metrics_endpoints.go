@@ -54,7 +54,7 @@ func MetricsEndpoints(config clusterdir.Config) []MetricsEndpoint {
 	for _, name := range settings.Schedulers() {
 		add(name, ports.URL(name))
 	}
-	add(Kwok, "http://"+ports.Address(Kwok))
+	add(settings.NodeSimulator, "http://"+ports.Address(settings.NodeSimulator))
 	add(Supervisor, "http://"+ports.Address(Supervisor))
 	return endpoints
 }

@@ -59,7 +59,7 @@ func createNodes(ctx context.Context, o UpOptions, config clusterdir.Config, cli
 	options.Progress = ready.Set
 	if err := bulk.AwaitNodesReady(ctx, clients, options, o.Timeout); err != nil {
 		progress.Fail(ctx, ready, err.Error())
-		return fmt.Errorf("waiting for nodes: %w; see `k1m logs kwok --name %s`", err, config.Name)
+		return fmt.Errorf("waiting for nodes: %w; see `k1m logs %s --name %s`", err, config.Settings.NodeSimulator, config.Name)
 	}
 	ready.Done(fmt.Sprintf("%d of %d", options.Range.Count, options.Range.Count))
 	return nil

@@ -22,13 +22,18 @@ type User struct {
 // permissions that kwok needs.
 const KwokUser = "k1m:kwok"
 
-// Users of a cluster. The names and groups of all users except Kwok are those of a kubeadm cluster.
+// NodeSimUser is the user name of node-sim for nodes without a connection of their own. bootstrap.yaml grants
+// it what a kubelet may do, for all nodes.
+const NodeSimUser = "k1m:node-sim"
+
+// Users of a cluster. The names and groups of all users except Kwok and NodeSim are those of a kubeadm cluster.
 var (
 	Admin             = User{"admin", "kubernetes-admin", []string{constants.ClusterAdminsGroupAndClusterRoleBinding}}
 	SuperAdmin        = User{"super-admin", "kubernetes-super-admin", []string{"system:masters"}}
 	ControllerManager = User{"controller-manager", "system:kube-controller-manager", nil}
 	Scheduler         = User{"scheduler", "system:kube-scheduler", nil}
 	Kwok              = User{"kwok", KwokUser, nil}
+	NodeSim           = User{"node-sim", NodeSimUser, nil}
 )
 
 // Kubeconfig signs a client certificate for the user. It returns a kubeconfig with the certificate, its
