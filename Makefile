@@ -18,7 +18,7 @@ BENCH_FLAGS ?=
 # of this repository.
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
-OWN        := mem_etcd etcd-bench etcd-proxy kube-gateway k1m dist-scheduler
+OWN        := mem_etcd etcd-bench etcd-proxy kube-gateway node-sim k1m dist-scheduler
 
 # TestKill runs CRASH_ROUNDS rounds in each of CRASH_MODES combinations of WAL modes. About one round in
 # ten ends with a clean shutdown, all others with a kill. 20 more rounds per combination make sure that
@@ -27,14 +27,14 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway gateway-faults gateway-upstream hostile node-path oracle upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-sim oracle upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
 
 build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build all binaries into bin/, including Kubernetes, kwok and etcd
 
-up: $(addprefix bin/,$(if $(findstring --gateway,$(K1M_FLAGS)),$(OWN),$(filter-out kube-gateway,$(OWN))) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
+up: $(addprefix bin/,$(if $(findstring --gateway,$(K1M_FLAGS)),$(filter-out node-sim,$(OWN)),$(filter-out kube-gateway node-sim,$(OWN))) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
 	@bin/k1m up --name $(NAME) --nodes $(NODES) --store $(STORE) $(K1M_FLAGS)
 
 down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m
@@ -61,6 +61,9 @@ gateway-faults: $(GATEWAY_TEST) ## Inject faults into API servers, their network
 
 node-path: $(GATEWAY_TEST) ## Compare renewals of Leases that kube-gateway serves with those of kube-apiserver: RENEWALS=100000
 	@NODE_PATH_RENEWALS=$(RENEWALS) NODE_PATH_SEED=random go test -v -count=1 -timeout 3h ./test/node-path/...
+
+node-sim: $(addprefix bin/,node-sim mem_etcd k1m $(KUBERNETES) kwok) ## Test node-sim with a real cluster: nodes, pods and faults, with shared and with own connections
+	@go test -v -count=1 -timeout 20m ./test/node-sim
 
 gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour; NODE_PATH=1: those with nodes, with the node path on)
 	@test/gateway-upstream/run.sh
@@ -112,7 +115,7 @@ clean: ## Remove build and result folders; keeps the caches of Go and Cargo
 tools:
 	@build/tools.sh
 
-bin/mem_etcd bin/etcd-bench bin/etcd-proxy bin/kube-gateway: tools FORCE
+bin/mem_etcd bin/etcd-bench bin/etcd-proxy bin/kube-gateway bin/node-sim: tools FORCE
 	@build/cargo.sh $(@F)
 
 bin/etcd-benchmark: tools/etcd-benchmark/go.mod tools/etcd-benchmark/go.sum | tools

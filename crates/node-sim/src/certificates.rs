@@ -9,7 +9,7 @@ use rcgen::{
     KeyUsagePurpose,
 };
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::client::ClientCertificate;
 
@@ -61,30 +61,52 @@ impl Authority {
     }
 }
 
-/// kubeadm writes RSA keys as PKCS#1, which ring does not read inside of rcgen.
+/// Reads a key. rcgen with ring reads PKCS#8 only, but kubeadm writes RSA keys as PKCS#1 and EC keys as
+/// SEC1.
 fn key_pair(key: &PrivateKeyDer<'static>) -> Result<KeyPair> {
     let wrapped = match key {
-        PrivateKeyDer::Pkcs1(key) => PrivateKeyDer::from(pkcs8(key)),
-        key => key.clone_key(),
+        PrivateKeyDer::Pkcs1(key) => pkcs8(RSA, key.secret_pkcs1_der()),
+        PrivateKeyDer::Sec1(key) => {
+            let key = key.secret_sec1_der();
+            let curve = [P256, P384].into_iter().find(|curve| contains(key, curve));
+            pkcs8(&[EC, curve.context("the curve is neither P-256 nor P-384")?].concat(), key)
+        }
+        key => key.secret_der().to_vec(),
     };
-    KeyPair::try_from(&wrapped).context("supported are RSA keys, and EC and Ed25519 keys in PKCS#8")
+    KeyPair::try_from(wrapped).context("supported are RSA, EC and Ed25519 keys")
 }
 
-/// Wraps an RSA key as PKCS#8 (RFC 5208).
-fn pkcs8(key: &PrivatePkcs1KeyDer<'_>) -> PrivatePkcs8KeyDer<'static> {
-    /// Version 0, and the algorithm rsaEncryption without parameters.
-    const HEAD: [u8; 18] = [
-        0x02, 0x01, 0x00, 0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01,
-        0x01, 0x05, 0x00,
-    ];
-    let content = [&HEAD[..], &der(0x04, key.secret_pkcs1_der())].concat();
-    PrivatePkcs8KeyDer::from(der(0x30, &content))
+/// Identifiers of algorithms and curves in DER: rsaEncryption with its empty parameters, ecPublicKey, and
+/// the curves.
+const RSA: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
+const EC: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
+const P256: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
+const P384: &[u8] = &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22];
+/// The version of PKCS#8 in DER.
+const VERSION: &[u8] = &[0x02, 0x01, 0x00];
+/// Tags of DER.
+const OCTET_STRING: u8 = 0x04;
+const SEQUENCE: u8 = 0x30;
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// Encodes a value with its tag and its length of two bytes.
+/// Wraps a key as PKCS#8 (RFC 5208).
+fn pkcs8(algorithm: &[u8], key: &[u8]) -> Vec<u8> {
+    let parts = [VERSION, &der(SEQUENCE, algorithm), &der(OCTET_STRING, key)];
+    der(SEQUENCE, &parts.concat())
+}
+
+/// Encodes a value of less than 64 KiB with its tag and its length.
 fn der(tag: u8, value: &[u8]) -> Vec<u8> {
     let length = (value.len() as u16).to_be_bytes();
-    [&[tag, 0x82, length[0], length[1]][..], value].concat()
+    let head: &[u8] = match value.len() {
+        0..0x80 => &[tag, length[1]],
+        0x80..0x100 => &[tag, 0x81, length[1]],
+        _ => &[tag, 0x82, length[0], length[1]],
+    };
+    [head, value].concat()
 }
 
 #[cfg(test)]
@@ -105,5 +127,30 @@ mod tests {
         let contains = |text: &str| chain[0].windows(text.len()).any(|it| it == text.as_bytes());
         assert!(contains("system:node:node-1") && contains("system:nodes"));
         assert!(Authority::read(&key, &certificate).is_err());
+    }
+
+    /// The key in the OCTET STRING at the end of a PKCS#8 key of P-256.
+    fn sec1(key: &KeyPair) -> PrivateKeyDer<'static> {
+        let pkcs8 = key.serialize_der();
+        let start = [&der(SEQUENCE, &[EC, P256].concat())[..], &[OCTET_STRING]].concat();
+        let at = pkcs8.windows(start.len()).position(|it| it == start).unwrap() + start.len();
+        let sec1 = &pkcs8[at + 1..at + 1 + usize::from(pkcs8[at])];
+        // Go also writes the curve into the key, before the public key with the tag 0xa1.
+        let public = sec1.iter().rposition(|byte| *byte == 0xa1).unwrap();
+        assert_eq!(&sec1[public + 2..public + 4], [0x03, 0x42], "a bit string of 66 bytes");
+        let content = [&sec1[2..public], &der(0xa0, P256), &sec1[public..]].concat();
+        PrivateKeyDer::Sec1(der(SEQUENCE, &content).into())
+    }
+
+    #[test]
+    fn keys_are_read_in_the_forms_that_kubeadm_writes() {
+        let key = KeyPair::generate().unwrap();
+        let read = key_pair(&sec1(&key)).unwrap();
+        assert_eq!(read.public_key_raw(), key.public_key_raw());
+        let other = PrivateKeyDer::Sec1(der(SEQUENCE, b"other").into());
+        assert!(key_pair(&other).is_err());
+        assert_eq!(der(4, &[0; 0x7f])[..2], [4, 0x7f]);
+        assert_eq!(der(4, &[0; 0x80])[..3], [4, 0x81, 0x80]);
+        assert_eq!(der(4, &[0; 0x123])[..4], [4, 0x82, 0x01, 0x23]);
     }
 }
