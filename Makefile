@@ -34,7 +34,10 @@ help: ## List the targets
 
 build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build all binaries into bin/, including Kubernetes, kwok and etcd
 
-up: $(addprefix bin/,$(if $(findstring --gateway,$(K1M_FLAGS)),$(filter-out node-sim,$(OWN)),$(filter-out kube-gateway node-sim,$(OWN))) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
+# Programs that this cluster does not need.
+UNUSED := $(if $(findstring --gateway,$(K1M_FLAGS)),,kube-gateway) $(if $(findstring node-sim,$(K1M_FLAGS)),,node-sim)
+
+up: $(addprefix bin/,$(filter-out $(UNUSED),$(OWN)) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
 	@bin/k1m up --name $(NAME) --nodes $(NODES) --store $(STORE) $(K1M_FLAGS)
 
 down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m

@@ -45,7 +45,7 @@ func newWorkspace(t *testing.T) *workspace {
 	}
 	bin, err := filepath.Abs(bin)
 	must(t, err)
-	for _, name := range []string{"k1m", storeKind(), "kube-apiserver", "kube-controller-manager", "kube-scheduler", "dist-scheduler", "kube-gateway", "kubectl", "kwok"} {
+	for _, name := range []string{"k1m", storeKind(), "kube-apiserver", "kube-controller-manager", "kube-scheduler", "dist-scheduler", "kube-gateway", "node-sim", "kubectl", "kwok"} {
 		if _, err := exec.LookPath(filepath.Join(bin, name)); err != nil {
 			t.Fatalf("%v; run `make build`, or set K1M_BIN to the directory of the binaries", err)
 		}

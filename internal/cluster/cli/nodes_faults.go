@@ -74,8 +74,7 @@ func newNodesSlow(name *string) *cobra.Command {
 		Example: `  # All nodes with the label disk=hdd send everything 15 seconds later
   k1m nodes slow --selector disk=hdd --delay 15s`,
 	})
-	cmd.Flags().Var(&durationText{&f.request.Delay}, "delay", "delay of everything that the nodes do")
-	_ = cmd.MarkFlagRequired("delay")
+	cmd.Flags().Var(&durationText{&f.request.Delay}, "delay", "delay of everything that the nodes do (required)")
 	return cmd
 }
 
@@ -112,6 +111,8 @@ func (f *faultCommand) validate(cmd *cobra.Command) error {
 	switch {
 	case cmd.Flags().Changed("count") && r.Count < 1:
 		return usage.Errorf("--count %d: must be at least 1", r.Count)
+	case f.fault == nodesim.Slow && r.Delay == "":
+		return usage.Errorf("set --delay, such as --delay 15s")
 	case r.All && isLimited:
 		return usage.Errorf("--all selects all nodes; omit it, or the other flags")
 	case !r.All && !isLimited:

@@ -79,7 +79,7 @@ func TestKubeconfigsReferToGateways(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"admin": "kube-gateway", "controller-manager": "kube-gateway", "scheduler": "kube-gateway-1", "kwok": "kube-gateway",
+		"admin": "kube-gateway", "controller-manager": "kube-gateway", "scheduler": "kube-gateway-1", "kwok": "kube-gateway", "node-sim": "kube-gateway-1",
 		"super-admin": "kube-apiserver", "admin-kube-gateway-1": "kube-gateway-1", "admin-kube-apiserver-2": "kube-apiserver-2",
 	}
 	for file, server := range want {

@@ -25,7 +25,7 @@ func TestKubeconfigsHaveMode0600(t *testing.T) {
 	if err := WriteKubeconfigs(clusterdir.NewConfig("test", clusterdir.DefaultSettings()), dir, authority); err != nil {
 		t.Fatal(err)
 	}
-	for _, user := range []pki.User{pki.ControllerManager, pki.Scheduler, pki.Kwok, pki.Admin, pki.SuperAdmin} {
+	for _, user := range []pki.User{pki.ControllerManager, pki.Scheduler, pki.Kwok, pki.NodeSim, pki.Admin, pki.SuperAdmin} {
 		if info, err := os.Stat(dir.Kubeconfig(user.File)); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("Stat() of the kubeconfig %s = %v, %v, want mode 0600", user.File, info, err)
 		}

@@ -36,8 +36,8 @@ func TestOnlyUnexpiredLeasesOfKwokAreReleased(t *testing.T) {
 
 func TestBootstrapManifestIsWellFormed(t *testing.T) {
 	objects, err := decodeAll(bootstrapManifest)
-	if err != nil || len(objects) != 16 {
-		t.Fatalf("decodeAll() = %d objects, %v, want 16, nil", len(objects), err)
+	if err != nil || len(objects) != 18 {
+		t.Fatalf("decodeAll() = %d objects, %v, want 18, nil", len(objects), err)
 	}
 	for _, object := range objects {
 		if object.GetKind() == "" || object.GetName() == "" {
