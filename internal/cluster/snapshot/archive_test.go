@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -263,6 +264,47 @@ func filesIn(t *testing.T, dir string) []string {
 		t.Fatal(err)
 	}
 	return paths
+}
+
+// TestFilesOfACluster checks which files of a cluster a snapshot contains, and that it contains no ports.
+func TestFilesOfACluster(t *testing.T) {
+	t.Setenv("K1M_HOME", t.TempDir())
+	dir, err := clusterdir.NewDir("saved")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.Create(); err != nil {
+		t.Fatal(err)
+	}
+	config := clusterdir.NewConfig("saved", clusterdir.DefaultSettings())
+	config.Ports["store"] = 1234
+	config.Settings.GatewayConfig = filepath.Join(t.TempDir(), "gateway.yaml")
+	for _, path := range []string{
+		config.Settings.GatewayConfig, dir.Log("store"), dir.StateFile(), filepath.Join(dir.PKI(), "sa.pub"), filepath.Join(dir.PKI(), "ca.key"),
+		filepath.Join(dir.PKI(), "replica-ca.key"), filepath.Join(dir.PKI(), ".ca.key-123"), filepath.Join(dir.PKI(), "etcd", "ca.key"),
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(path), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := clusterFiles(dir, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, file := range files {
+		names = append(names, file.Name)
+	}
+	if want := []string{clusterFile, gatewayConfigFile, "pki/ca.key", "pki/etcd/ca.key", "pki/sa.pub"}; !slices.Equal(names, want) {
+		t.Errorf("files = %q, want %q", names, want)
+	}
+	settings, err := io.ReadAll(files[0].reader)
+	if err != nil || strings.Contains(string(settings), "1234") || config.Ports["store"] != 1234 {
+		t.Errorf("cluster.json = %s (error %v), want no ports", settings, err)
+	}
 }
 
 func TestRestoreDoesNotReplaceACluster(t *testing.T) {

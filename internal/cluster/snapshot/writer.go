@@ -87,7 +87,9 @@ func clusterFiles(dir clusterdir.Dir, config clusterdir.Config) ([]content, erro
 	return append(files, pki...), err
 }
 
-// pkiFiles returns the certificates and keys, sorted by name.
+// pkiFiles returns the certificates and keys, sorted by name. It omits those of the scheduler replicas, which
+// are created when the cluster is started. With their own certificate authority, the replicas of the restored
+// cluster cannot connect to those of the saved one, whose addresses are in the store.
 func pkiFiles(dir string) ([]content, error) {
 	var files []content
 	err := filepath.WalkDir(dir, func(source string, entry fs.DirEntry, err error) error {
@@ -95,7 +97,7 @@ func pkiFiles(dir string) ([]content, error) {
 			return err
 		}
 		name := path.Join(pkiPrefix, filepath.ToSlash(strings.TrimPrefix(source, dir)))
-		if !pkiName.MatchString(name) {
+		if !pkiName.MatchString(name) || strings.HasPrefix(name, pkiPrefix+"replica-") {
 			return nil
 		}
 		data, err := os.ReadFile(source)
