@@ -8,29 +8,29 @@ use crate::wire::{Reader, field_len, put_header, put_varint, varint_len};
 
 /// The start of a Lease in the store, in a request and in an answer: the magic number, the `TypeMeta`,
 /// and the tag of the raw object.
-const HEAD: &[u8] = b"k8s\0\x0a\x1f\x0a\x16coordination.k8s.io/v1\x12\x05Lease\x12";
+pub(crate) const HEAD: &[u8] = b"k8s\0\x0a\x1f\x0a\x16coordination.k8s.io/v1\x12\x05Lease\x12";
 /// The end: an empty `contentEncoding` and `contentType`.
-const TAIL: &[u8] = &[0x1a, 0x00, 0x22, 0x00];
+pub(crate) const TAIL: &[u8] = &[0x1a, 0x00, 0x22, 0x00];
 /// The API version of an entry in `managedFields`, with its tag and length.
 const ENTRY_VERSION: &[u8] = b"\x1a\x16coordination.k8s.io/v1";
 /// How the fields of an entry say that its manager has set `renewTime`.
 const OWNS_RENEW_TIME: &[u8] = b"\"f:renewTime\":{}";
 
 /// Tags of Lease.
-const METADATA: &[u8] = &[0x0a];
-const SPEC: &[u8] = &[0x12];
+pub(crate) const METADATA: &[u8] = &[0x0a];
+pub(crate) const SPEC: &[u8] = &[0x12];
 /// Tags of ObjectMeta.
 const NAME: &[u8] = &[0x0a];
 const NAMESPACE: &[u8] = &[0x1a];
-const RESOURCE_VERSION: &[u8] = &[0x32];
+pub(crate) const RESOURCE_VERSION: &[u8] = &[0x32];
 const MANAGED_FIELDS: &[u8] = &[0x8a, 0x01];
 /// Tags of ManagedFieldsEntry and of LeaseSpec: both have a time as field 4.
 const TIME: &[u8] = &[0x22];
 
 /// Nanoseconds in a microsecond, the precision of `renewTime`.
-const MICROSECOND: u32 = 1_000;
+pub(crate) const MICROSECOND: u32 = 1_000;
 /// The last second that JSON can express: the end of the year 9999.
-const LAST_SECOND: u64 = 253_402_300_799;
+pub(crate) const LAST_SECOND: u64 = 253_402_300_799;
 
 /// A time after 1970 as seconds and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

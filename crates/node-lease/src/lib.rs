@@ -1,4 +1,4 @@
-//! Renewals of node Leases, as bytes.
+//! Leases as bytes: renewals, and what kube-apiserver sends of a stored value.
 //!
 //! A kubelet renews its Lease every ten seconds: it sends the Lease of the last answer with another
 //! `renewTime`. kube-apiserver then stores the old value with two fields replaced, `renewTime` and
@@ -23,8 +23,8 @@
 //!   [renewable](Lease::is_renewable), or not parsed at all.
 //!
 //! # Reading order
-//! `lease.rs` takes a Lease apart and puts it together; `renewal.rs` writes the request of a
-//! client; `wire.rs` reads and writes protobuf.
+//! `lease.rs` takes a renewal apart and puts it together; `renewal.rs` writes the request of a client;
+//! `stored.rs` takes apart any Lease that is stored; `wire.rs` reads and writes protobuf.
 //!
 //! Sources: `k8s.io/api/coordination/v1/generated.proto`,
 //! `k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto`,
@@ -32,7 +32,9 @@
 
 mod lease;
 mod renewal;
+mod stored;
 mod wire;
 
 pub use lease::{Fingerprint, Lease, Timestamp};
 pub use renewal::with_renew_time;
+pub use stored::StoredLease;

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use node_lease::{Lease, Timestamp};
+use node_lease::{Lease, StoredLease, Timestamp};
 use proptest::prelude::*;
 use prost::Message;
 
@@ -54,8 +54,12 @@ struct ObjectMeta {
     creation_timestamp: Time,
     #[prost(message, optional, tag = "9")]
     deletion_timestamp: Option<Time>,
+    #[prost(int64, optional, tag = "10")]
+    deletion_grace_period_seconds: Option<i64>,
     #[prost(message, repeated, tag = "11")]
     labels: Vec<Pair>,
+    #[prost(message, repeated, tag = "12")]
+    annotations: Vec<Pair>,
     #[prost(message, repeated, tag = "13")]
     owner_references: Vec<OwnerReference>,
     #[prost(string, repeated, tag = "14")]
@@ -82,6 +86,10 @@ struct OwnerReference {
     uid: String,
     #[prost(string, required, tag = "5")]
     api_version: String,
+    #[prost(bool, optional, tag = "6")]
+    controller: Option<bool>,
+    #[prost(bool, optional, tag = "7")]
+    block_owner_deletion: Option<bool>,
 }
 
 #[derive(Message, Clone)]
@@ -122,6 +130,8 @@ struct LeaseSpec {
     transitions: Option<i32>,
     #[prost(string, optional, tag = "6")]
     strategy: Option<String>,
+    #[prost(string, optional, tag = "7")]
+    preferred_holder: Option<String>,
 }
 
 #[derive(Message, Clone, Copy)]
@@ -158,6 +168,8 @@ fn object_meta() -> impl Strategy<Value = ObjectMeta> {
         name,
         uid: "0e9a".into(),
         api_version: "v1".into(),
+        controller: None,
+        block_owner_deletion: None,
     });
     let entry = ("[a-z-]{1,20}", 0..4_000_000_000i64).prop_map(|(manager, seconds)| Entry {
         manager,
@@ -186,7 +198,9 @@ fn object_meta() -> impl Strategy<Value = ObjectMeta> {
                     generation,
                     creation_timestamp: Time { nanos: 0, ..created },
                     deletion_timestamp: None,
+                    deletion_grace_period_seconds: None,
                     labels,
+                    annotations: Vec::new(),
                     owner_references: owners,
                     finalizers,
                     managed_fields: vec![entry],
@@ -212,6 +226,7 @@ fn lease() -> impl Strategy<Value = LeaseObject> {
             renew_time,
             transitions,
             strategy,
+            preferred_holder: None,
         },
     );
     (object_meta(), spec).prop_map(|(metadata, spec)| LeaseObject { metadata, spec })
@@ -297,6 +312,114 @@ proptest! {
             prop_assert_eq!(encoded, bytes);
         }
     }
+}
+
+/// Returns a Lease as it is stored, with any fields that kube-apiserver writes.
+fn stored_lease() -> impl Strategy<Value = LeaseObject> {
+    let flags = (any::<Option<bool>>(), any::<Option<bool>>());
+    let deleted = prop::option::of((time(), prop::option::of(any::<i64>())));
+    (lease(), flags, deleted, prop::option::of("[a-z]{0,9}"), 0..3usize).prop_map(
+        |(mut object, (controller, block), deleted, holder, entries)| {
+            let meta = &mut object.metadata;
+            meta.resource_version.clear();
+            meta.labels.sort_by(|a, b| a.key.cmp(&b.key));
+            meta.labels.dedup_by(|a, b| a.key == b.key);
+            meta.annotations.clone_from(&meta.labels);
+            for owner in &mut meta.owner_references {
+                (owner.controller, owner.block_owner_deletion) = (controller, block);
+            }
+            if let Some((time, seconds)) = deleted {
+                meta.deletion_timestamp = Some(Time { nanos: 0, ..time });
+                meta.deletion_grace_period_seconds = seconds;
+            }
+            meta.managed_fields = vec![meta.managed_fields[0].clone(); entries];
+            object.spec.preferred_holder = holder;
+            object
+        },
+    )
+}
+
+/// Decodes a value as kube-apiserver does, and encodes it again; `None` if that is not possible.
+fn encoded_again(value: &[u8]) -> Option<Vec<u8>> {
+    let unknown = Unknown::decode(value.strip_prefix(b"k8s\0")?).ok()?;
+    let object = LeaseObject::decode(&unknown.raw[..]).ok()?;
+    let mut bytes = b"k8s\0".to_vec();
+    Unknown { raw: object.encode_to_vec(), ..unknown }.encode(&mut bytes).unwrap();
+    Some(bytes)
+}
+
+proptest! {
+    #[test]
+    fn a_stored_lease_is_sent_with_its_version(object in stored_lease(), revision in 1..u64::MAX) {
+        let value = encode(&object);
+        let stored = StoredLease::parse(&value).unwrap();
+        prop_assert_eq!(stored.name, object.metadata.name.as_bytes());
+        prop_assert_eq!(stored.namespace, object.metadata.namespace.as_bytes());
+        let mut sent = object;
+        sent.metadata.resource_version = revision.to_string();
+        let bytes = stored.sent(revision);
+        prop_assert_eq!(bytes.capacity(), bytes.len());
+        prop_assert_eq!(bytes, encode(&sent));
+        prop_assert!(StoredLease::parse(&encode(&sent)).is_none(), "a version is stored");
+    }
+
+    #[test]
+    fn a_stored_lease_that_would_be_encoded_otherwise_is_not_parsed(
+        object in stored_lease(), position: prop::sample::Index, byte: u8,
+    ) {
+        let mut value = encode(&object);
+        let position = position.index(value.len());
+        value[position] = byte;
+        if StoredLease::parse(&value).is_some() && let Some(again) = encoded_again(&value) {
+            prop_assert_eq!(again, value);
+        }
+    }
+}
+
+#[test]
+fn a_value_of_another_form_is_not_parsed() {
+    let stored = || {
+        let mut object = any_lease();
+        object.metadata.resource_version.clear();
+        object.metadata.labels.clear();
+        object
+    };
+    assert!(StoredLease::parse(&encode(&stored())).is_some());
+    let pair = |key: &str| Pair { key: key.into(), value: String::new() };
+    let cases: [(&str, Change); 4] = [
+        ("nanoseconds", |lease| lease.spec.renew_time.nanos = 1),
+        ("nanoseconds of a time that has seconds only", |lease| {
+            lease.metadata.creation_timestamp.nanos = 1000;
+        }),
+        ("a time before 1970", |lease| lease.spec.renew_time.seconds = -1),
+        ("a version", |lease| lease.metadata.resource_version = "7".into()),
+    ];
+    for (case, change) in cases {
+        let mut lease = stored();
+        change(&mut lease);
+        assert!(StoredLease::parse(&encode(&lease)).is_none(), "{case}");
+    }
+    for labels in [["b", "a"], ["a", "a"]] {
+        let mut lease = stored();
+        lease.metadata.labels = labels.map(pair).into();
+        assert!(StoredLease::parse(&encode(&lease)).is_none(), "{labels:?}");
+    }
+    let value = encode(&stored());
+    // A field that is not known, at the end of the spec.
+    let mut unknown = stored().encode_to_vec();
+    unknown.extend_from_slice(&[0x1a, 0]);
+    let mut longer = b"k8s\0".to_vec();
+    Unknown { raw: unknown, ..Unknown::decode(&value[4..]).unwrap() }.encode(&mut longer).unwrap();
+    assert!(StoredLease::parse(&longer).is_none());
+    let json = br#"{"kind":"Lease","apiVersion":"coordination.k8s.io/v1"}"#;
+    for value in [&json[..], b"k8s:enc:aescbc:v1:k:xyz", b"", &value[..value.len() - 1]] {
+        assert!(StoredLease::parse(value).is_none());
+    }
+    let text = b"coordination.k8s.io/v1";
+    let at = value.windows(text.len()).position(|bytes| bytes == text).unwrap();
+    let mut other = value;
+    other[at + text.len() - 1] = b'2';
+    assert!(StoredLease::parse(&other).is_none(), "another version");
 }
 
 fn any_lease() -> LeaseObject {
