@@ -19,6 +19,9 @@ import (
 
 const leasePrefix = "/registry/leases/kube-node-lease/"
 
+// allLeases is what the keys of all Leases begin with, which lease-watcher may read.
+const allLeases = "/registry/leases/"
+
 // startEtcdTLS starts etcd with the certificates in dir, and a user for each of the names root and apiserver with all
 // permissions, and kube-gateway, which is limited to leasePrefix.
 func startEtcdTLS(t *testing.T, dir string) *server {
@@ -41,6 +44,11 @@ func startEtcdTLS(t *testing.T, dir string) *server {
 		"role grant-permission node-leases --prefix=true readwrite " + leasePrefix,
 		"user add kube-gateway --no-password",
 		"user grant-role kube-gateway node-leases",
+		"role add leases",
+		"role grant-permission leases --prefix=true readwrite " + leasePrefix,
+		"role grant-permission leases --prefix=true read " + allLeases,
+		"user add lease-watcher --no-password",
+		"user grant-role lease-watcher leases",
 		"user add root --no-password",
 		"user grant-role root root",
 		"user add apiserver --no-password",
@@ -78,7 +86,7 @@ func limitedCalls(ctx context.Context, client *api) []string {
 	}
 	ranges := [][2]string{
 		{leasePrefix + "a", ""}, {leasePrefix, leasePrefix[:len(leasePrefix)-1] + "0"}, {leasePrefix, "\x00"}, {"\x00", "\x00"},
-		{"/registry/leases/", "/registry/leases0"}, {"/registry/pods/a", ""}, {leasePrefix, "/registry/z"},
+		{allLeases, "/registry/leases0"}, {"/registry/pods/a", ""}, {leasePrefix, "/registry/z"},
 		{leasePrefix[:len(leasePrefix)-1], ""}, {"", "\x00"},
 	}
 	for _, r := range ranges {
@@ -151,10 +159,11 @@ func watchOnce(ctx context.Context, client *api, create *pb.WatchCreateRequest) 
 func TestLimitedClient(t *testing.T) {
 	dir := t.TempDir()
 	ca := newAuthority(t, filepath.Join(dir, "ca.crt"))
-	for _, name := range []string{"server", "root", "apiserver", "kube-gateway"} {
+	for _, name := range []string{"server", "root", "apiserver", "kube-gateway", "lease-watcher"} {
 		ca.issue(t, dir, name)
 	}
-	memEtcd := startTLS(t, dir, "--client-cert-permission", "kube-gateway=readwrite:"+leasePrefix)
+	memEtcd := startTLS(t, dir, "--client-cert-permission", "kube-gateway=readwrite:"+leasePrefix,
+		"--client-cert-permission", "lease-watcher=readwrite:"+leasePrefix, "--client-cert-permission", "lease-watcher=read:"+allLeases)
 	etcd := startEtcdTLS(t, dir)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -166,7 +175,10 @@ func TestLimitedClient(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		outcomes[i] = limitedCalls(ctx, dialTLS(t, server.address, clientTLS(t, ca, dir, "kube-gateway")))
+		// The second one has a read permission for a prefix of the keys that it may write.
+		for _, name := range []string{"kube-gateway", "lease-watcher"} {
+			outcomes[i] = append(outcomes[i], limitedCalls(ctx, dialTLS(t, server.address, clientTLS(t, ca, dir, name)))...)
+		}
 		all := &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}
 		if response, err := apiServer.kv.Range(ctx, all); err != nil || len(response.Kvs) == 0 {
 			t.Errorf("the other client reads %v (error %v), want all keys", response, err)
@@ -181,7 +193,7 @@ func TestLimitedClient(t *testing.T) {
 			denied++
 		}
 	}
-	if denied < 40 {
-		t.Errorf("%d calls were denied, want at least 40: %s", denied, strings.Join(outcomes[0], "\n"))
+	if denied < 80 {
+		t.Errorf("%d calls were denied, want at least 80: %s", denied, strings.Join(outcomes[0], "\n"))
 	}
 }

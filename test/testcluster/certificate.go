@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"math/big"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -17,8 +18,26 @@ import (
 // ClientCertificate returns the certificate of a user that the cluster's CA has signed.
 func (c *Cluster) ClientCertificate(t *testing.T, user string, groups ...string) tls.Certificate {
 	t.Helper()
+	return c.certificate(t, "", user, groups...)
+}
+
+// StoreCertificate writes a client certificate for the store with a common name, and its key. It returns their paths.
+func (c *Cluster) StoreCertificate(t *testing.T, name string) (certificate, key string) {
+	t.Helper()
+	issued := c.certificate(t, "etcd/", name)
+	private, err := x509.MarshalPKCS8PrivateKey(issued.PrivateKey)
+	must(t, err)
+	certificate, key = filepath.Join(c.Home, name+".crt"), filepath.Join(c.Home, name+".key")
+	must(t, os.WriteFile(certificate, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issued.Certificate[0]}), 0o600))
+	must(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+	return certificate, key
+}
+
+// certificate returns a client certificate that the CA in a directory of the PKI has signed.
+func (c *Cluster) certificate(t *testing.T, directory, user string, groups ...string) tls.Certificate {
+	t.Helper()
 	read := func(name string) []byte {
-		text, err := os.ReadFile(c.PKI(name))
+		text, err := os.ReadFile(c.PKI(directory + name))
 		must(t, err)
 		block, _ := pem.Decode(text)
 		return block.Bytes

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use h2::RecvStream;
 use h2::client::SendRequest;
-use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request, Uri};
 use prost::Message;
 use rustls_pki_types::pem::PemObject;
@@ -19,6 +19,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use url::Url;
+
+/// Sends the further requests of a call, each with its [prefix](with_prefix).
+pub use h2::SendStream;
 
 /// Flow-control window of a stream for data from the server.
 const STREAM_WINDOW_BYTES: u32 = 16 << 20;

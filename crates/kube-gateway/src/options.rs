@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::{LeaseMode, Size, Span, WatchMode, check_address};
+use crate::config::{LeaseMode, Size, WatchMode, check_address};
 use crate::control::ThrottleCommand;
 
 const EXAMPLES: &str = "Examples:
@@ -107,10 +107,10 @@ pub struct Options {
     #[arg(long, value_enum, value_name = "MODE")]
     pub node_path_watches: Option<WatchMode>,
 
-    /// Time in which kube-controller-manager gets at most one event for each Lease, such as 5s, instead
-    /// of nodePath.watches.leaseInterval.
-    #[arg(long, value_name = "DURATION")]
-    pub lease_watch_interval: Option<Span>,
+    /// What happens to watches and lists of all Leases, or of a namespace, instead of
+    /// nodePath.leases.watch.
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub node_path_lease_watch: Option<WatchMode>,
 
     /// Check the configuration and the files that it names, and exit.
     #[arg(long)]

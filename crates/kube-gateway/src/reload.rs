@@ -46,8 +46,8 @@ pub fn configuration(options: &Options) -> Result<Configuration> {
     if let Some(mode) = options.node_path_watches {
         configuration.node_path.watches.mode = mode;
     }
-    if options.lease_watch_interval.is_some() {
-        configuration.node_path.watches.lease_interval = options.lease_watch_interval;
+    if let Some(mode) = options.node_path_lease_watch {
+        configuration.node_path.leases.watch = mode;
     }
     config::check(&configuration)?;
     Ok(configuration)

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::balance::{Freshness, balance_forever};
-use crate::config::{Configuration, LeaseMode, WatchMode};
+use crate::config::{Configuration, LeaseMode, NodePath, WatchMode};
 use crate::control;
 use crate::forward::Shared;
 use crate::front::{Front, FrontFiles, FrontTls, Pace, Workers, listen};
@@ -22,7 +22,7 @@ use crate::http1;
 use crate::identity::FieldNames;
 use crate::metrics::Metrics;
 use crate::node_path::leases::Leases;
-use crate::node_path::watches::{self, Watches};
+use crate::node_path::watches::{self, ReadPermissions, Watches};
 use crate::node_path::{Detection, Dialer, Permission, Reviewer};
 use crate::options::{LogFormat, Options};
 use crate::pages::{self, PageState};
@@ -66,7 +66,7 @@ fn start_log(options: &Options) {
 #[derive(Clone, Default)]
 struct Permissions {
     renewals: Permission,
-    reads: Permission,
+    reads: ReadPermissions,
 }
 
 /// Everything that is read before the first client is served.
@@ -180,7 +180,7 @@ impl Gateway {
     fn start_detection(&self, metrics: Arc<Metrics>) -> Result<Permissions> {
         let permissions = Permissions::default();
         let config = self.configuration.node_path.clone();
-        if config.leases.mode != LeaseMode::Off || config.watches.mode != WatchMode::Off {
+        if config.leases.mode != LeaseMode::Off || config.serves_reads() {
             let (pool, dialer) = (self.pool.clone(), self.dialer());
             let Permissions { renewals, reads } = permissions.clone();
             Detection { config, pool, dialer, metrics, renewals, reads }.start()?;
@@ -233,22 +233,25 @@ impl Gateway {
         Some(leases)
     }
 
-    /// Starts what serves watches and lists of kubelets, unless that is off.
+    /// Starts what serves watches and lists of kubelets and of Leases, unless both are off.
     fn start_watches(
         &self,
         metrics: Arc<Metrics>,
-        permission: Permission,
+        permissions: ReadPermissions,
     ) -> Result<Option<Arc<Watches>>> {
-        let config = &self.configuration.node_path.watches;
-        if config.mode == WatchMode::Off {
+        let config = &self.configuration.node_path;
+        if !config.serves_reads() {
             return Ok(None);
         }
+        let NodePath { store, leases, watches } = config;
+        let serves_leases = leases.watch != WatchMode::Off;
         let options = watches::Options {
-            lease_interval: config.lease_interval.map(|interval| interval.0),
-            max_referenced_bytes: config.references.then_some(config.max_referenced_bytes.0),
+            nodes: watches.mode != WatchMode::Off,
+            max_referenced_bytes: watches.references.then_some(watches.max_referenced_bytes.0),
+            leases: serves_leases.then(|| store.clone()),
         };
         let reviewer = Reviewer { pool: self.pool.clone(), dialer: self.dialer() };
-        Ok(Some(Watches::start(permission, reviewer, options, metrics)?))
+        Ok(Some(Watches::start(permissions, reviewer, &options, metrics)?))
     }
 
     fn reloader(&self, options: &Options, prober: Arc<Prober>, metrics: Arc<Metrics>) -> Reloader {

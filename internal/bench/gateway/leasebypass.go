@@ -27,10 +27,10 @@ subtracted.
 Variants (--variants):
   cached            kube-apiserver serves the watch from its watch cache, as it does by default
   uncached          kube-apiserver has no watch cache for Leases
-  thinned           the same as cached, and kube-gateway serves a further watch, with at most one event of a
-                    Lease in --lease-watch-interval. It is k1m that watches: kube-controller-manager stays at
-                    the API server, as in the others
-  thinned-uncached  the same, without a watch cache for Leases in kube-apiserver
+  served            the same as cached, and kube-gateway serves a further watch from the store
+                    (nodePath.leases.watch). It is k1m that watches: kube-controller-manager stays at the API
+                    server, as in the others
+  served-uncached   the same, without a watch cache for Leases in kube-apiserver
 
 All variants use the same nodes: the cluster is stopped and started with other settings. Renewals that
 are due stop for --duration while the cluster without renewals is measured.`,
@@ -46,19 +46,18 @@ const longestPause = 40 * time.Second
 
 // bypassOptions are the options of the experiment.
 type bypassOptions struct {
-	Nodes         experiment.Count
-	Rates         experiment.Choice
-	Variants      []string
-	Duration      experiment.Span
-	LeaseInterval time.Duration
-	Timeout       time.Duration
+	Nodes    experiment.Count
+	Rates    experiment.Choice
+	Variants []string
+	Duration experiment.Span
+	Timeout  time.Duration
 }
 
 func defaultBypassOptions() *bypassOptions {
 	return &bypassOptions{
 		Nodes: experiment.ByScale(10_000, 100), Rates: experiment.ChoiceByScale("1000,3000,10000", "200,1000"),
 		Variants: variantNames()[:3], Duration: experiment.SpanByScale(15*time.Second, 4*time.Second),
-		LeaseInterval: 5 * time.Second, Timeout: 3 * time.Minute,
+		Timeout: 3 * time.Minute,
 	}
 }
 
@@ -68,7 +67,6 @@ func (o *bypassOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.Rates, "rates", "renewals per second, separated by commas (default by --scale: 1000,3000,10000 at medium)")
 	fs.StringSliceVar(&o.Variants, "variants", o.Variants, "how the watch of kube-controller-manager is served, in this order: "+strings.Join(variantNames(), ", "))
 	fs.Var(&o.Duration, "duration", o.Duration.Usage("duration of each measurement"))
-	fs.DurationVar(&o.LeaseInterval, "lease-watch-interval", o.LeaseInterval, "variants thinned: time in which kube-gateway sends at most one event of a Lease")
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the start of a cluster, and for waiting without progress")
 }
 
@@ -85,8 +83,6 @@ func (o *bypassOptions) Validate() error {
 	switch {
 	case len(o.Variants) == 0:
 		return usage.Errorf("--variants: the list is empty; choose one of %s", strings.Join(variantNames(), ", "))
-	case o.LeaseInterval <= 0 || o.LeaseInterval > 10*time.Second:
-		return usage.Errorf("--lease-watch-interval %s: kube-gateway accepts more than 0 and at most 10s", o.LeaseInterval)
 	case o.Timeout <= 0:
 		return usage.Errorf("--timeout %s: must be more than 0", o.Timeout)
 	case o.Rates.Text == "":
@@ -178,6 +174,6 @@ func (r *bypassRun) summarize() {
 	}
 	r.Result.Note("CPU for a renewal is that of a process while Leases are renewed, without that of the idle cluster of the same variant (the row with 0 renewals/s).")
 	r.Result.Note("etcd-bench renews the Leases in the store. kwok simulates none of the nodes: it would renew their Leases through kube-apiserver, and it would watch all Leases, which is a second watch that a cluster with kubelets does not have. So kwok runs with --node-lease-duration-seconds=0, and the nodes and Leases are created as kubelets register them.")
-	r.Result.Note("In the variants thinned, kube-controller-manager watches at the API server as in the others, and k1m watches through kube-gateway in its place. So kube-apiserver has two watches of Leases: that of kube-controller-manager, and that of kube-gateway.")
+	r.Result.Note("In the variants served, kube-controller-manager watches at the API server as in the others, and k1m watches through kube-gateway in its place. So the store has a further watch of Leases: that of kube-gateway.")
 	r.Result.Note("Nodes that are NotReady are those that kube-controller-manager counts (node_collector_unhealthy_nodes_in_zone), with its default --node-monitor-grace-period of 50 s.")
 }

@@ -24,15 +24,15 @@ import (
 
 // variant is a way to serve kube-controller-manager's watch of Leases.
 type variant struct {
-	name              string
-	uncached, thinned bool
+	name             string
+	uncached, served bool
 }
 
 const cachedVariant = "cached"
 
 // variants are the variants in the order in which they run.
 var variants = []variant{
-	{name: cachedVariant}, {name: "uncached", uncached: true}, {name: "thinned", thinned: true}, {name: "thinned-uncached", uncached: true, thinned: true},
+	{name: cachedVariant}, {name: "uncached", uncached: true}, {name: "served", served: true}, {name: "served-uncached", uncached: true, served: true},
 }
 
 func variantNames() (names []string) {
@@ -58,7 +58,7 @@ func (v variant) settings(file, server string) clusterdir.Settings {
 	if v.uncached {
 		settings.APIServerArgs = []string{"watch-cache-sizes=leases.coordination.k8s.io#0"}
 	}
-	if v.thinned {
+	if v.served {
 		settings.Gateway, settings.GatewayConfig = new(true), file
 		settings.ControllerManagerArgs = []string{"master=" + server}
 	}
@@ -155,8 +155,8 @@ func (r *bypassRun) start(ctx context.Context, cluster *experiment.Cluster, v va
 	// The gateway's configuration is a copy.
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
 	file := filepath.Join(directory, "gateway.yaml")
-	watches := map[string]any{"mode": "on", "leaseInterval": r.own.LeaseInterval.String()}
-	if err := writeFields(file, map[string]any{"nodePath": map[string]any{"watches": watches}}); err != nil {
+	leases := map[string]any{"mode": "shadow", "watch": "on"}
+	if err := writeFields(file, map[string]any{"nodePath": map[string]any{"leases": leases}}); err != nil {
 		return cluster, err
 	}
 	cluster, err = r.Restart(ctx, cluster, v.settings(file, component.APIServerURLs(cluster.Config)[0]), ", "+v.name, clusterConnections, r.own.Timeout)

@@ -21,8 +21,8 @@ type bypassCost struct {
 	cores     map[string]float64 // by role
 	micros    map[string]float64 // CPU time of a renewal by role, without that of the idle cluster
 	peak      map[string]int64   // memory in bytes by role
-	// events and thinned are the watch events of Leases that kube-apiserver and kube-gateway sent, for each renewal.
-	events, thinned float64
+	// events and served are the watch events of Leases that kube-apiserver and kube-gateway sent, for each renewal.
+	events, served float64
 	// opened is how many times a watch of all Leases was opened again.
 	opened float64
 	// pass is how long monitorNodeHealth took on average, in milliseconds.
@@ -53,7 +53,7 @@ type bypassStep struct {
 	variant variant
 	store   *storeView
 	pages   *pages
-	watch   *thinnedWatch // nil unless the variant is thinned
+	watch   *servedWatch // nil unless the variant is served
 }
 
 // measureVariant measures the cluster without renewals, and then at each rate.
@@ -69,8 +69,8 @@ func (r *bypassRun) measureVariant(ctx context.Context, cluster *experiment.Clus
 	}
 	ctx, stop := context.WithCancel(ctx)
 	s := &bypassStep{bypassRun: r, cluster: cluster, variant: v, store: store, pages: p}
-	if v.thinned {
-		if s.watch, err = s.startThinned(ctx); err != nil {
+	if v.served {
+		if s.watch, err = s.startServed(ctx); err != nil {
 			stop()
 			return err
 		}
@@ -151,8 +151,8 @@ func (s *bypassStep) countRenewals(report storeserver.Report) {
 
 // bypassCounts are counters and gauges of a cluster, and the revision of its store when they were read.
 type bypassCounts struct {
-	revision                                            int64
-	events, thinned, opened, passes, passTime, notReady float64
+	revision                                           int64
+	events, served, opened, passes, passTime, notReady float64
 }
 
 // readCounts reads the metrics pages. They cost an API server 0.1 s of CPU, so they are not read while CPU time is measured.
@@ -163,7 +163,7 @@ func (s *bypassStep) readCounts(ctx context.Context) (c bypassCounts, err error)
 	}
 	var ok bool
 	c.events, _ = s.pages.sum(ctx, component.RoleAPIServer, "apiserver_watch_events_total", `resource="leases"`)
-	c.thinned, _ = s.pages.sum(ctx, component.RoleGateway, "kube_gateway_node_path_events_total", "")
+	c.served, _ = s.pages.sum(ctx, component.RoleGateway, "kube_gateway_node_path_events_total", "")
 	if s.watch != nil {
 		c.opened = float64(s.watch.opened.Load())
 	} else {
@@ -213,7 +213,7 @@ func (s *bypassStep) window(ctx context.Context) (cost bypassCost, err error) {
 // setCounts sets what follows from the metrics before and after the window.
 func (c *bypassCost) setCounts(before, after bypassCounts) {
 	renewals := float64(max(after.revision-before.revision, 1))
-	c.events, c.thinned = (after.events-before.events)/renewals, (after.thinned-before.thinned)/renewals
+	c.events, c.served = (after.events-before.events)/renewals, (after.served-before.served)/renewals
 	c.opened = after.opened - before.opened
 	c.pass = 1000 * (after.passTime - before.passTime) / max(after.passes-before.passes, 1)
 	c.notReady = after.notReady
@@ -242,11 +242,11 @@ func (s *bypassStep) addRow(c bypassCost) {
 	for _, value := range c.cores {
 		cores += value
 	}
-	events, thinned, p99 := any(c.events), s.ofGateway(component.RoleGateway, c.thinned), any(c.p99)
+	events, served, p99 := any(c.events), s.ofGateway(component.RoleGateway, c.served), any(c.p99)
 	if c.micros == nil {
-		events, thinned, p99 = "", "", ""
+		events, served, p99 = "", "", ""
 	}
-	cells = append(cells, cores, events, thinned, c.opened)
+	cells = append(cells, cores, events, served, c.opened)
 	for _, role := range bypassRoles {
 		cells = append(cells, s.ofGateway(role, float64(c.peak[role])/mebibyte))
 	}
@@ -259,7 +259,7 @@ func (s *bypassStep) addRow(c bypassCost) {
 
 // ofGateway returns a cell: empty for kube-gateway if the variant has none.
 func (s *bypassStep) ofGateway(role string, value float64) any {
-	if role == component.RoleGateway && !s.variant.thinned {
+	if role == component.RoleGateway && !s.variant.served {
 		return ""
 	}
 	return value
@@ -268,7 +268,7 @@ func (s *bypassStep) ofGateway(role string, value float64) any {
 // addLines appends the step to the charts and to the figures that are compared.
 func (s *bypassStep) addLines(c bypassCost, rate int) {
 	for _, role := range bypassRoles {
-		if role != component.RoleGateway || s.variant.thinned {
+		if role != component.RoleGateway || s.variant.served {
 			s.Result.Line(experiment.Series{Plot: "CPU for a Lease renewal, " + s.variant.name, Name: role, X: "renewals per second", Unit: "µs", LogX: true}, c.perSecond, c.micros[role])
 		}
 	}

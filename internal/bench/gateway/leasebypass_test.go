@@ -23,8 +23,8 @@ import (
 func TestBypassOptions(t *testing.T) {
 	for line, valid := range map[string]bool{
 		"": true, "--rates 1000": true, "--rates 10,1": true, "--rates 0": false, "--rates 1.5": false, "--rates ,": false,
-		"--variants cached": true, "--variants thinned-uncached,cached": true, "--variants none": false, "--variants cached,cached": false, "--variants ": false,
-		"--lease-watch-interval 10s": true, "--lease-watch-interval 11s": false, "--lease-watch-interval 0s": false, "--timeout 0s": false,
+		"--variants cached": true, "--variants served-uncached,cached": true, "--variants none": false, "--variants cached,cached": false, "--variants ": false,
+		"--timeout 0s": false,
 	} {
 		o := defaultBypassOptions()
 		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
@@ -73,8 +73,8 @@ func TestBypassSettings(t *testing.T) {
 		if uncached := slices.Contains(settings.APIServerArgs, "watch-cache-sizes=leases.coordination.k8s.io#0"); uncached != v.uncached {
 			t.Errorf("%s: the watch cache is off: %v, want %v", v.name, uncached, v.uncached)
 		}
-		if thinned := *settings.Gateway && settings.GatewayConfig != ""; thinned != v.thinned {
-			t.Errorf("%s: with a gateway: %v, want %v", v.name, thinned, v.thinned)
+		if served := *settings.Gateway && settings.GatewayConfig != ""; served != v.served {
+			t.Errorf("%s: with a gateway: %v, want %v", v.name, served, v.served)
 		}
 		if !slices.Contains(settings.KwokArgs, "node-lease-duration-seconds=0") {
 			t.Errorf("%s: kwok renews Leases", v.name)
@@ -110,8 +110,8 @@ func TestBypassCostIsWithoutThatOfTheIdleCluster(t *testing.T) {
 	if math.Abs(cost.total()-70) > 1e-6 {
 		t.Errorf("total() = %v, want 70", cost.total())
 	}
-	cost.setCounts(bypassCounts{revision: 100, events: 10, thinned: 5, passes: 3, passTime: 1}, bypassCounts{revision: 300, events: 210, thinned: 105, passes: 5, passTime: 1.5, notReady: 4})
-	if cost.events != 1 || cost.thinned != 0.5 || cost.pass != 250 || cost.notReady != 4 {
+	cost.setCounts(bypassCounts{revision: 100, events: 10, served: 5, passes: 3, passTime: 1}, bypassCounts{revision: 300, events: 210, served: 105, passes: 5, passTime: 1.5, notReady: 4})
+	if cost.events != 1 || cost.served != 0.5 || cost.pass != 250 || cost.notReady != 4 {
 		t.Errorf("setCounts() = %+v, want 1 and 0.5 events for a renewal, 250 ms and 4 nodes", cost)
 	}
 }
@@ -131,7 +131,7 @@ func TestBypassRows(t *testing.T) {
 		if got := r.table.Rows[1][2].(float64); math.Abs(got-200) > 1e-6 || r.table.Rows[0][2] != "" {
 			t.Errorf("%s: rows %v, want 200 µs of the store in the second", v.name, r.table.Rows)
 		}
-		if gateway := r.table.Rows[1][5]; (gateway != "") != v.thinned {
+		if gateway := r.table.Rows[1][5]; (gateway != "") != v.served {
 			t.Errorf("%s: cell of kube-gateway %v", v.name, gateway)
 		}
 		r.summarize()

@@ -69,6 +69,10 @@ func gatewayConfig(config clusterdir.Config, dir clusterdir.Dir, name string) ([
 	if socket := dir.Socket(name); clusterdir.SocketFits(socket) {
 		fields["control"] = map[string]any{"socket": socket}
 	}
+	if b.gatewayRenewsLeases() {
+		// Otherwise kube-apiserver would send each renewal to kube-controller-manager (ADR 19).
+		override(fields, map[string]any{"nodePath": map[string]any{"leases": map[string]any{"watch": "on"}}})
+	}
 	user, err := userGatewayConfig(config)
 	if err != nil {
 		return nil, err

@@ -155,7 +155,12 @@ func TestGatewayConfigFile(t *testing.T) {
 // TestStoreLimitsGateways checks that only a cluster with gateways limits their certificate.
 func TestStoreLimitsGateways(t *testing.T) {
 	limited := func(change func(*clusterdir.Settings)) bool {
-		return slices.Contains(find(t, buildWith(t, change), Store).Args, "--client-cert-permission=kube-gateway=readwrite:/registry/leases/kube-node-lease/")
+		args := find(t, buildWith(t, change), Store).Args
+		writes := slices.Contains(args, "--client-cert-permission=kube-gateway=readwrite:/registry/leases/kube-node-lease/")
+		if reads := slices.Contains(args, "--client-cert-permission=kube-gateway=read:/registry/leases/"); reads != writes {
+			t.Errorf("gateways may read all Leases: %v, and write those of nodes: %v", reads, writes)
+		}
+		return writes
 	}
 	etcd := func(s *clusterdir.Settings) { twoGateways(s); s.Store = clusterdir.StoreEtcd }
 	if !limited(twoGateways) || limited(func(*clusterdir.Settings) {}) || limited(etcd) {
@@ -231,6 +236,39 @@ func TestAPIServersAcceptEachHeaderOfTheGateway(t *testing.T) {
 	} {
 		if !slices.Contains(args, want) {
 			t.Errorf("arguments of an API server = %q, want %s", args, want)
+		}
+	}
+}
+
+// TestWatchOfLeases checks that gateways which renew Leases also serve their watches, unless the user says otherwise.
+func TestWatchOfLeases(t *testing.T) {
+	for name, c := range map[string]struct {
+		file string
+		args []string
+		want string
+	}{
+		"no file": {},
+		"shadow":  {file: "nodePath: {leases: {mode: shadow}}"},
+		"on":      {file: "nodePath: {leases: {mode: on, comparisons: 7}}", want: "on"},
+		"flag":    {args: []string{"node-path-leases=on"}, want: "on"},
+		"off":     {file: "nodePath: {leases: {mode: on, watch: off}}", want: "off"},
+	} {
+		config, dir := newConfig(t, func(s *clusterdir.Settings) { twoGateways(s); s.GatewayArgs = c.args })
+		if c.file != "" {
+			config.Settings.GatewayConfig = filepath.Join(t.TempDir(), "user.yaml")
+			if err := os.WriteFile(config.Settings.GatewayConfig, []byte(c.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		content, err := gatewayConfig(config, dir, "kube-gateway")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			NodePath struct{ Leases struct{ Watch string } }
+		}
+		if err := yaml.Unmarshal(content, &got); err != nil || got.NodePath.Leases.Watch != c.want {
+			t.Errorf("%s: nodePath.leases.watch is %q (%v), want %q:\n%s", name, got.NodePath.Leases.Watch, err, c.want, content)
 		}
 	}
 }

@@ -11,8 +11,10 @@ const (
 	// watchProgressInterval is short, because consistent reads from the API server's watch cache wait
 	// for progress notifications. etcd's default interval is 10 minutes.
 	watchProgressInterval = "5s"
-	// nodeLeasePrefix is the prefix of the keys of node Leases. Gateways need no others.
-	nodeLeasePrefix = "/registry/leases/kube-node-lease/"
+	// leasePrefix is the prefix of the keys of all Leases, which gateways watch, and nodeLeasePrefix that of the keys of
+	// node Leases, which they write. They need no others.
+	leasePrefix     = "/registry/leases/"
+	nodeLeasePrefix = leasePrefix + "kube-node-lease/"
 )
 
 // store returns mem_etcd or etcd.
@@ -40,6 +42,7 @@ func (b *builder) store() Component {
 		a.add("wal-mode", settings.WALMode)
 		if len(settings.GatewayNames()) > 0 {
 			a.add("client-cert-permission", pki.GatewayStoreName+"=readwrite:"+nodeLeasePrefix)
+			a.add("client-cert-permission", pki.GatewayStoreName+"=read:"+leasePrefix)
 		}
 	}
 	a.addUserArgs(settings.StoreArgs)

@@ -5,16 +5,8 @@
 package detection
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +32,8 @@ type cluster struct {
 	gateway, metrics string
 	// process is the gateway.
 	process *exec.Cmd
+	// storeCertificate and storeKey are the paths of the gateway's certificate for the store.
+	storeCertificate, storeKey string
 	// kubeconfig is the path of the administrator's kubeconfig.
 	kubeconfig string
 }
@@ -51,36 +45,12 @@ func newCluster(t *testing.T) *cluster {
 	c.Up(t, "--nodes", "1", "--store-arg", "client-cert-permission=kube-gateway=readwrite:"+leasePrefix)
 	c.kubeconfig = c.Kubeconfig(t)
 	c.gateway, c.metrics = testcluster.FreeAddress(t), testcluster.FreeAddress(t)
-	c.issueStoreCertificate(t)
+	c.storeCertificate, c.storeKey = c.StoreCertificate(t, "kube-gateway")
 	return c
 }
 
 // file returns the path of a file of the test.
 func (c *cluster) file(name string) string { return filepath.Join(c.Home, name) }
-
-// issueStoreCertificate writes store.crt and store.key: a client certificate for the store with the common name
-// kube-gateway.
-func (c *cluster) issueStoreCertificate(t *testing.T) {
-	t.Helper()
-	ca, err := tls.LoadX509KeyPair(c.PKI("etcd/ca.crt"), c.PKI("etcd/ca.key"))
-	must(t, err)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "kube-gateway"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, ca.Leaf, key.Public(), ca.PrivateKey)
-	must(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	must(t, err)
-	for name, block := range map[string]*pem.Block{
-		"store.crt": {Type: "CERTIFICATE", Bytes: der}, "store.key": {Type: "PRIVATE KEY", Bytes: private},
-	} {
-		must(t, os.WriteFile(c.file(name), pem.EncodeToMemory(block), 0o600))
-	}
-}
 
 // writeConfiguration writes the configuration of the gateway with these API servers.
 func (c *cluster) writeConfiguration(t *testing.T, servers []string, prefix string) {
@@ -97,8 +67,8 @@ func (c *cluster) writeConfiguration(t *testing.T, servers []string, prefix stri
 		},
 		"nodePath": map[string]any{
 			"store": map[string]any{
-				"endpoints": []string{c.Named(t, "store").Address}, "caFile": c.PKI("etcd/ca.crt"), "certFile": c.file("store.crt"),
-				"keyFile": c.file("store.key"), "prefix": prefix,
+				"endpoints": []string{c.Named(t, "store").Address}, "caFile": c.PKI("etcd/ca.crt"), "certFile": c.storeCertificate,
+				"keyFile": c.storeKey, "prefix": prefix,
 			},
 			"leases": map[string]any{"mode": "shadow"}, "watches": map[string]any{"mode": "on"},
 		},
@@ -182,6 +152,11 @@ func refused(page string) bool { return strings.Contains(page, "kube_gateway_nod
 // readsPermitted returns whether watches and lists of kubelets may be served.
 func readsPermitted(page string) bool {
 	return strings.Contains(page, "kube_gateway_node_path_reads_permitted 1\n")
+}
+
+// leaseReadsPermitted returns whether watches and lists of Leases may be served from the store.
+func leaseReadsPermitted(page string) bool {
+	return strings.Contains(page, "kube_gateway_node_path_lease_reads_permitted 1\n")
 }
 
 // refusedBy returns whether a rule forbids the node path.

@@ -90,6 +90,9 @@ func TestDetection(t *testing.T) {
 		c.stopGateway()
 		c.startGateway(t, "/other")
 		c.waitFor(t, startTimeout, "another prefix refuses", refusedBy("storage"))
+		if leaseReadsPermitted(c.page()) {
+			t.Error("reads of Leases are permitted")
+		}
 	})
 }
 
@@ -194,6 +197,8 @@ resources:
 				t.Errorf("%s does not refuse for long", test.flag)
 			} else if readsPermitted(page) != test.reads {
 				t.Errorf("%s: reads are permitted: %v, want %v", test.flag, !test.reads, test.reads)
+			} else if want := test.reads && test.rule != "encryption" && test.rule != "storage"; leaseReadsPermitted(page) != want {
+				t.Errorf("%s: reads of Leases are permitted: %v, want %v", test.flag, !want, want)
 			}
 		}
 		c.writeConfiguration(t, c.Servers, "/registry")
@@ -278,7 +283,7 @@ func testPermissions(t *testing.T, c *cluster) {
 
 // testStoreCredential calls the store with the gateway's certificate.
 func testStoreCredential(t *testing.T, c *cluster) {
-	certificate, err := tls.LoadX509KeyPair(c.file("store.crt"), c.file("store.key"))
+	certificate, err := tls.LoadX509KeyPair(c.storeCertificate, c.storeKey)
 	must(t, err)
 	ca, err := os.ReadFile(c.PKI("etcd/ca.crt"))
 	must(t, err)

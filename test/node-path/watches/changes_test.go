@@ -13,6 +13,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -59,7 +60,9 @@ func (c *cluster) changeRandomly(random *rand.Rand) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	name := fmt.Sprintf("r-%d", random.IntN(names))
-	switch random.IntN(10) {
+	switch random.IntN(12) {
+	case 10, 11:
+		return c.changeLease(ctx, name, random)
 	case 0, 1, 2:
 		return c.createPod(ctx, name, random)
 	case 3, 4:
@@ -240,8 +243,40 @@ func (c *cluster) requestCertificate(ctx context.Context, name, node string) err
 	return err
 }
 
-// mark changes an object for each watch, and returns the versions: of pods by node, of nodes by name, and of Services.
-func (c *cluster) mark(t *testing.T) (pods, objects map[string]int64, services int64) {
+// changeLease creates, changes or deletes a Lease.
+func (c *cluster) changeLease(ctx context.Context, name string, random *rand.Rand) error {
+	leases := c.admin.CoordinationV1().Leases([]string{namespace, "kube-node-lease"}[random.IntN(2)])
+	switch random.IntN(6) {
+	case 0:
+		return leases.Delete(ctx, name, metav1.DeleteOptions{})
+	case 1, 2:
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if random.IntN(2) == 0 {
+			lease.Labels = map[string]string{"b": "1", "a": strconv.Itoa(random.IntN(3))}
+			lease.Annotations = map[string]string{"text": fmt.Sprintf("%0*d", random.IntN(3000), 1)}
+			lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: "u", Controller: new(random.IntN(2) == 0)}}
+			lease.Finalizers = []string{"example.com/test"}[:random.IntN(2)]
+		}
+		if random.IntN(2) == 0 {
+			lease.Spec = coordinationv1.LeaseSpec{
+				HolderIdentity: new("h"), LeaseDurationSeconds: new(int32(40)), AcquireTime: &metav1.MicroTime{Time: time.Now()}, LeaseTransitions: new(random.Int32()),
+			}
+		}
+		_, err := leases.Create(ctx, lease, metav1.CreateOptions{})
+		return err
+	case 3:
+		// An object with a finalizer that is being deleted.
+		_, err := leases.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro))
+	_, err := leases.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fmt.Sprintf("manager-%d", random.IntN(3))})
+	return err
+}
+
+// mark changes an object for each watch, and returns the versions: of pods by node, of nodes by name, of Services and of
+// Leases.
+func (c *cluster) mark(t *testing.T) (pods, objects map[string]int64, services, leases int64) {
 	t.Helper()
 	ctx := context.Background()
 	pods, objects = map[string]int64{}, map[string]int64{}
@@ -271,5 +306,9 @@ func (c *cluster) mark(t *testing.T) (pods, objects map[string]int64, services i
 		ObjectMeta: metav1.ObjectMeta{Name: "mark-" + suffix}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	return pods, objects, version(service)
+	lease, err := c.admin.CoordinationV1().Leases(namespace).Create(ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "mark-" + suffix},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	return pods, objects, version(service), version(lease)
 }

@@ -33,7 +33,11 @@ const (
 	// settleTimeout bounds the time in which all watches see the last change, also after a kill.
 	settleTimeout = time.Minute
 	protobuf      = "application/vnd.kubernetes.protobuf"
-	leaseInterval = 2 * time.Second
+	// leaseKeys is what the keys of all Leases begin with.
+	leaseKeys = "/registry/leases/"
+	// storeName is the common name of the gateway's certificate for the store, and limitedStoreName that of one which may
+	// not read all Leases.
+	storeName, limitedStoreName = "kube-gateway", "limited"
 	// cacheWait is less than the 10 s for which a gateway waits until its caches serve.
 	cacheWait = 9 * time.Second
 )
@@ -59,7 +63,10 @@ type gateway struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{Cluster: testcluster.New(t, "watches", "k1m", "kube-gateway", "mem_etcd", "kube-apiserver", "kwok", "kubectl")}
-	c.Up(t, "--nodes", "1")
+	// The gateway may read all Leases, and another client only those that it may write.
+	const nodeLeases = leaseKeys + "kube-node-lease/"
+	c.Up(t, "--nodes", "1", "--store-arg", fmt.Sprintf("client-cert-permission=%[1]s=readwrite:%[2]s,%[1]s=read:%[3]s,%[4]s=readwrite:%[2]s",
+		storeName, nodeLeases, leaseKeys, limitedStoreName))
 	c.store = c.StoreClient(t)
 	kubeconfig := c.Kubeconfig(t)
 	apply := exec.Command(filepath.Join(c.Bin, "kubectl"), "--kubeconfig", kubeconfig, "apply", "-f", "../../../deploy/kube-gateway/node-path.yaml", "-f", "../../../deploy/kube-gateway/references.yaml")
@@ -81,11 +88,18 @@ func (c *cluster) startGateway(t *testing.T) *gateway {
 // startGatewayWith starts a gateway with a further field of nodePath.watches.
 func (c *cluster) startGatewayWith(t *testing.T, field string, caches int) *gateway {
 	t.Helper()
+	return c.startGatewayAs(t, storeName, field, caches)
+}
+
+// startGatewayAs starts a gateway with a name in its certificate for the store.
+func (c *cluster) startGatewayAs(t *testing.T, name, field string, caches int) *gateway {
+	t.Helper()
 	directory := t.TempDir()
 	g := &gateway{
 		owner: t, caches: caches, address: testcluster.FreeAddress(t), metrics: testcluster.FreeAddress(t),
 		log: filepath.Join(directory, "gateway.log"), config: filepath.Join(directory, "gateway.yaml"),
 	}
+	certificate, key := c.StoreCertificate(t, name)
 	// No connection is moved to the other API server because of its load: its watches would end.
 	must(t, os.WriteFile(g.config, fmt.Appendf(nil, `apiVersion: gateway.k8s-1m.dev/v1alpha1
 kind: GatewayConfiguration
@@ -93,9 +107,13 @@ listen: {address: %q, metricsAddress: %q, certFile: %q, keyFile: %q, clientCaFil
 upstream: {servers: [%q, %q], caFile: %q}
 requestHeader: {certFile: %q, keyFile: %q}
 balance: {imbalance: 1000}
-nodePath: {watches: {mode: on, leaseInterval: %s, %s}}
+nodePath:
+  store: {endpoints: [%q], caFile: %q, certFile: %q, keyFile: %q}
+  leases: {mode: shadow, watch: on}
+  watches: {mode: on, %s}
 `, g.address, g.metrics, c.PKI("apiserver.crt"), c.PKI("apiserver.key"), c.PKI("ca.crt"),
-		c.Servers[0], c.Servers[1], c.PKI("ca.crt"), c.PKI("front-proxy-client.crt"), c.PKI("front-proxy-client.key"), leaseInterval, field), 0o600))
+		c.Servers[0], c.Servers[1], c.PKI("ca.crt"), c.PKI("front-proxy-client.crt"), c.PKI("front-proxy-client.key"),
+		c.Named(t, "store").Address, c.PKI("etcd/ca.crt"), certificate, key, field), 0o600))
 	c.restart(t, g)
 	return g
 }

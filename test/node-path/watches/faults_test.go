@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,7 +41,7 @@ type trial struct {
 func (c *cluster) newTrial(t *testing.T, source *rand.Rand) *trial {
 	t.Helper()
 	r := &trial{cluster: c, source: source, histories: map[string]*history{}}
-	for resource, prefix := range map[string]string{"pods": "/registry/pods/", "nodes": "/registry/minions/", "services": "/registry/services/specs/"} {
+	for resource, prefix := range map[string]string{"pods": "/registry/pods/", "nodes": "/registry/minions/", "services": "/registry/services/specs/", "leases": leaseKeys} {
 		r.histories[resource] = c.record(t, prefix)
 	}
 	r.context, r.cancel = context.WithCancel(context.Background())
@@ -53,7 +54,7 @@ func (r *trial) stop() {
 	r.following.Wait()
 }
 
-// watch begins to watch as the kubelet of each node. Whenever a watch ends, it goes on at the next of the gateways.
+// watch begins to watch as the kubelet of each node and as kube-controller-manager. Whenever a watch ends, it goes on at the next of the gateways.
 func (r *trial) watch(t *testing.T, timeout int, gateways ...*gateway) {
 	t.Helper()
 	var addresses []string
@@ -64,11 +65,16 @@ func (r *trial) watch(t *testing.T, timeout int, gateways ...*gateway) {
 		client := r.kubelet(t, node)
 		for _, q := range queries(node)[:3] {
 			name := fmt.Sprintf("%s of %s at %v for %d s", q.resource, node, addresses, timeout)
-			w := &watcher{name: name, path: q.path, addresses: addresses, client: client, resource: q.resource, node: node, timeout: timeout}
-			r.watchers = append(r.watchers, w)
-			r.following.Go(func() { w.follow(r.context, r.histories[q.resource].start) })
+			r.follow(&watcher{name: name, path: q.path, addresses: addresses, client: client, resource: q.resource, node: node, timeout: timeout})
 		}
 	}
+	name := fmt.Sprintf("Leases at %v for %d s", addresses, timeout)
+	r.follow(&watcher{name: name, path: leasesPath, addresses: addresses, client: r.client(t, controllerManager), resource: "leases", timeout: timeout})
+}
+
+func (r *trial) follow(w *watcher) {
+	r.watchers = append(r.watchers, w)
+	r.following.Go(func() { w.follow(r.context, r.histories[w.resource].start) })
 }
 
 // change changes random objects.
@@ -104,6 +110,22 @@ func (r *trial) killServer(t *testing.T, server string, gateways ...*gateway) {
 	})
 }
 
+// killStore kills the store while objects change, and waits until it is used again.
+func (r *trial) killStore(t *testing.T, g *gateway) {
+	t.Helper()
+	url := r.Named(t, "store").Address
+	killed := r.PIDAt(t, url)
+	must(t, syscall.Kill(killed, syscall.SIGKILL))
+	r.change(t)
+	testcluster.Eventually(t, settleTimeout, "the store is back", func() bool {
+		_, err := r.admin.CoreV1().Nodes().Get(r.context, nodes[0], metav1.GetOptions{})
+		return err == nil && g.metric(`kube_gateway_node_path_cache_serving{resource="leases"}`) == 1
+	})
+	if r.PIDAt(t, url) == killed {
+		t.Error("the store was not started again")
+	}
+}
+
 // killGateway kills a gateway, and starts it again after some changes.
 func (r *trial) killGateway(t *testing.T, g *gateway) {
 	t.Helper()
@@ -126,9 +148,9 @@ func (r *trial) suspend(t *testing.T, g *gateway, during func()) {
 // settle waits until all watches have seen a last change.
 func (r *trial) settle(t *testing.T) {
 	t.Helper()
-	pods, objects, services := r.mark(t)
+	pods, objects, services, leases := r.mark(t)
 	for _, w := range r.watchers {
-		version := map[string]int64{"pods": pods[w.node], "nodes": objects[w.node], "services": services}[w.resource]
+		version := map[string]int64{"pods": pods[w.node], "nodes": objects[w.node], "services": services, "leases": leases}[w.resource]
 		testcluster.Eventually(t, settleTimeout, w.name+" is watched to the end", func() bool { return w.has(version) })
 	}
 }
@@ -165,6 +187,8 @@ func selects(resource, node string) func(runtime.Object) bool {
 			return object.Name == node
 		case *corev1.Service:
 			return object.Spec.ClusterIP != corev1.ClusterIPNone
+		case *coordinationv1.Lease:
+			return true
 		}
 		return resource == ""
 	}
@@ -186,6 +210,10 @@ func testFaults(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
 		r.killServer(t, server, g)
 		r.settle(t)
 	}
+	t.Logf("%d watches began with the state before the store was killed", r.states())
+	t.Log("kill the store")
+	r.killStore(t, g)
+	r.settle(t)
 	t.Logf("%d watches began with the state before the gateway was killed", r.states())
 	t.Log("kill the gateway")
 	r.killGateway(t, g)
@@ -214,7 +242,7 @@ func testTwoGateways(t *testing.T, c *cluster, first *gateway, source *rand.Rand
 			r.starts(), r.states(), events(first)-before[0], events(second)-before[1])
 	}
 	for _, g := range []*gateway{first, second} {
-		for _, resource := range []string{"pods", "nodes", "services"} {
+		for _, resource := range []string{"pods", "nodes", "services", "leases"} {
 			if g.served(resource, "watch") == 0 {
 				t.Errorf("%s served no watch of %s since its last start", g.address, resource)
 			}

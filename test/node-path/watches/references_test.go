@@ -176,7 +176,7 @@ func testReferences(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
 // testWithoutReferences starts a gateway that reads neither ConfigMaps nor Secrets.
 func testWithoutReferences(t *testing.T, c *cluster) {
 	g := c.startGatewayWith(t, "references: false", 8)
-	for _, q := range queries(nodes[0])[9:] {
+	for _, q := range queries(nodes[0])[9:11] {
 		if code := status(t, c.kubelet(t, nodes[0]), g.address, q.path+"&resourceVersion=0"); code != http.StatusOK {
 			t.Errorf("%s: status %d", q.path, code)
 		}

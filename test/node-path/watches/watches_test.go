@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -27,31 +26,39 @@ import (
 	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
-// proxy is the user of kube-proxy.
-const proxy = "system:kube-proxy"
+const (
+	// proxy is the user of kube-proxy.
+	proxy = "system:kube-proxy"
+	// controllerManager is a user that may read all Leases, and leaseReader one that may read those in a namespace.
+	controllerManager, leaseReader = "system:kube-controller-manager", "lease-reader"
+	leasesPath                     = "/apis/coordination.k8s.io/v1/leases?"
+	namespacedLeasesPath           = "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases?"
+)
 
 // query is what a client asks for, without a version.
 type query struct {
 	resource, path string
-	// node is the node whose kubelet asks; kube-proxy if empty.
-	node string
+	// node is the node whose kubelet asks; if empty, a user asks.
+	node, user string
 }
 
 // queries returns what the kubelet of a node and kube-proxy ask for.
 func queries(node string) []query {
 	return []query{
-		{"pods", "/api/v1/pods?fieldSelector=spec.nodeName%3D" + node, node},
-		{"nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D" + node, node},
-		{"services", "/api/v1/services?fieldSelector=spec.clusterIP%21%3DNone", node},
-		{"csidrivers", "/apis/storage.k8s.io/v1/csidrivers?", node},
-		{"runtimeclasses", "/apis/node.k8s.io/v1/runtimeclasses?", node},
-		{"podcertificaterequests", "/apis/certificates.k8s.io/v1/podcertificaterequests?fieldSelector=spec.nodeName%3D" + node, node},
-		{"services", "/api/v1/services?fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name", ""},
-		{"endpointslices", "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=%21service.kubernetes.io%2Fheadless", ""},
-		{"nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D" + node, ""},
+		{"pods", "/api/v1/pods?fieldSelector=spec.nodeName%3D" + node, node, ""},
+		{"nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D" + node, node, ""},
+		{"services", "/api/v1/services?fieldSelector=spec.clusterIP%21%3DNone", node, ""},
+		{"csidrivers", "/apis/storage.k8s.io/v1/csidrivers?", node, ""},
+		{"runtimeclasses", "/apis/node.k8s.io/v1/runtimeclasses?", node, ""},
+		{"podcertificaterequests", "/apis/certificates.k8s.io/v1/podcertificaterequests?fieldSelector=spec.nodeName%3D" + node, node, ""},
+		{"services", "/api/v1/services?fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name", "", proxy},
+		{"endpointslices", "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=%21service.kubernetes.io%2Fheadless", "", proxy},
+		{"nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D" + node, "", proxy},
 		// A pod of the node refers to them.
-		{"configmaps", "/api/v1/namespaces/default/configmaps?fieldSelector=metadata.name%3Dof-" + node, node},
-		{"secrets", "/api/v1/namespaces/default/secrets?fieldSelector=metadata.name%3Dof-" + node, node},
+		{"configmaps", "/api/v1/namespaces/default/configmaps?fieldSelector=metadata.name%3Dof-" + node, node, ""},
+		{"secrets", "/api/v1/namespaces/default/secrets?fieldSelector=metadata.name%3Dof-" + node, node, ""},
+		{"leases", leasesPath, "", controllerManager},
+		{"leases", namespacedLeasesPath, "", leaseReader},
 	}
 }
 
@@ -59,7 +66,7 @@ func queries(node string) []query {
 func (c *cluster) clientOf(t *testing.T, q query) *http.Client {
 	t.Helper()
 	if q.node == "" {
-		return c.client(t, proxy)
+		return c.client(t, q.user)
 	}
 	return c.kubelet(t, q.node)
 }
@@ -69,6 +76,7 @@ func TestWatches(t *testing.T) {
 	c := newCluster(t)
 	c.prepare(t)
 	c.allowProxy(t)
+	c.allowLeaseReader(t)
 	g := c.startGateway(t)
 	source := random(t)
 	t.Run("lists", func(t *testing.T) { testLists(t, c, g, source) })
@@ -78,7 +86,8 @@ func TestWatches(t *testing.T) {
 	t.Run("permissions by references", func(t *testing.T) { testReferences(t, c, g, source) })
 	t.Run("a kubelet that starts", func(t *testing.T) { testStart(t, c, g) })
 	t.Run("a version that is not known yet", func(t *testing.T) { testBehind(t, c, g) })
-	t.Run("Leases", func(t *testing.T) { testLeases(t, c, g) })
+	t.Run("many events", func(t *testing.T) { testManyEvents(t, c, g) })
+	t.Run("Leases that cannot be served", func(t *testing.T) { testUnreadable(t, c, g) })
 	t.Run("what is forwarded", func(t *testing.T) { testForwarded(t, c, g) })
 	t.Run("a slow client", func(t *testing.T) { testSlow(t, c, g) })
 	t.Run("cost", func(t *testing.T) { testCost(t, c, g) })
@@ -97,6 +106,23 @@ func (c *cluster) allowProxy(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "test-proxy"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-proxier"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: proxy}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+}
+
+// allowLeaseReader lets a user read the Leases of a namespace.
+func (c *cluster) allowLeaseReader(t *testing.T) {
+	t.Helper()
+	ctx, object := context.Background(), metav1.ObjectMeta{Name: leaseReader}
+	_, err := c.admin.RbacV1().Roles(namespace).Create(ctx, &rbacv1.Role{
+		ObjectMeta: object,
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"list", "watch"}}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = c.admin.RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: object,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: leaseReader},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: leaseReader}},
 	}, metav1.CreateOptions{})
 	must(t, err)
 }
@@ -189,11 +215,28 @@ func testStreams(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
 	compareInitialEvents(t, c, g)
 }
 
+// throughMark returns the events of all Leases up to the last one of a Lease that only the test changes. Others change
+// until the streams are no longer read.
+func throughMark(q query, events []event) []event {
+	if q.path != leasesPath {
+		return events
+	}
+	for len(events) > 0 {
+		accessor, err := meta.Accessor(events[len(events)-1].object)
+		if err == nil && accessor.GetNamespace() == namespace {
+			break
+		}
+		events = events[:len(events)-1]
+	}
+	return events
+}
+
 // compareStreams compares events until both streams are silent.
 func compareStreams(t *testing.T, p pair) {
 	t.Helper()
 	ours, theirs := collectBoth(p.ours, p.theirs)
-	if p.query.resource == "pods" && len(theirs) < 5 {
+	ours, theirs = throughMark(p.query, ours), throughMark(p.query, theirs)
+	if (p.query.resource == "pods" || p.query.resource == "leases") && len(theirs) < 5 {
 		t.Errorf("%s: only %d events", p.query.path, len(theirs))
 	}
 	for i := range max(len(ours), len(theirs)) {
@@ -348,7 +391,7 @@ func testEnd(t *testing.T, c *cluster, g *gateway) {
 	if ours.Header.Get("Content-Type") != theirs.Header.Get("Content-Type") {
 		t.Errorf("Content-Type %q, want %q", ours.Header.Get("Content-Type"), theirs.Header.Get("Content-Type"))
 	}
-	pods, _, _ := c.mark(t)
+	pods, _, _, _ := c.mark(t)
 	events, others := readAll(ours.Body), readAll(theirs.Body)
 	if took := time.Since(start); took < 5*time.Second || took > 8*time.Second {
 		t.Errorf("the watch took %v, want 6 s", took)
@@ -384,7 +427,7 @@ func testPermissions(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
 	users := []user{
 		{"system:node:w-0", []string{"system:nodes"}}, {"system:node:w-1", []string{"system:nodes", "other"}},
 		{"system:node:", []string{"system:nodes"}}, {"system:node:w-0", []string{"other"}}, {"w-0", []string{"system:nodes"}},
-		{"system:node:none", []string{"system:nodes"}}, {proxy, nil}, {"somebody", nil}, {"admin", []string{"system:masters"}},
+		{"system:node:none", []string{"system:nodes"}}, {proxy, nil}, {controllerManager, nil}, {leaseReader, nil}, {"somebody", nil}, {"admin", []string{"system:masters"}},
 	}
 	clients := make([]*http.Client, len(users))
 	for i, user := range users {
@@ -399,7 +442,8 @@ func testPermissions(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
 	paths = append(paths, "/api/v1/pods?", "/api/v1/nodes?", "/api/v1/services?", "/apis/discovery.k8s.io/v1/endpointslices?",
 		"/apis/certificates.k8s.io/v1/podcertificaterequests?", "/api/v1/namespaces/default/pods?fieldSelector=spec.nodeName%3Dw-0",
 		"/api/v1/secrets?", "/api/v1/secrets?fieldSelector=metadata.name%3Dof-w-0", "/api/v1/namespaces/default/configmaps?",
-		"/api/v1/namespaces/kube-system/secrets?fieldSelector=metadata.name%3Dof-w-0", "/api/v1/nodes?fieldSelector=metadata.name%3D..")
+		"/api/v1/namespaces/kube-system/secrets?fieldSelector=metadata.name%3Dof-w-0", "/api/v1/nodes?fieldSelector=metadata.name%3D..",
+		strings.Replace(namespacedLeasesPath, namespace, "kube-node-lease", 1))
 	allowed := 0
 	count := number(t, "NODE_PATH_REQUESTS", 2000)
 	for range count {
@@ -435,6 +479,7 @@ func testStart(t *testing.T, c *cluster, g *gateway) {
 		testcluster.Eventually(t, startTimeout, "the gateway goes on with "+path, func() bool { return g.metric(name) == before+1 })
 		c.mark(t)
 		a, b := collectBoth(ours, theirs)
+		a, b = throughMark(q, a), throughMark(q, b)
 		if differs := difference(withoutBookmarks(a), withoutBookmarks(b)); differs != "" {
 			t.Errorf("%s: %s", path, differs)
 		}
@@ -472,82 +517,6 @@ func withoutBookmarks(events []event) []event {
 
 // serverWatches returns how many watches of the gateway's clients the API servers have.
 func (c *cluster) serverWatches(g *gateway) int { return g.metric("kube_gateway_server_watches") }
-
-// testLeases looks at the thinned watch of kube-controller-manager.
-func testLeases(t *testing.T, c *cluster, g *gateway) {
-	q := query{"leases", "/apis/coordination.k8s.io/v1/leases?", ""}
-	client := c.client(t, "system:kube-controller-manager")
-	c.isServed(t, g, client, q)
-	leases := c.admin.CoordinationV1().Leases("default")
-	ctx := context.Background()
-	seen := stream(t, client, g.address, q.path+"&watch=true&resourceVersion="+c.version(t))
-	type arrival struct {
-		event
-		time time.Time
-	}
-	arrivals := make(chan arrival, 10000)
-	go func() {
-		defer close(arrivals)
-		for {
-			next, err := read(seen)
-			if err != nil {
-				return
-			}
-			arrivals <- arrival{next, time.Now()}
-		}
-	}()
-	written, last, holder := map[string]time.Time{}, map[string]*coordinationv1.Lease{}, "h"
-	for i, end := 0, time.Now().Add(5*leaseInterval); time.Now().Before(end); i++ {
-		name := fmt.Sprintf("l-%d", i%3)
-		now := metav1.NowMicro()
-		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}}
-		var err error
-		if i < 3 {
-			lease, err = leases.Create(ctx, lease, metav1.CreateOptions{})
-		} else {
-			lease = last[name].DeepCopy()
-			lease.Spec.RenewTime = &now
-			lease, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
-		}
-		must(t, err)
-		last[name] = lease
-		written[lease.ResourceVersion] = time.Now()
-	}
-	deleted := time.Now()
-	must(t, leases.Delete(ctx, "l-0", metav1.DeleteOptions{}))
-	time.Sleep(leaseInterval + time.Second)
-	_ = seen.Close()
-	version, ofLease, count, sawDeletion := int64(0), map[string]time.Time{}, 0, false
-	for next := range arrivals {
-		lease := next.object.(*coordinationv1.Lease)
-		if next.version <= version {
-			t.Errorf("version %d after %d", next.version, version)
-		}
-		version = next.version
-		if lease.Namespace != "default" {
-			continue
-		}
-		count++
-		if next.kind == watch.Deleted {
-			sawDeletion = true
-			if late := next.time.Sub(deleted); late > 500*time.Millisecond {
-				t.Errorf("the deletion came after %v", late)
-			}
-			continue
-		}
-		if age := next.time.Sub(written[lease.ResourceVersion]); age > leaseInterval+200*time.Millisecond {
-			t.Errorf("a change came after %v", age)
-		}
-		if gap := next.time.Sub(ofLease[lease.Name]); gap < leaseInterval-300*time.Millisecond && next.time.Before(deleted) {
-			t.Errorf("two events of %s within %v", lease.Name, gap)
-		}
-		ofLease[lease.Name] = next.time
-	}
-	t.Logf("%d events for %d changes", count, len(written))
-	if !sawDeletion || len(ofLease) != 3 || count > 3*7+1 {
-		t.Errorf("%d events of %d Leases, deletion seen: %v", count, len(ofLease), sawDeletion)
-	}
-}
 
 // testForwarded counts requests that must reach an API server.
 func testForwarded(t *testing.T, c *cluster, g *gateway) {

@@ -1,17 +1,12 @@
 //! The fields of requests that are served without an API server.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use serde::Deserialize;
 
-use super::duration::Span;
 use super::size::Size;
-
-/// A node must have missed several renewals before its last one may be reported late.
-const MAX_LEASE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The store accepts an object of 1.5 MB.
 const MIN_REFERENCED_BYTES: u64 = 16 << 20;
@@ -58,6 +53,8 @@ pub struct Leases {
     /// The operator declares that the audit policy has the level None for renewals. Otherwise an audit
     /// policy forbids to serve them.
     pub audit_level_none: bool,
+    /// Watches and lists of all Leases, or of a namespace: whether they are served from the store.
+    pub watch: WatchMode,
 }
 
 /// What happens to renewals of Leases.
@@ -79,12 +76,9 @@ pub enum LeaseMode {
 pub struct Watches {
     /// What happens to them.
     pub mode: WatchMode,
-    /// The operator declares that the audit policy has the level None for these reads. Otherwise an audit
-    /// policy forbids to serve them.
+    /// The operator declares that the audit policy has the level None for these reads, and for those of
+    /// Leases. Otherwise an audit policy forbids to serve them.
     pub audit_level_none: bool,
-    /// kube-controller-manager gets at most one event for each Lease and interval. Without one its watch of
-    /// Leases is forwarded.
-    pub lease_interval: Option<Span>,
     /// ConfigMaps and Secrets are served to the kubelets whose pods refer to them. The gateway watches and
     /// keeps all of them, for which its user needs permission.
     pub references: bool,
@@ -116,7 +110,6 @@ impl Default for Watches {
         Watches {
             mode: WatchMode::Off,
             audit_level_none: false,
-            lease_interval: None,
             references: false,
             max_referenced_bytes: Size(256 << 20),
         }
@@ -125,7 +118,13 @@ impl Default for Watches {
 
 impl Default for Leases {
     fn default() -> Self {
-        Leases { mode: LeaseMode::Off, comparisons: 1000, sample: 1.0, audit_level_none: false }
+        Leases {
+            mode: LeaseMode::Off,
+            comparisons: 1000,
+            sample: 1.0,
+            audit_level_none: false,
+            watch: WatchMode::Off,
+        }
     }
 }
 
@@ -138,6 +137,11 @@ impl NodePath {
         }
     }
 
+    /// Whether any watches and lists are served.
+    pub fn serves_reads(&self) -> bool {
+        self.watches.mode != WatchMode::Off || self.leases.watch != WatchMode::Off
+    }
+
     /// Checks what the types do not.
     ///
     /// # Errors
@@ -148,13 +152,14 @@ impl NodePath {
         ensure!((0.0..=1.0).contains(&leases.sample), "nodePath.leases.sample must be from 0 to 1");
         store.check()?;
         ensure!(
-            watches.lease_interval.is_none_or(|interval| interval.0 <= MAX_LEASE_INTERVAL),
-            "nodePath.watches.leaseInterval must be at most 10s, far below the grace period of nodes"
-        );
-        ensure!(
             watches.max_referenced_bytes.0 >= MIN_REFERENCED_BYTES,
             "nodePath.watches.maxReferencedBytes must be at least {}Mi; set references to false to serve none",
             MIN_REFERENCED_BYTES >> 20
+        );
+        ensure!(
+            leases.watch == WatchMode::Off || leases.mode != LeaseMode::Off,
+            "nodePath.leases.watch is on and mode is off; only with mode shadow or on does the gateway examine \
+             how Leases are stored"
         );
         if leases.mode == LeaseMode::Off {
             return Ok(());
@@ -202,12 +207,13 @@ mod tests {
     #[test]
     fn what_is_on_is_complete() {
         checked("{}").unwrap();
-        checked("watches: {mode: on, auditLevelNone: true, leaseInterval: 5s}").unwrap();
+        checked("watches: {mode: on, auditLevelNone: true}").unwrap();
         checked("watches: {mode: on, references: true, maxReferencedBytes: 16Mi}").unwrap();
         assert!(!NodePath::default().watches.references, "Secrets are read only if that is said");
         let store = "store: {endpoints: ['http://127.0.0.1:2379']}";
         for mode in ["shadow", "on"] {
             checked(&format!("leases: {{mode: {mode}, auditLevelNone: true}}\n{store}")).unwrap();
+            checked(&format!("leases: {{mode: {mode}, watch: on}}\n{store}")).unwrap();
         }
         for (text, expected) in [
             ("leases: {mode: on}".into(), "endpoints is empty"),
@@ -216,7 +222,10 @@ mod tests {
             ("leases: {comparisons: 0}".into(), "comparisons must be"),
             ("leases: {mode: always}".into(), "always"),
             ("watches: {mode: shadow}".into(), "shadow"),
-            ("watches: {leaseInterval: 11s}".into(), "at most 10s"),
+            (format!("leases: {{watch: on}}\n{store}"), "mode is off"),
+            ("leases: {mode: on, watch: on}".into(), "endpoints is empty"),
+            ("leases: {watch: shadow}".into(), "shadow"),
+            ("watches: {leaseInterval: 5s}".into(), "leaseInterval"),
             ("watches: {references: 1}".into(), "references"),
             ("watches: {maxReferencedBytes: 15Mi}".into(), "at least 16Mi"),
             ("store: {endpoints: ['a:1']}".into(), "is not a URL"),

@@ -186,8 +186,9 @@ impl Metrics {
         rules: impl Iterator<Item = (&'static str, bool)>,
         renewals: bool,
         reads: bool,
+        lease_reads: bool,
     ) {
-        self.node_path.judged(rules, renewals, reads);
+        self.node_path.judged(rules, renewals, reads, lease_reads);
     }
 
     /// Notes that a changed configuration file was applied, without `restart` fields that need a

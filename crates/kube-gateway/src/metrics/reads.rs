@@ -13,6 +13,7 @@ pub struct ReadMetrics {
     objects: IntGaugeVec,
     bytes: IntGaugeVec,
     too_large: IntGaugeVec,
+    unreadable: IntGaugeVec,
     references: IntGaugeVec,
 }
 
@@ -24,6 +25,8 @@ pub struct CacheState {
     pub is_serving: bool,
     /// Whether it does not because of its size.
     pub is_too_large: bool,
+    /// Whether it does not because of what the store has, or does not show.
+    pub is_unreadable: bool,
     /// Open watches.
     pub watches: usize,
     /// Objects.
@@ -73,6 +76,11 @@ impl ReadMetrics {
                 "1 if the watch cache of this resource does not serve because its objects exceed maxReferencedBytes, otherwise 0.",
                 resource,
             ),
+            unreadable: create.gauges_by(
+                "kube_gateway_node_path_cache_unreadable",
+                "1 if the watch cache of this resource does not serve because the store has a value of an unknown form or refuses to show its values, otherwise 0.",
+                resource,
+            ),
             references: create.gauges_by(
                 "kube_gateway_node_path_references",
                 "ConfigMaps and Secrets to which objects of this resource refer, for each node; -1 if there are too many.",
@@ -97,6 +105,7 @@ impl ReadMetrics {
         let resource = &[state.resource];
         self.serving.with_label_values(resource).set(state.is_serving.into());
         self.too_large.with_label_values(resource).set(state.is_too_large.into());
+        self.unreadable.with_label_values(resource).set(state.is_unreadable.into());
         self.watches.with_label_values(resource).set(state.watches as i64);
         self.objects.with_label_values(resource).set(state.objects as i64);
         self.bytes.with_label_values(resource).set(state.bytes as i64);

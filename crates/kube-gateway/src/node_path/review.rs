@@ -1,5 +1,6 @@
 //! Asks API servers what users may do.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ANSWER: usize = 64 << 10;
 
 /// What somebody wants to do with all objects of a resource.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The verb.
     pub verb: &'static str,
@@ -25,7 +26,7 @@ pub struct Access {
     /// The resource.
     pub resource: &'static str,
     /// The namespace; empty for all.
-    pub namespace: &'static str,
+    pub namespace: Cow<'static, str>,
 }
 
 /// Sends SubjectAccessReviews as the gateway's own user, which must be allowed to create them.
@@ -109,7 +110,7 @@ mod tests {
             credential_id: "X509SHA256=00".into(),
         };
         let names = FieldNames::default();
-        let (verb, group, resource, namespace) = ("list", "", "services", "");
+        let (verb, group, resource, namespace) = ("list", "", "services", "".into());
         let access = Access { verb, group, resource, namespace };
         let spec = &review(&names.encode(&user).unwrap(), &names, &access).unwrap()["spec"];
         assert_eq!((&spec["user"], &spec["uid"]), (&json!("kwok"), &json!("u")));

@@ -40,27 +40,23 @@ impl Reviews {
 
     /// Whether somebody certainly may do this. If that is not known, begins to ask; must be called in a
     /// runtime.
-    pub fn allows(
-        self: &Arc<Self>,
-        identity: &Arc<IdentityFields>,
-        access: &'static Access,
-    ) -> bool {
+    pub fn allows(self: &Arc<Self>, identity: &Arc<IdentityFields>, access: &Access) -> bool {
         let key = key(identity, access);
         match self.kept.lock().look_up(&key, Instant::now()) {
             Known::Allowed => return true,
             Known::Refused => return false,
             Known::Asked => {}
         }
-        let (this, identity) = (self.clone(), identity.clone());
+        let (this, identity, access) = (self.clone(), identity.clone(), access.clone());
         tokio::spawn(async move {
             let Ok(_permit) = this.running.acquire().await else { return };
-            let result = this.reviewer.allows(&identity, access).await;
+            let result = this.reviewer.allows(&identity, &access).await;
             let (allowed, kept) = match result {
                 Ok(true) => (true, ALLOWED_FOR),
                 Ok(false) => (false, REFUSED_FOR),
                 Err(error) => {
                     let error = format!("{error:#}");
-                    let Access { verb, resource, .. } = access;
+                    let Access { verb, resource, .. } = &access;
                     tracing::warn!(error, verb, resource, "failed to review what a user may do");
                     (false, FAILED_FOR)
                 }
@@ -79,7 +75,7 @@ impl Reviews {
 fn key(identity: &IdentityFields, access: &Access) -> Box<[u8]> {
     let Access { verb, group, resource, namespace } = access;
     let mut key = Vec::from(identity.key());
-    for part in [verb, group, resource, namespace] {
+    for part in [*verb, *group, *resource, namespace] {
         key.push(0);
         key.extend_from_slice(part.as_bytes());
     }

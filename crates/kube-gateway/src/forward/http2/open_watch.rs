@@ -26,6 +26,8 @@ pub struct OpenWatch {
     pub bookmark: Option<Instant>,
     /// Whether bookmarks are wanted.
     pub bookmarks: bool,
+    /// Everything up to this version was sent, if the watch pulls its events.
+    pub pulled: u64,
 }
 
 impl OpenWatch {

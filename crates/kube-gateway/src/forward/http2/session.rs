@@ -53,6 +53,8 @@ pub(super) struct Session {
     pub(super) servings: Vec<(u32, Serving)>,
     /// Watches that are served from a cache, by the client's stream.
     pub(super) watches: StreamMap<OpenWatch>,
+    /// Those that have events to pull.
+    pub(super) pulling: Vec<u32>,
     /// When something must be done for one of them.
     pub(super) watch_due: Option<Instant>,
     /// Their events, from the first one on.
@@ -112,6 +114,7 @@ impl Session {
             arriving: Vec::new(),
             servings: Vec::new(),
             watches: StreamMap::default(),
+            pulling: Vec::new(),
             watch_due: None,
             mailbox: None,
             unreleased: Vec::new(),

@@ -21,6 +21,12 @@ const TOLERANCE: Duration = Duration::from_millis(500);
 /// the last event that it has read.
 const MAX_QUEUED: usize = 256 << 10;
 
+/// Bytes of a watch that pulls its events which wait for the client. Beyond that the others stay in the history of
+/// the cache.
+const MAX_PULLED: usize = 256 << 10;
+/// Bytes of events that are pulled at once.
+const PULL: usize = 64 << 10;
+
 /// How a request is answered.
 pub(super) enum Read {
     /// From a cache.
@@ -29,6 +35,14 @@ pub(super) enum Read {
     Continued(Box<Continuation>),
     /// By an API server.
     Forward,
+}
+
+/// A bookmark that is due.
+enum Bookmark {
+    /// It has this version, and is sent after what is in the mailbox.
+    Made(u64, Frame),
+    /// It has the version up to which everything was pulled.
+    OfPulled,
 }
 
 /// What a request gets from a cache.
@@ -107,15 +121,28 @@ impl Session {
         };
         let started = self.now;
         let deadline = deadline(started, timeout);
-        let bookmark = None;
-        let watch =
-            OpenWatch { exchange, registration, floor, started, deadline, bookmark, bookmarks };
-        self.add_watch(id, watch);
+        let (bookmark, pulled) = (None, floor);
+        self.add_watch(
+            id,
+            OpenWatch {
+                exchange,
+                registration,
+                floor,
+                started,
+                deadline,
+                bookmark,
+                bookmarks,
+                pulled,
+            },
+        );
     }
 
     fn add_watch(&mut self, id: u32, mut watch: OpenWatch) {
         watch.plan(self.now);
         self.watch_due = earlier(self.watch_due, watch.due());
+        if watch.registration.pulls() {
+            self.start_to_pull(id);
+        }
         self.watches.insert(id, watch);
     }
 
@@ -141,10 +168,20 @@ impl Session {
             send(&mut self.front.http, id, frame, &mut exchange);
         }
         let deadline = deadline(started, timeout);
-        let (bookmark, bookmarks) = (None, true);
-        let watch =
-            OpenWatch { exchange, registration, floor, started, deadline, bookmark, bookmarks };
-        self.add_watch(id, watch);
+        let (bookmark, bookmarks, pulled) = (None, true, floor);
+        self.add_watch(
+            id,
+            OpenWatch {
+                exchange,
+                registration,
+                floor,
+                started,
+                deadline,
+                bookmark,
+                bookmarks,
+                pulled,
+            },
+        );
     }
 
     /// Sends what was delivered and what is due. Returns whether there was anything.
@@ -156,8 +193,8 @@ impl Session {
         // What precedes a bookmark is in the mailbox before the bookmark is made.
         let bookmarks = if due { self.due_bookmarks() } else { Vec::new() };
         let delivered = self.deliver(cx.waker());
-        for (id, version, frame) in bookmarks {
-            self.send_bookmark(id, version, frame);
+        for (id, bookmark) in bookmarks {
+            self.send_bookmark(id, bookmark);
         }
         if due {
             self.end_expired();
@@ -167,24 +204,35 @@ impl Session {
     }
 
     /// Makes the bookmarks that are due, and plans the next ones.
-    fn due_bookmarks(&mut self) -> Vec<(u32, u64, Frame)> {
+    fn due_bookmarks(&mut self) -> Vec<(u32, Bookmark)> {
         let until = self.now + TOLERANCE;
         let mut made = Vec::new();
         for (id, watch) in &mut self.watches {
             if watch.bookmark.is_some_and(|due| due <= until) {
                 watch.plan(self.now);
-                let bookmark = watch.registration.bookmark();
-                made.extend(bookmark.map(|(version, frame)| (*id, version, frame)));
+                made.push(*id);
             }
         }
-        made
+        made.into_iter().filter_map(|id| Some((id, self.make_bookmark(id)?))).collect()
     }
 
-    fn send_bookmark(&mut self, id: u32, version: u64, frame: Frame) {
-        let Some(watch) = self.watches.get_mut(&id) else { return };
-        if version <= watch.floor {
-            return;
+    /// Makes a bookmark, before what it covers is delivered.
+    fn make_bookmark(&mut self, id: u32) -> Option<Bookmark> {
+        let watch = self.watches.get(&id)?;
+        if watch.registration.pulls() {
+            self.start_to_pull(id);
+            return Some(Bookmark::OfPulled);
         }
+        watch.registration.bookmark().map(|(version, frame)| Bookmark::Made(version, frame))
+    }
+
+    fn send_bookmark(&mut self, id: u32, bookmark: Bookmark) {
+        let Some(watch) = self.watches.get_mut(&id) else { return };
+        let (version, frame) = match bookmark {
+            Bookmark::Made(version, frame) => (version, Some(frame)),
+            Bookmark::OfPulled => (watch.pulled, watch.registration.bookmark_at(watch.pulled)),
+        };
+        let Some(frame) = frame.filter(|_| version > watch.floor) else { return };
         send(&mut self.front.http, id, frame, &mut watch.exchange);
     }
 
@@ -194,6 +242,7 @@ impl Session {
         mailbox.register(waker);
         let delivery = mailbox.take();
         let delivered = !delivery.items.is_empty();
+        delivery.announced.into_iter().for_each(|id| self.start_to_pull(id));
         for (id, item) in delivery.items {
             match item {
                 Item::Event(frame) => self.send_event(id, frame),
@@ -206,7 +255,43 @@ impl Session {
             all.into_iter().for_each(|id| self.end_watch(id));
             self.mailbox = None;
         }
-        delivered
+        self.pull() || delivered
+    }
+
+    /// Pulls events of a watch from now on, until there are no more.
+    fn start_to_pull(&mut self, id: u32) {
+        if !self.pulling.contains(&id) {
+            self.pulling.push(id);
+        }
+    }
+
+    /// Pulls events until clients must take those before. Returns whether there were any.
+    fn pull(&mut self) -> bool {
+        let mut has_pulled = false;
+        for id in std::mem::take(&mut self.pulling) {
+            loop {
+                if self.front.http.queued_bytes_of(id) > MAX_PULLED {
+                    self.pulling.push(id);
+                    break;
+                }
+                let Some(watch) = self.watches.get_mut(&id) else { break };
+                let Some(pulled) = watch.registration.pull(watch.pulled, PULL) else {
+                    self.end_watch(id);
+                    break;
+                };
+                watch.pulled = pulled.version;
+                if !pulled.bytes.is_empty() {
+                    has_pulled = true;
+                    watch.exchange.count(pulled.bytes.len());
+                    self.client.shared.metrics.reads.delivered(pulled.events);
+                    self.front.http.send_data(id, Data::Bytes(pulled.bytes.into()));
+                }
+                if pulled.is_complete {
+                    break;
+                }
+            }
+        }
+        has_pulled
     }
 
     fn send_event(&mut self, id: u32, frame: Frame) {
@@ -236,13 +321,13 @@ impl Session {
     pub(super) fn end_served_watches(&mut self, waker: &Waker) {
         let now = self.now;
         let may_end = |watch: &OpenWatch| watch.bookmarks && watch.started + MIN_AGE <= now;
-        let mut ending = Vec::new();
-        for (id, watch) in self.watches.iter().filter(|(_, watch)| may_end(watch)) {
-            ending.extend(watch.registration.bookmark().map(|bookmark| (*id, bookmark)));
-        }
+        let ending = self.watches.iter().filter(|(_, watch)| may_end(watch));
+        let ending: Vec<u32> = ending.map(|(id, _)| *id).collect();
+        let bookmarks: Vec<_> =
+            ending.into_iter().filter_map(|id| Some((id, self.make_bookmark(id)?))).collect();
         self.deliver(waker);
-        for (id, (version, frame)) in ending {
-            self.send_bookmark(id, version, frame);
+        for (id, bookmark) in bookmarks {
+            self.send_bookmark(id, bookmark);
             self.end_watch(id);
         }
     }

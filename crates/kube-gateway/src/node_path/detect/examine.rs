@@ -59,14 +59,20 @@ async fn examine(shared: &Shared, server: &str, client: &Client) -> Result<Exami
         let object = format!("{server}: version {version}, expected Kubernetes 1.37");
         reasons.push(Reason::new(Rule::Version, object));
     }
-    // What an API server with encryption or another format wrote, the others could not read.
     if shared.renewals
-        && !reasons.iter().any(|reason| reason.rule.forbids_renewals())
+        && matters(&reasons, shared.lease_reads)
         && let Err(error) = stored::check(client, &shared.store).await
     {
         reasons.push(Reason::new(Rule::Storage, format!("{server}: {error:#}")));
     }
     Ok(Examined::Known(reasons))
+}
+
+/// Whether it matters how an API server stores Leases, because something may be served. What one with encryption
+/// or another format wrote, the others could not read.
+fn matters(reasons: &[Reason], lease_reads: bool) -> bool {
+    let allows = |forbids: fn(Rule) -> bool| !reasons.iter().any(|reason| forbids(reason.rule));
+    allows(Rule::forbids_renewals) || (lease_reads && allows(Rule::forbids_lease_reads))
 }
 
 async fn flags(client: &Client) -> Result<Flags> {
@@ -79,4 +85,23 @@ async fn flags(client: &Client) -> Result<Flags> {
     anyhow::ensure!(code == http::StatusCode::OK, "{}", status_text(path, code));
     let flagz: Flagz = serde_json::from_slice(&body).context("parse /flagz")?;
     Ok(flagz.flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_served_before_a_lease_was_stored() {
+        for rule in Rule::ALL {
+            let reasons = [Reason::new(rule, "x")];
+            assert_eq!(matters(&reasons, false), !rule.forbids_renewals(), "{rule:?}");
+            let serves = !rule.forbids_renewals() || !rule.forbids_lease_reads();
+            assert_eq!(matters(&reasons, true), serves, "{rule:?}");
+        }
+        // They are written in no API server with another format.
+        for rule in [Rule::Encryption, Rule::Storage] {
+            assert!(!matters(&[Reason::new(rule, "x")], true));
+        }
+    }
 }

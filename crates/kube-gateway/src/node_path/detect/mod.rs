@@ -41,6 +41,7 @@ use self::flags::Expected;
 use self::knowledge::Knowledge;
 use self::reason::{Reason, Rule};
 use self::shared::Shared;
+use super::watches::ReadPermissions;
 use super::{Dialer, Permission};
 use crate::config::{LeaseMode, NodePath, WatchMode};
 use crate::metrics::Metrics;
@@ -51,7 +52,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Reasons that are shown at most.
 const MAX_SHOWN: usize = 5;
 /// For how long watches stay open while an API server that has restarted is examined again. To end them
-/// costs a new request for each.
+/// costs a new request for each. Those of Leases end at once: the API server may use another store now.
 const READ_GRACE: Duration = Duration::from_secs(5);
 
 /// What the detection needs.
@@ -67,7 +68,7 @@ pub struct Detection {
     /// Whether renewals of Leases may be served.
     pub renewals: Permission,
     /// Whether watches and lists may be served.
-    pub reads: Permission,
+    pub reads: ReadPermissions,
 }
 
 impl Detection {
@@ -83,10 +84,11 @@ impl Detection {
     }
 
     async fn run(self) {
+        let serves_reads = self.config.serves_reads();
         let NodePath { store, leases, watches } = self.config;
         let expected = Expected {
             audit_level_none: leases.audit_level_none,
-            read_audit_level_none: watches.mode == WatchMode::Off || watches.audit_level_none,
+            read_audit_level_none: !serves_reads || watches.audit_level_none,
             etcd_prefix: store.prefix.clone(),
         };
         let shared = Arc::new(Shared {
@@ -95,6 +97,7 @@ impl Detection {
             store,
             expected,
             renewals: leases.mode != LeaseMode::Off,
+            lease_reads: leases.watch != WatchMode::Off,
             knowledge: Mutex::new(Knowledge::default()),
             changed: Notify::new(),
         });
@@ -104,8 +107,18 @@ impl Detection {
         }
         let mut judge = Judge {
             renewals: shared.renewals.then_some(self.renewals),
-            reads: self.reads,
-            unexamined: None,
+            reads: ReadJudge {
+                permission: self.reads.reads,
+                forbids: Rule::forbids_reads,
+                grace: READ_GRACE,
+                unexamined: None,
+            },
+            lease_reads: ReadJudge {
+                permission: self.reads.leases,
+                forbids: Rule::forbids_lease_reads,
+                grace: Duration::ZERO,
+                unexamined: None,
+            },
             metrics: self.metrics,
             rules: BTreeSet::new(),
         };
@@ -139,12 +152,21 @@ fn start_examiners(shared: &Arc<Shared>, examiners: &mut HashMap<String, JoinHan
 struct Judge {
     /// `None` if renewals are only forwarded.
     renewals: Option<Permission>,
-    reads: Permission,
-    /// Since when an API server is not examined.
-    unexamined: Option<Instant>,
+    reads: ReadJudge,
+    lease_reads: ReadJudge,
     metrics: Arc<Metrics>,
     /// The rules that were true at the last judgement.
     rules: BTreeSet<Rule>,
+}
+
+/// Decides about watches and lists.
+struct ReadJudge {
+    permission: Permission,
+    forbids: fn(Rule) -> bool,
+    /// For how long watches stay open while an API server is not examined.
+    grace: Duration,
+    /// Since when an API server is not examined.
+    unexamined: Option<Instant>,
 }
 
 impl Judge {
@@ -153,7 +175,7 @@ impl Judge {
             reasons.retain(|reason| reason.rule.forbids_reads());
         }
         let rules: BTreeSet<Rule> = reasons.iter().map(|reason| reason.rule).collect();
-        let turned_reads = self.judge_reads(&reasons, now);
+        let turned_reads = self.reads.judge(&reasons, now) | self.lease_reads.judge(&reasons, now);
         reasons.retain(|reason| self.renewals.is_none() || reason.rule.forbids_renewals());
         let turned = match (&self.renewals, &reasons[..]) {
             (None, _) => turned_reads,
@@ -167,25 +189,29 @@ impl Judge {
             }
             let judged = Rule::ALL.map(|rule| (rule.name(), rules.contains(&rule)));
             let renewals = self.renewals.as_ref().is_some_and(Permission::is_allowed);
-            self.metrics.node_path_judged(judged.into_iter(), renewals, self.reads.is_allowed());
+            let reads = self.reads.permission.is_allowed();
+            let lease_reads = self.lease_reads.permission.is_allowed();
+            self.metrics.node_path_judged(judged.into_iter(), renewals, reads, lease_reads);
             self.rules = rules;
         }
     }
+}
 
+impl ReadJudge {
     /// Decides about reads. Returns whether the decision is another one than before.
-    fn judge_reads(&mut self, reasons: &[Reason], now: Instant) -> bool {
-        let forbidding = reasons.iter().filter(|reason| reason.rule.forbids_reads());
+    fn judge(&mut self, reasons: &[Reason], now: Instant) -> bool {
+        let forbidding = reasons.iter().filter(|reason| (self.forbids)(reason.rule));
         let forbidding: Vec<Reason> = forbidding.cloned().collect();
         let only_unexamined = forbidding.iter().all(|reason| reason.rule == Rule::Server);
         if forbidding.is_empty() {
             self.unexamined = None;
-            return self.reads.allow();
+            return self.permission.allow();
         }
         let since = *self.unexamined.get_or_insert(now);
-        if only_unexamined && now.saturating_duration_since(since) < READ_GRACE {
+        if only_unexamined && now.saturating_duration_since(since) < self.grace {
             return false;
         }
-        self.reads.refuse(&shown(&forbidding))
+        self.permission.refuse(&shown(&forbidding))
     }
 }
 

@@ -56,8 +56,14 @@ impl Rule {
         self != Rule::ReadAudit
     }
 
-    /// Whether it forbids to serve watches and lists. Admission does not see them, and how objects are
-    /// stored does not matter, because they come from an API server.
+    /// Whether it forbids to serve watches and lists of Leases, which come from the store. Admission does not
+    /// see them.
+    pub fn forbids_lease_reads(self) -> bool {
+        self.forbids_reads() || matches!(self, Rule::Encryption | Rule::Storage)
+    }
+
+    /// Whether it forbids to serve watches and lists of other objects. Admission does not see them, and how they
+    /// are stored does not matter, because they come from an API server.
     pub fn forbids_reads(self) -> bool {
         matches!(self, Rule::Authorization | Rule::ReadAudit | Rule::Version | Rule::Server)
     }

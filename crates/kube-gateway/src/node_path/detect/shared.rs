@@ -23,6 +23,8 @@ pub struct Shared {
     pub expected: Expected,
     /// Whether renewals may be served. Otherwise only what concerns reads is examined.
     pub renewals: bool,
+    /// Whether watches and lists of Leases may be served from the store.
+    pub lease_reads: bool,
     /// What is known.
     pub knowledge: Mutex<Knowledge>,
     /// Notified after each change of what is known.

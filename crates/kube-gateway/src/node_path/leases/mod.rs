@@ -39,6 +39,7 @@ mod shadow;
 mod tracked;
 mod trials;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -73,11 +74,11 @@ const PERIOD: Duration = Duration::from_millis(100);
 const MAX_FIELDS: usize = 16;
 
 /// What a sender that is no node must be allowed.
-const RENEWAL: Access = Access {
+static RENEWAL: Access = Access {
     verb: "update",
     group: "coordination.k8s.io",
     resource: "leases",
-    namespace: NAMESPACE,
+    namespace: Cow::Borrowed(NAMESPACE),
 };
 
 /// Serves renewals, or compares what would be served.

@@ -4,8 +4,10 @@
 //! `AuthorizeNodeWithSelectors` (`plugin/pkg/auth/authorizer/node` in k8s.io/kubernetes): the pods and
 //! PodCertificateRequests of its node, its Node, all Services, CSIDrivers and RuntimeClasses, and each
 //! ConfigMap and Secret to which a pod of its node refers. For anybody else RBAC decides. It must allow
-//! all objects, whatever the selector of the request. ConfigMaps and Secrets are for kubelets only.
+//! all objects of the request's namespace, or of all namespaces, whatever the selector. ConfigMaps and Secrets are
+//! for kubelets only.
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use super::kind::Kind;
@@ -16,10 +18,6 @@ use crate::identity::IdentityFields;
 use crate::node_path::review::Access;
 use crate::node_path::reviews::Reviews;
 
-/// The only user who gets a thinned watch of Leases. It needs to know whether a Lease was renewed, not
-/// each renewal.
-const CONTROLLER_MANAGER: &[u8] = b"system:kube-controller-manager";
-
 /// What users of RBAC must be allowed, by the position of the resource.
 static LISTS: LazyLock<[Access; Kind::COUNT]> = LazyLock::new(|| accesses("list"));
 static WATCHES: LazyLock<[Access; Kind::COUNT]> = LazyLock::new(|| accesses("watch"));
@@ -27,26 +25,34 @@ static WATCHES: LazyLock<[Access; Kind::COUNT]> = LazyLock::new(|| accesses("wat
 fn accesses(verb: &'static str) -> [Access; Kind::COUNT] {
     Kind::ALL.map(|kind| {
         let names = kind.names();
-        Access { verb, group: names.group, resource: names.resource, namespace: "" }
+        Access { verb, group: names.group, resource: names.resource, namespace: Cow::Borrowed("") }
     })
 }
 
 /// Whether somebody certainly may do this. `pods` knows what pods refer to. Must be called in a runtime.
 pub fn may_read(
     reviews: &Arc<Reviews>,
-    pods: &SharedCache,
+    pods: Option<&SharedCache>,
     identity: &Arc<IdentityFields>,
     read: &Read,
 ) -> bool {
     may_read_without_rbac(pods, identity, read).unwrap_or_else(|| {
         let accesses = if read.verb.name() == "list" { &LISTS } else { &WATCHES };
-        reviews.allows(identity, &accesses[read.kind.index()])
+        let access = &accesses[read.kind.index()];
+        match &read.selector {
+            // A role in this namespace is enough.
+            Selector::Namespace(namespace) => {
+                let namespace = String::from_utf8_lossy(namespace).into_owned().into();
+                reviews.allows(identity, &Access { namespace, ..access.clone() })
+            }
+            _ => reviews.allows(identity, access),
+        }
     })
 }
 
 /// Whether somebody certainly may do this; `None` if RBAC decides.
 fn may_read_without_rbac(
-    pods: &SharedCache,
+    pods: Option<&SharedCache>,
     identity: &IdentityFields,
     read: &Read,
 ) -> Option<bool> {
@@ -54,13 +60,11 @@ fn may_read_without_rbac(
         Some(node) => Some(node_may_read(node, pods, read)),
         // What a user of RBAC may read is not asked for each object.
         None if read.kind.is_referenced() => Some(false),
-        // Others may need each event.
-        None if read.kind == Kind::Leases && identity.user() != CONTROLLER_MANAGER => Some(false),
         None => None,
     }
 }
 
-fn node_may_read(node: &[u8], pods: &SharedCache, read: &Read) -> bool {
+fn node_may_read(node: &[u8], pods: Option<&SharedCache>, read: &Read) -> bool {
     // kube-apiserver allows nothing to a node without a name.
     if node.is_empty() {
         return false;
@@ -69,7 +73,7 @@ fn node_may_read(node: &[u8], pods: &SharedCache, read: &Read) -> bool {
         (Kind::Pods | Kind::PodCertificateRequests, Selector::Node(selected))
         | (Kind::Nodes, Selector::Name(selected)) => &selected[..] == node,
         (Kind::ConfigMaps | Kind::Secrets, Selector::Object { namespace, name }) => {
-            pods.lock().refers(node, read.kind, namespace, name)
+            pods.is_some_and(|pods| pods.lock().refers(node, read.kind, namespace, name))
         }
         (Kind::Services | Kind::CsiDrivers | Kind::RuntimeClasses, _) => true,
         _ => false,
@@ -108,7 +112,7 @@ mod tests {
     fn a_node_reads_what_its_pods_refer_to() {
         for (way, (kind, _)) in WAYS.into_iter().enumerate() {
             let pods = pods(vec![parsed("p", "a", 1, &[(way, "x")]), parsed("q", "b", 2, &[])]);
-            let may = |node: &str, read: Read| node_may_read(node.as_bytes(), &pods, &read);
+            let may = |node: &str, read: Read| node_may_read(node.as_bytes(), Some(&pods), &read);
             assert!(may("a", read(kind, "ns", "x")));
             assert!(!may("b", read(kind, "ns", "x")), "another node");
             assert!(!may("", read(kind, "ns", "x")), "a node without a name");
@@ -127,7 +131,7 @@ mod tests {
             let (name, uid, credential_id) = (name.into(), None, "X509SHA256=00".into());
             let user = User { name, uid, groups: vec![group.into()], credential_id };
             let identity = FieldNames::default().encode(&user).unwrap();
-            may_read_without_rbac(&pods, &identity, &read(kind, "ns", "x"))
+            may_read_without_rbac(Some(&pods), &identity, &read(kind, "ns", "x"))
         };
         assert_eq!(may("system:node:a", "system:nodes", Kind::Secrets), Some(true));
         for (name, group) in [
@@ -142,14 +146,17 @@ mod tests {
                 assert_eq!(may(name, group, kind), Some(false), "{name}");
             }
         }
-        assert_eq!(may("a", "", Kind::Services), None, "RBAC decides");
+        for kind in [Kind::Services, Kind::Leases] {
+            assert_eq!(may("a", "", kind), None, "RBAC decides");
+        }
+        assert_eq!(may("system:node:a", "system:nodes", Kind::Leases), Some(false));
     }
 
     #[test]
     fn references_end_with_the_pod_and_its_node() {
         let pods = pods(vec![parsed("p", "a", 1, &[(0, "x")]), parsed("q", "a", 2, &[(0, "x")])]);
         let may = |node: &str, name: &str| {
-            node_may_read(node.as_bytes(), &pods, &read(Kind::Secrets, "ns", name))
+            node_may_read(node.as_bytes(), Some(&pods), &read(Kind::Secrets, "ns", name))
         };
         let apply = |event, object| {
             pods.lock().apply(Change { event, object }, Instant::now()).unwrap();
@@ -169,7 +176,7 @@ mod tests {
     #[test]
     fn nothing_is_allowed_while_the_pods_may_be_old() {
         let pods = pods(vec![parsed("p", "a", 1, &[(0, "x")])]);
-        let may = || node_may_read(b"a", &pods, &read(Kind::Secrets, "ns", "x"));
+        let may = || node_may_read(b"a", Some(&pods), &read(Kind::Secrets, "ns", "x"));
         assert!(may());
         pods.lock().set_connected(false);
         assert!(!may(), "there is no source");
@@ -180,14 +187,15 @@ mod tests {
         pods.lock().clear();
         assert!(!may());
         let unasked = SharedCache::new(Kind::Pods, Cache::new(Kind::Pods), None);
-        assert!(!node_may_read(b"a", &unasked, &read(Kind::Secrets, "ns", "x")));
+        assert!(!node_may_read(b"a", Some(&unasked), &read(Kind::Secrets, "ns", "x")));
+        assert!(!node_may_read(b"a", None, &read(Kind::Secrets, "ns", "x")));
     }
 
     #[test]
     fn a_node_reads_its_own_objects() {
         let pods = pods(Vec::new());
         let may = |kind, selector| {
-            node_may_read(b"a", &pods, &Read { kind, selector, verb: Verb::List(0) })
+            node_may_read(b"a", Some(&pods), &Read { kind, selector, verb: Verb::List(0) })
         };
         let name = |text: &[u8]| Box::<[u8]>::from(text);
         let (own, other) = (name(b"a"), name(b"b"));
@@ -206,9 +214,10 @@ mod tests {
         for kind in [Kind::EndpointSlices, Kind::Leases, Kind::ConfigMaps, Kind::Secrets] {
             assert!(!may(kind, Selector::Without(Default::default())));
         }
+        assert!(!may(Kind::Leases, Selector::Namespace(name(b"kube-node-lease"))));
         let selector = Selector::Node((*b"").into());
         let read = Read { kind: Kind::Pods, selector, verb: Verb::List(0) };
-        assert!(!node_may_read(b"", &pods, &read), "a node without a name");
+        assert!(!node_may_read(b"", Some(&pods), &read), "a node without a name");
     }
 
     #[test]

@@ -7,10 +7,16 @@
 //!   start and what comes later meet without a gap, because both happen under the same lock.
 //! - A bookmark has a version up to which all changes were delivered before.
 //! - While nothing is [served](Cache::serve), there is no watch.
+//!
+//! Events are pushed to the watches: each concerns few of many. Those of objects that come from the store
+//! ([`Kind::is_stored`]) concern all watches, and there are thousands in a second. So a watch is told that
+//! there are some, and pulls them from the history when its client has taken the ones before. A slow client
+//! takes no memory, and its watch ends when the history does not have its next event any more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::event::Event;
 use super::frame::{EventType, Frame};
@@ -33,19 +39,10 @@ pub struct Cache {
     content: Option<Content>,
     is_serving: bool,
     watchers: Watchers,
-    thinned: Option<Thinned>,
     /// Whether pods are asked for what they refer to.
     has_references: bool,
     /// Whether a source reports changes at this moment.
     is_connected: bool,
-}
-
-/// What is known of watches that get at most one event for each object and interval.
-struct Thinned {
-    interval: Duration,
-    /// Changes up to this version were delivered, at this time.
-    version: u64,
-    time: Instant,
 }
 
 /// The objects and their last changes.
@@ -78,9 +75,52 @@ pub struct Change {
     pub object: Object,
 }
 
+/// A change that the store reports.
+pub enum StoredChange {
+    /// The object was created or changed.
+    Put(Object),
+    /// The object with this key was deleted.
+    Deleted {
+        /// The key, without the prefix of the resource.
+        key: Box<[u8]>,
+        /// The revision.
+        version: u64,
+    },
+}
+
+impl StoredChange {
+    fn version(&self) -> u64 {
+        match self {
+            StoredChange::Put(object) => object.version(),
+            StoredChange::Deleted { version, .. } => *version,
+        }
+    }
+}
+
+/// What follows for a watch.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Pulled {
+    /// Framed events.
+    pub bytes: Vec<u8>,
+    /// The number of events.
+    pub events: usize,
+    /// With these bytes, the watch has everything up to this version.
+    pub version: u64,
+    /// Whether nothing follows now.
+    pub is_complete: bool,
+}
+
 /// Why a change is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Inconsistent(pub &'static str);
+
+impl std::error::Error for Inconsistent {}
+
+impl fmt::Display for Inconsistent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
 
 /// Where a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +171,6 @@ impl Cache {
             content: None,
             is_serving: false,
             watchers: Watchers::new(kind),
-            thinned: None,
             has_references: false,
             is_connected: false,
         }
@@ -140,13 +179,6 @@ impl Cache {
     /// An empty cache of pods that knows what they refer to.
     pub fn with_references() -> Cache {
         Cache { has_references: true, ..Cache::new(Kind::Pods) }
-    }
-
-    /// An empty cache whose watches get at most one event for each object and interval, and deletions at
-    /// once. Events stay in the order of their versions, so a deletion brings all other changes with it.
-    pub fn thinned(kind: Kind, interval: Duration, now: Instant) -> Cache {
-        let thinned = Some(Thinned { interval, version: 0, time: now });
-        Cache { thinned, ..Cache::new(kind) }
     }
 
     /// The number of open watches and of objects.
@@ -226,9 +258,6 @@ impl Cache {
             }
         }
         self.content = Some(content);
-        if let Some(thinned) = &mut self.thinned {
-            thinned.version = version;
-        }
         Ok(())
     }
 
@@ -263,40 +292,76 @@ impl Cache {
         };
         let event = Arc::new(event);
         content.version = version;
-        if self.thinned.is_some() {
-            let is_deletion = event.is_deletion();
-            content.history.push(event, now);
-            return Ok(if is_deletion { self.flush(now) } else { 0 });
-        }
         let delivered = self.watchers.deliver(&event);
         content.history.push(event, now);
         Ok(delivered)
     }
 
-    /// Delivers what was held back, if the interval ends within `tolerance`. Returns to how many watches.
-    pub fn flush_due(&mut self, now: Instant, tolerance: Duration) -> usize {
-        let is_due = self.thinned.as_ref().is_some_and(|thinned| {
-            now.saturating_duration_since(thinned.time) + tolerance >= thinned.interval
-        });
-        if is_due { self.flush(now) } else { 0 }
+    /// Applies changes that the store reports, with all changes of each of their revisions, and wakes the
+    /// watches. They [pull](Cache::pull) them.
+    ///
+    /// # Errors
+    /// As [`Cache::apply`].
+    pub fn apply_stored(
+        &mut self,
+        changes: Vec<StoredChange>,
+        now: Instant,
+    ) -> Result<(), Inconsistent> {
+        let content = self.content.as_mut().ok_or(Inconsistent("nothing was listed"))?;
+        let known = content.version;
+        for change in changes {
+            let version = change.version();
+            if version <= known || version < content.version {
+                return Err(Inconsistent(
+                    "the revision of a change is not higher than the last one",
+                ));
+            }
+            let event = match change {
+                StoredChange::Put(object) => {
+                    let object = Arc::new(object);
+                    let before = content.put(self.kind, object.clone());
+                    // Its namespace and name are all that selectors need of it. Without the older object the history
+                    // takes less memory.
+                    Event::changed(before.map(|_| object.clone()), object)
+                }
+                StoredChange::Deleted { key, version } => {
+                    let before = content.remove(&key);
+                    let before = before.ok_or(Inconsistent("an unknown object was deleted"))?;
+                    Event::removed(before, version)
+                }
+            };
+            content.version = version;
+            content.history.push(Arc::new(event), now);
+        }
+        self.watchers.announce();
+        Ok(())
     }
 
-    /// Delivers what was held back.
-    fn flush(&mut self, now: Instant) -> usize {
-        let (Some(thinned), Some(content)) = (&mut self.thinned, &self.content) else { return 0 };
-        let since = std::mem::replace(&mut thinned.version, content.version);
-        thinned.time = now;
-        if self.watchers.len() == 0 {
-            return 0;
+    /// Returns what follows for a watch that has got everything up to a version, about `max` bytes; `None`
+    /// if nothing is served, or some of it is no longer known. The watch must end then.
+    pub fn pull(&self, selector: &Selector, after: u64, max: usize) -> Option<Pulled> {
+        let content = self.content.as_ref().filter(|_| self.is_serving)?;
+        if after < content.history.oldest() {
+            return None;
         }
-        match content.history.merged_since(since) {
-            Some(events) => events.iter().map(|event| self.watchers.deliver(event)).sum(),
-            None => {
-                // Changes were lost in the meantime.
-                self.watchers.end();
-                0
+        let (mut bytes, mut events, mut version) = (Vec::new(), 0, after);
+        for event in content.history.since(after) {
+            // A client goes on after the version of an event, so those of one version stay together.
+            if bytes.len() >= max && event.version() > version {
+                return Some(Pulled { bytes, events, version, is_complete: false });
             }
+            events += usize::from(event.put(selector, &mut bytes));
+            version = event.version();
         }
+        let version = after.max(content.version);
+        Some(Pulled { bytes, events, version, is_complete: true })
+    }
+
+    /// Returns the bookmark of a version up to which a watch has pulled everything; `None` if nothing is
+    /// served.
+    pub fn bookmark_at(&mut self, version: u64) -> Option<Frame> {
+        let content = self.content.as_mut().filter(|_| self.is_serving)?;
+        Some(content.bookmarks.plain(version))
     }
 
     /// Notes that there is no further change up to a version.
@@ -339,10 +404,7 @@ impl Cache {
         start: Start,
         mailbox: &Arc<Mailbox>,
         stream: u32,
-        time: Instant,
     ) -> Result<Started, Refused> {
-        // All watches continue at the same version.
-        self.flush(time);
         let content = self.content.as_mut().filter(|_| self.is_serving);
         let content = content.ok_or(Refused::NotServing)?;
         let now = content.version;
@@ -354,7 +416,8 @@ impl Cache {
                     return Ok(Started::Expired(Frame::expired(version, oldest)));
                 }
                 let (mut frames, mut floor) = (Vec::new(), version);
-                for event in content.history.since(version) {
+                let is_pulled = self.kind.is_stored();
+                for event in content.history.since(version).filter(|_| !is_pulled) {
                     if let Some(frame) = event.frame(selector) {
                         frames.push(frame);
                         floor = event.version();
@@ -388,8 +451,7 @@ impl Cache {
 
     /// Returns the bookmark of now, with its version; `None` if nothing is served. All changes up to it
     /// are in the mailboxes already.
-    pub fn bookmark(&mut self, now: Instant) -> Option<(u64, Frame)> {
-        self.flush(now);
+    pub fn bookmark(&mut self) -> Option<(u64, Frame)> {
         let content = self.content.as_mut().filter(|_| self.is_serving)?;
         Some((content.version, content.bookmarks.plain(content.version)))
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::frame::{EventType, Frame};
+use super::frame::{EventType, Frame, put_head};
 use super::object::Object;
 use super::selector::Selector;
 
@@ -35,26 +35,16 @@ impl Event {
         Event { version, before: Some(before), after: None, deleted, frames: Default::default() }
     }
 
+    /// A deletion at a version, of an object that the store had until then.
+    pub fn removed(before: Arc<Object>, version: u64) -> Event {
+        let before = Some(before);
+        Event { version, before, after: None, deleted: None, frames: Default::default() }
+    }
+
     /// The bytes that are kept for this event and for no object that is known after it.
     pub fn size(&self) -> usize {
         let before = self.before.as_ref().map_or(0, |object| object.size());
         before + self.deleted.as_ref().map_or(0, Bytes::len) + EVENT_SIZE
-    }
-
-    /// Several changes of an object as one: from what it was `before` to what the last one made of it.
-    pub fn merged(before: Option<Arc<Object>>, last: &Event) -> Event {
-        let (after, deleted) = (last.after.clone(), last.deleted.clone());
-        Event { version: last.version, before, after, deleted, frames: Default::default() }
-    }
-
-    /// Whether the object was deleted.
-    pub fn is_deletion(&self) -> bool {
-        self.deleted.is_some()
-    }
-
-    /// The object before the change.
-    pub fn before(&self) -> Option<&Arc<Object>> {
-        self.before.as_ref()
     }
 
     /// The version of the change.
@@ -71,17 +61,30 @@ impl Event {
     /// after the change only was added, and one that was selected before it only was deleted: it is sent
     /// as it was, with the version of the change.
     pub fn frame(&self, selector: &Selector) -> Option<Frame> {
+        let event = self.event_type(selector)?;
+        let frame = || Frame::new(event, self.object(event).unwrap_or_default());
+        Some(self.frames[event as usize].get_or_init(frame).clone())
+    }
+
+    /// Appends what a watch with a selector must be sent. Returns whether there is anything.
+    pub fn put(&self, selector: &Selector, out: &mut Vec<u8>) -> bool {
+        let Some(event) = self.event_type(selector) else { return false };
+        let object = self.object(event).unwrap_or_default();
+        put_head(out, event, object.len());
+        out.extend_from_slice(&object);
+        true
+    }
+
+    fn event_type(&self, selector: &Selector) -> Option<EventType> {
         let selects = |object: &Option<Arc<Object>>| {
             object.as_ref().is_some_and(|object| selector.selects(object))
         };
-        let event = match (selects(&self.before), selects(&self.after)) {
-            (false, false) => return None,
-            (false, true) => EventType::Added,
-            (true, true) => EventType::Modified,
-            (true, false) => EventType::Deleted,
-        };
-        let frame = || Frame::new(event, self.object(event).unwrap_or_default());
-        Some(self.frames[event as usize].get_or_init(frame).clone())
+        match (selects(&self.before), selects(&self.after)) {
+            (false, false) => None,
+            (false, true) => Some(EventType::Added),
+            (true, true) => Some(EventType::Modified),
+            (true, false) => Some(EventType::Deleted),
+        }
     }
 
     fn object(&self, event: EventType) -> Option<Bytes> {

@@ -11,30 +11,23 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use tokio::time::MissedTickBehavior;
 
-use super::cache::{Change, Inconsistent};
+use super::cache::Change;
 use super::frame::EventType;
-use super::graph::Graph;
+use super::health::{Health, PERIOD};
 use super::object::Object;
-use super::shared::SharedCache;
 use super::source::{Received, Source, status_code};
-use crate::metrics::{CacheState, Metrics};
 use crate::node_path::client::{Ask, Client, Dialer};
-use crate::node_path::permission::Permission;
 use crate::upstream::{Pool, Server};
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// Seconds after which the API server ends a watch.
 const TIMEOUT_SECONDS: u32 = 3600;
-/// Time between two looks at what forbids to serve.
-const PERIOD: Duration = Duration::from_millis(100);
 /// Time between two attempts after an error: at first, and at most.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// For how long open watches stay while there is no source.
-const MAX_INTERRUPTION: Duration = Duration::from_secs(5);
 /// A source without an event or a bookmark for this time is lost. kube-apiserver sends a bookmark each
 /// minute.
-const MAX_SILENCE: Duration = Duration::from_secs(90);
+pub const MAX_SILENCE: Duration = Duration::from_secs(90);
 /// A watch from a version that the API server does not have any more.
 const EXPIRED: u64 = 410;
 
@@ -63,42 +56,12 @@ impl fmt::Display for TooLarge {
 
 /// Fills a cache.
 pub struct Feed {
-    /// The cache.
-    pub cache: Arc<SharedCache>,
-    /// Whether something forbids to serve.
-    pub permission: Permission,
+    /// The cache, and whether it serves.
+    pub health: Health,
     /// The API servers.
     pub pool: Arc<Pool>,
     /// Connects to them.
     pub dialer: Dialer,
-    /// Shows the state.
-    pub metrics: Arc<Metrics>,
-    /// What is known of the source.
-    pub state: State,
-}
-
-/// What is known of the source.
-pub struct State {
-    /// When the last event or bookmark arrived.
-    heard: Instant,
-    /// Since when there is no source.
-    interrupted: Option<Instant>,
-    /// Whether the log says that pods refer to too many objects.
-    is_full: bool,
-}
-
-impl State {
-    /// Nothing has arrived.
-    pub fn new(now: Instant) -> State {
-        State { heard: now, interrupted: Some(now), is_full: false }
-    }
-
-    /// Whether the cache may be relied on.
-    fn is_current(&self, now: Instant) -> bool {
-        let since = |time: Instant| now.saturating_duration_since(time);
-        since(self.heard) < MAX_SILENCE
-            && self.interrupted.is_none_or(|time| since(time) < MAX_INTERRUPTION)
-    }
 }
 
 impl Feed {
@@ -108,29 +71,28 @@ impl Feed {
         let mut last_error = String::new();
         loop {
             let Some(server) = self.server(attempt) else {
-                self.wait(RETRY_DELAY).await;
+                self.health.wait(RETRY_DELAY).await;
                 continue;
             };
             let ended = self.follow(&server).await.with_context(|| server.address.clone());
-            self.cache.lock().set_connected(false);
-            self.state.interrupted.get_or_insert(Instant::now());
+            self.health.interrupted();
             let Err(ended) = ended else {
                 delay = RETRY_DELAY;
                 continue;
             };
             let error = format!("{ended:#}");
             if error != last_error {
-                let resource = self.cache.kind.names().resource;
+                let resource = self.health.cache.kind.names().resource;
                 tracing::warn!(resource, error, "the watch of the node path is interrupted");
                 last_error = error;
             }
             attempt += 1;
-            self.cache.set_too_large(ended.is::<TooLarge>());
-            if self.cache.is_too_large() {
-                self.wait(TOO_LARGE_DELAY).await;
+            self.health.cache.set_too_large(ended.is::<TooLarge>());
+            if self.health.cache.is_too_large() {
+                self.health.wait(TOO_LARGE_DELAY).await;
                 continue;
             }
-            self.wait(delay).await;
+            self.health.wait(delay).await;
             delay = (delay * 2).min(MAX_RETRY_DELAY);
         }
     }
@@ -140,64 +102,23 @@ impl Feed {
         let servers = self.pool.servers();
         let ready: Vec<_> = servers.iter().filter(|server| server.is_ready()).collect();
         // The resources are spread over the API servers.
-        let at = (attempt + self.cache.kind.index()) % ready.len().max(1);
+        let at = (attempt + self.health.cache.kind.index()) % ready.len().max(1);
         ready.get(at).map(|server| Arc::clone(server))
-    }
-
-    /// Waits, and stops serving if the time is over.
-    async fn wait(&mut self, time: Duration) {
-        let until = Instant::now() + time;
-        while Instant::now() < until {
-            tokio::time::sleep(PERIOD.min(time)).await;
-            self.judge();
-        }
-    }
-
-    /// Begins or stops to serve.
-    fn judge(&mut self) {
-        let now = Instant::now();
-        let serves = self.permission.is_allowed() && self.state.is_current(now);
-        let mut cache = self.cache.lock();
-        self.metrics.reads.delivered(cache.flush_due(now, PERIOD));
-        if cache.is_serving() != serves {
-            cache.serve(serves);
-            if cache.is_serving() == serves {
-                let (resource, version) = (self.cache.kind.names().resource, cache.version());
-                tracing::info!(resource, serves, version, "cache of the node path");
-            }
-        }
-        let (watches, objects) = cache.counts();
-        self.metrics.reads.set_state(CacheState {
-            resource: self.cache.kind.names().resource,
-            is_serving: cache.is_serving(),
-            is_too_large: self.cache.is_too_large(),
-            watches,
-            objects,
-            bytes: cache.size(),
-            references: cache.graph().map(Graph::edges),
-        });
-        let is_full = cache.graph().is_some_and(|graph| graph.edges().is_none());
-        if is_full && !self.state.is_full {
-            tracing::warn!(
-                "pods refer to too many objects; reads of ConfigMaps and Secrets are forwarded"
-            );
-        }
-        self.state.is_full = is_full;
     }
 
     /// Follows the objects at one API server, until its watch ends.
     async fn follow(&mut self, server: &Arc<Server>) -> Result<()> {
         let client = self.dialer.connect(&server.address).await?;
-        let version = self.cache.lock().version();
+        let version = self.health.cache.lock().version();
         let mut source = match version {
             Some(version) => {
                 open(&client, &self.path(&format!("&resourceVersion={version}"))).await?
             }
             None => self.fill(&client).await?,
         };
-        self.heard();
-        self.cache.set_too_large(false);
-        self.cache.lock().set_connected(true);
+        self.health.heard();
+        self.health.cache.set_too_large(false);
+        self.health.cache.lock().set_connected(true);
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -207,10 +128,10 @@ impl Feed {
                     None => return Ok(()),
                 },
                 _ = ticks.tick() => {
-                    self.judge();
-                    if self.state.heard.elapsed() > MAX_SILENCE {
+                    self.health.judge();
+                    if self.health.is_silent() {
                         // The store may have gone back, so that nothing comes after the last version.
-                        self.cache.lock().clear();
+                        self.health.cache.lock().clear();
                         bail!("no event or bookmark for {} s", MAX_SILENCE.as_secs());
                     }
                     self.check(server)?;
@@ -228,12 +149,8 @@ impl Feed {
         Ok(())
     }
 
-    fn heard(&mut self) {
-        self.state = State { heard: Instant::now(), interrupted: None, ..self.state };
-    }
-
     fn path(&self, rest: &str) -> String {
-        let path = self.cache.kind.names().path;
+        let path = self.health.cache.kind.names().path;
         format!("{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={TIMEOUT_SECONDS}{rest}")
     }
 
@@ -255,8 +172,8 @@ impl Feed {
                 }
                 EventType::Bookmark => {
                     let marked = self.parse(object)?;
-                    let replaced = self.cache.lock().replace(objects, marked);
-                    return replaced.map(|()| source).map_err(failure);
+                    let replaced = self.health.cache.lock().replace(objects, marked);
+                    return Ok(replaced.map(|()| source)?);
                 }
                 EventType::Error => bail!("status {}", status_code(&object)?),
                 EventType::Modified | EventType::Deleted => {
@@ -276,46 +193,42 @@ impl Feed {
                 code => bail!("status {code}"),
             },
             EventType::Bookmark => self.parse(object).and_then(|bookmark| {
-                let progress = self.cache.lock().progress(bookmark.version());
-                progress.map_err(failure)
+                let progress = self.health.cache.lock().progress(bookmark.version());
+                Ok(progress?)
             }),
             _ => self.parse(object).and_then(|object| self.apply(Change { event, object })),
         };
         if applied.is_err() {
-            self.cache.lock().clear();
+            self.health.cache.lock().clear();
         }
-        self.heard();
+        self.health.heard();
         applied
     }
 
     fn apply(&self, change: Change) -> Result<()> {
-        let mut cache = self.cache.lock();
-        let delivered = cache.apply(change, Instant::now()).map_err(failure)?;
+        let mut cache = self.health.cache.lock();
+        let delivered = cache.apply(change, Instant::now())?;
         let size = cache.size();
         drop(cache);
-        self.metrics.reads.delivered(delivered);
+        self.health.delivered(delivered);
         self.check_size(size)
     }
 
     fn check_size(&self, size: usize) -> Result<()> {
-        match self.cache.max_size.filter(|_| self.cache.exceeds(size)) {
+        match self.health.cache.max_size.filter(|_| self.health.cache.exceeds(size)) {
             Some(max_size) => Err(TooLarge { max_size }.into()),
             None => Ok(()),
         }
     }
 
     fn parse(&self, object: bytes::Bytes) -> Result<Object> {
-        Object::parse(self.cache.kind, object).context("an object has an unknown encoding")
+        Object::parse(self.health.cache.kind, object).context("an object has an unknown encoding")
     }
 }
 
 async fn open(client: &Client, path: &str) -> Result<Source> {
     let body = client.watch(Ask { accept: PROTOBUF, ..Ask::get(path) }).await?;
     Ok(Source::new(body))
-}
-
-fn failure(Inconsistent(what): Inconsistent) -> anyhow::Error {
-    anyhow::Error::msg(what)
 }
 
 #[cfg(test)]
@@ -333,15 +246,5 @@ mod tests {
             text.contains("10.0.0.1:6443") && text.contains("maxReferencedBytes (7)"),
             "{text}"
         );
-    }
-
-    #[test]
-    fn a_cache_is_current_while_its_source_speaks() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut state = State { interrupted: None, ..State::new(start) };
-        assert!(state.is_current(at(89)) && !state.is_current(at(90)));
-        state.interrupted = Some(at(10));
-        assert!(state.is_current(at(14)) && !state.is_current(at(15)));
     }
 }

@@ -61,15 +61,8 @@ impl fmt::Debug for Frame {
 impl Frame {
     /// Frames an encoded object.
     pub fn new(event: EventType, object: Bytes) -> Frame {
-        let name = event.name();
-        let wrapped = field_len(object.len());
-        let length = field_len(name.len()) + field_len(wrapped);
         let mut head = Vec::with_capacity(32);
-        // An object has at most a few megabytes.
-        head.extend_from_slice(&(length as u32).to_be_bytes());
-        put_bytes(&mut head, 1, name);
-        put_length(&mut head, 2, wrapped);
-        put_length(&mut head, 1, object.len());
+        put_head(&mut head, event, object.len());
         Frame { head: head.into(), object }
     }
 
@@ -94,6 +87,18 @@ impl Frame {
     pub fn len(&self) -> usize {
         self.head.len() + self.object.len()
     }
+}
+
+/// Appends what precedes an encoded object of `length` bytes in an event.
+pub fn put_head(out: &mut Vec<u8>, event: EventType, length: usize) {
+    let name = event.name();
+    let wrapped = field_len(length);
+    let message = field_len(name.len()) + field_len(wrapped);
+    // An object has at most a few megabytes.
+    out.extend_from_slice(&(message as u32).to_be_bytes());
+    put_bytes(out, 1, name);
+    put_length(out, 2, wrapped);
+    put_length(out, 1, length);
 }
 
 /// Encodes a list.

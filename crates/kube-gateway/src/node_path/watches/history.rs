@@ -1,6 +1,6 @@
 //! The last changes of the objects of one kind.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,14 +20,14 @@ pub struct History {
     events: VecDeque<(Instant, Arc<Event>)>,
     /// The bytes of the events.
     size: usize,
-    /// Whether changes since the list were removed.
-    is_cut: bool,
+    /// The version of the last change that was removed, if any since the list was.
+    cut: Option<u64>,
 }
 
 impl History {
     /// An empty history after a list.
     pub fn new(listed: u64) -> History {
-        History { listed, events: VecDeque::new(), size: 0, is_cut: false }
+        History { listed, events: VecDeque::new(), size: 0, cut: None }
     }
 
     /// Adds a change, and removes what is old.
@@ -37,9 +37,9 @@ impl History {
         while self.events.len() > MIN_EVENTS
             && (self.events.len() > MAX_EVENTS || self.is_first_old(now))
         {
-            let first = self.events.pop_front();
-            self.size -= first.map_or(0, |(_, event)| event.size());
-            self.is_cut = true;
+            let Some((_, first)) = self.events.pop_front() else { break };
+            self.size -= first.size();
+            self.cut = Some(first.version());
         }
     }
 
@@ -55,28 +55,11 @@ impl History {
 
     /// The lowest version from which a watch can begin: all later changes are here.
     pub fn oldest(&self) -> u64 {
-        match self.events.front() {
-            Some((_, first)) if self.is_cut => first.version() - 1,
+        match (self.events.front(), self.cut) {
+            // The store can have several changes of one version.
+            (Some((_, first)), Some(cut)) => cut.max(first.version() - 1),
             _ => self.listed,
         }
-    }
-
-    /// The changes after a version, as one for each object, in the order of their versions; `None` if not
-    /// all of them are here.
-    pub fn merged_since(&self, version: u64) -> Option<Vec<Event>> {
-        if version < self.oldest() {
-            return None;
-        }
-        let mut by_key: HashMap<_, (_, &Event)> = HashMap::new();
-        for event in self.since(version) {
-            let Some(object) = event.objects().next() else { continue };
-            let first = by_key.entry(object.key()).or_insert((event.before().cloned(), event));
-            first.1 = event;
-        }
-        let merged = by_key.into_values().map(|(before, last)| Event::merged(before, last));
-        let mut merged: Vec<_> = merged.collect();
-        merged.sort_unstable_by_key(Event::version);
-        Some(merged)
     }
 
     /// The changes after a version.
@@ -92,6 +75,25 @@ mod tests {
     use crate::node_path::watches::kind::Kind;
     use crate::node_path::watches::object::Object;
     use crate::node_path::watches::object::sample::pod;
+
+    #[test]
+    fn a_version_of_which_a_change_was_removed_is_too_old() {
+        let start = Instant::now();
+        let object = |name: &str, version| {
+            Arc::new(Object::parse(Kind::Pods, pod("ns", name, "n", version, "")).unwrap())
+        };
+        let mut history = History::new(5);
+        for number in 0..=100 {
+            let event = Event::changed(None, object(&number.to_string(), 10 + number / 2));
+            history.push(Arc::new(event), start + Duration::from_secs(200 * number));
+        }
+        // The first one of two changes of version 10 is no more.
+        assert_eq!(history.oldest(), 10);
+        assert_eq!(history.since(10).count(), 99);
+        let event = Event::changed(None, object("x", 70));
+        history.push(Arc::new(event), start + Duration::from_secs(50_000));
+        assert_eq!(history.oldest(), 10);
+    }
 
     #[test]
     fn the_size_is_that_of_the_objects_that_are_no_more() {

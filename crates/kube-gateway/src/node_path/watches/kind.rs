@@ -1,7 +1,9 @@
 //! The resources that are served.
 
-/// What the URLs of objects in a namespace begin with.
+/// What the URLs of ConfigMaps and Secrets begin with, which are in a namespace.
 const NAMESPACES: &str = "/api/v1/namespaces/";
+/// What the URLs of the Leases in a namespace begin with.
+const LEASE_NAMESPACES: &str = "/apis/coordination.k8s.io/v1/namespaces/";
 
 /// A resource that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,8 +66,13 @@ impl Kind {
         self as usize
     }
 
-    /// The resource with this URL, and the namespace of a resource that is read by object, otherwise "".
+    /// The resource with this URL, and the namespace, or "" if the URL is that of all objects.
     pub fn of_path(path: &str) -> Option<(Kind, &str)> {
+        if let Some(rest) = path.strip_prefix(LEASE_NAMESPACES) {
+            let (namespace, resource) = rest.split_once('/')?;
+            let is_lease = resource == Kind::Leases.names().resource && !namespace.is_empty();
+            return is_lease.then_some((Kind::Leases, namespace));
+        }
         if let Some(rest) = path.strip_prefix(NAMESPACES) {
             let (namespace, resource) = rest.split_once('/')?;
             let kind =
@@ -78,6 +85,11 @@ impl Kind {
 
     /// The resources to which pods refer. They are read one object at a time.
     pub const REFERENCED: [Kind; 2] = [Kind::ConfigMaps, Kind::Secrets];
+
+    /// Whether the objects come from the store, and not from an API server.
+    pub fn is_stored(self) -> bool {
+        self == Kind::Leases
+    }
 
     /// Whether pods refer to objects of this resource.
     pub fn is_referenced(self) -> bool {
@@ -166,6 +178,8 @@ mod tests {
         }
         let secrets = Kind::of_path("/api/v1/namespaces/a/secrets");
         assert_eq!(secrets, Some((Kind::Secrets, "a")));
+        let leases = Kind::of_path("/apis/coordination.k8s.io/v1/namespaces/a/leases");
+        assert_eq!(leases, Some((Kind::Leases, "a")));
         for path in [
             "/api/v1/namespaces/a/pods",
             "/api/v1/namespaces/a",
@@ -173,6 +187,12 @@ mod tests {
             "/api/v1/namespaces/a/secrets/b",
             "/api/v1/namespaces/secrets",
             "/api/v2/namespaces/a/secrets",
+            "/api/v1/namespaces/a/leases",
+            "/apis/coordination.k8s.io/v1/namespaces/a/leases/b",
+            "/apis/coordination.k8s.io/v1/namespaces/leases",
+            "/apis/coordination.k8s.io/v1/namespaces//leases",
+            "/apis/coordination.k8s.io/v1/namespaces/a/leasecandidates",
+            "/apis/coordination.k8s.io/v1beta1/namespaces/a/leases",
         ] {
             assert_eq!(Kind::of_path(path), None, "{path}");
         }

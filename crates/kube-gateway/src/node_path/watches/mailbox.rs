@@ -30,6 +30,8 @@ pub struct Mailbox {
 #[derive(Default)]
 struct Queue {
     items: Vec<(u32, Item)>,
+    /// Streams whose watches have something to pull.
+    announced: Vec<u32>,
     /// Whether items were dropped. What is in the queue precedes them.
     overflowed: bool,
 }
@@ -38,6 +40,8 @@ struct Queue {
 pub struct Delivery {
     /// The items, each with the stream of its watch.
     pub items: Vec<(u32, Item)>,
+    /// Streams whose watches have something to pull.
+    pub announced: Vec<u32>,
     /// Whether further ones were dropped, so that all watches must end.
     pub overflowed: bool,
 }
@@ -57,6 +61,17 @@ impl Mailbox {
         self.waker.wake();
     }
 
+    /// Notes that the watch of a stream has something to pull, and wakes the session.
+    pub fn announce(&self, stream: u32) {
+        let mut queue = self.queue.lock();
+        if queue.announced.contains(&stream) {
+            return;
+        }
+        queue.announced.push(stream);
+        drop(queue);
+        self.waker.wake();
+    }
+
     /// Notes whom to wake. Must be called before [`Mailbox::take`].
     pub fn register(&self, waker: &Waker) {
         self.waker.register(waker);
@@ -65,7 +80,9 @@ impl Mailbox {
     /// Takes everything. A mailbox that has overflowed is empty from then on.
     pub fn take(&self) -> Delivery {
         let mut queue = self.queue.lock();
-        Delivery { items: std::mem::take(&mut queue.items), overflowed: queue.overflowed }
+        let (items, announced) =
+            (std::mem::take(&mut queue.items), std::mem::take(&mut queue.announced));
+        Delivery { items, announced, overflowed: queue.overflowed }
     }
 }
 
@@ -89,5 +106,17 @@ mod tests {
         assert!(delivery.overflowed && delivery.items.len() == MAX_ITEMS);
         mailbox.push(1, Item::End);
         assert!(mailbox.take().items.is_empty(), "something is missing before it");
+    }
+
+    #[test]
+    fn a_stream_is_announced_once_until_it_is_taken() {
+        let mailbox = Mailbox::default();
+        for stream in [3, 5, 3] {
+            mailbox.announce(stream);
+        }
+        assert_eq!(mailbox.take().announced, [3, 5]);
+        assert!(mailbox.take().announced.is_empty());
+        mailbox.announce(3);
+        assert_eq!(mailbox.take().announced, [3]);
     }
 }

@@ -1,9 +1,11 @@
 //! Watches and lists of kubelets and kube-proxies, served from a watch cache.
 //!
 //! ```text
-//! API server ─▶ source ─▶ feed ─▶ cache ─▶ mailbox of each client ─▶ its session
+//! API server ─▶ source ─▶ feed ───┐
+//! store ─▶ store_source, store_feed ┴▶ cache ─▶ mailbox of each client ─▶ its session
 //!               client's GET: recognize, authorize ─┴─▶ list, or a watch that begins
 //! ```
+//! Leases come from the store, everything else from an API server.
 //!
 //! A wrong or missing event is worse than a request that is forwarded. So everything that is not
 //! exactly what kubelet and kube-proxy send, or that the cache cannot answer now, is forwarded.
@@ -19,7 +21,7 @@
 //! # Reading order
 //! `wire`, `object`, `frame`, `event`, `cache` are pure, and follow
 //! `k8s.io/apiserver/pkg/storage/cacher`. `references` and `graph` know which ConfigMaps and Secrets the
-//! pods of a node refer to. `feed` fills the cache. `recognize` and `authorize` decide
+//! pods of a node refer to. `feed` and `store_feed` fill the cache; `health` says whether it may serve. `recognize` and `authorize` decide
 //! about a request, `continuation` takes over a watch that an API server has begun;
 //! `forward/http2/watches.rs` is its way through a session.
 
@@ -30,18 +32,23 @@ mod event;
 mod feed;
 mod frame;
 mod graph;
+mod health;
 mod history;
 mod kind;
 mod mailbox;
 #[cfg(test)]
 mod model;
 mod object;
+#[cfg(test)]
+mod pulled;
 mod reason;
 mod recognize;
 mod references;
 mod selector;
 mod shared;
 mod source;
+mod store_feed;
+mod store_source;
 mod watchers;
 mod wire;
 
@@ -55,14 +62,18 @@ use http2::Fields;
 
 use self::authorize::may_read;
 use self::cache::{Cache, Started};
-use self::feed::{Feed, State};
+use self::feed::Feed;
+use self::health::Health;
 use self::kind::Kind;
 use self::reason::Reason;
 use self::recognize::recognize;
 use self::shared::SharedCache;
+use self::store_feed::StoreFeed;
+use self::store_source::Keys;
 use super::review::Reviewer;
 use super::reviews::Reviews;
-use super::{Permission, uuid};
+use super::{Permission, tls_files, uuid};
+use crate::config::Store;
 use crate::identity::Credential;
 use crate::metrics::Metrics;
 
@@ -81,30 +92,46 @@ const FIELD_BYTES: usize = 256;
 
 /// Serves watches and lists.
 pub struct Watches {
-    permission: Permission,
+    permissions: ReadPermissions,
     reviews: Arc<Reviews>,
     /// By the position of the resource; `None` if it is not served.
     caches: [Option<Arc<SharedCache>>; Kind::COUNT],
-    pods: Arc<SharedCache>,
     metrics: Arc<Metrics>,
 }
 
-/// What is served besides.
-#[derive(Clone, Copy, Debug, Default)]
+/// Whether watches and lists may be served.
+#[derive(Clone, Default)]
+pub struct ReadPermissions {
+    /// Those of objects that come from an API server.
+    pub reads: Permission,
+    /// Those of Leases, which come from the store.
+    pub leases: Permission,
+}
+
+impl ReadPermissions {
+    fn of(&self, kind: Kind) -> &Permission {
+        if kind.is_stored() { &self.leases } else { &self.reads }
+    }
+}
+
+/// What is served.
+#[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Leases: at most one event for each of them in this time.
-    pub lease_interval: Option<Duration>,
+    /// What kubelets and kube-proxies read.
+    pub nodes: bool,
     /// ConfigMaps and Secrets to which pods refer, while each of these resources takes at most so many
-    /// bytes.
+    /// bytes. Only with `nodes`.
     pub max_referenced_bytes: Option<u64>,
+    /// Leases, from this store.
+    pub leases: Option<Store>,
 }
 
 impl Options {
     /// The cache of a resource, if it is served.
-    fn cache(self, kind: Kind) -> Option<SharedCache> {
+    fn cache(&self, kind: Kind) -> Option<SharedCache> {
         let (cache, max_size) = match kind {
-            // Their events are most of all: nobody but the controller-manager needs them.
-            Kind::Leases => (Cache::thinned(kind, self.lease_interval?, Instant::now()), None),
+            Kind::Leases => (self.leases.as_ref().map(|_| Cache::new(kind))?, None),
+            _ if !self.nodes => return None,
             Kind::ConfigMaps | Kind::Secrets => {
                 (Cache::new(kind), Some(self.max_referenced_bytes?))
             }
@@ -133,23 +160,30 @@ impl Watches {
     /// # Errors
     /// If the thread cannot be started.
     pub fn start(
-        permission: Permission,
+        permissions: ReadPermissions,
         reviewer: Reviewer,
-        options: Options,
+        options: &Options,
         metrics: Arc<Metrics>,
     ) -> Result<Arc<Watches>> {
         let caches = Kind::ALL.map(|kind| options.cache(kind).map(Arc::new));
-        let pods = caches[Kind::Pods.index()].clone().context("pods are always served")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         for cache in caches.iter().flatten() {
-            let feed = Feed {
-                cache: cache.clone(),
-                permission: permission.clone(),
-                pool: reviewer.pool.clone(),
-                dialer: reviewer.dialer.clone(),
-                metrics: metrics.clone(),
-                state: State::new(Instant::now()),
+            let health = |max_silence| {
+                let permission = permissions.of(cache.kind).clone();
+                Health::new(cache.clone(), permission, metrics.clone(), max_silence)
             };
+            if let Some(store) = options.leases.as_ref().filter(|_| cache.kind.is_stored()) {
+                let feed = StoreFeed {
+                    health: health(store_feed::MAX_SILENCE),
+                    endpoints: store.endpoints.clone(),
+                    files: tls_files(store),
+                    keys: Keys::new(&store.prefix),
+                };
+                runtime.spawn(feed.run_forever());
+                continue;
+            }
+            let (pool, dialer) = (reviewer.pool.clone(), reviewer.dialer.clone());
+            let feed = Feed { health: health(feed::MAX_SILENCE), pool, dialer };
             runtime.spawn(feed.run_forever());
         }
         std::thread::Builder::new()
@@ -157,7 +191,7 @@ impl Watches {
             .spawn(move || runtime.block_on(std::future::pending::<()>()))
             .context("start the watch caches")?;
         let reviews = Arc::new(Reviews::new(reviewer));
-        Ok(Arc::new(Watches { permission, reviews, caches, pods, metrics }))
+        Ok(Arc::new(Watches { permissions, reviews, caches, metrics }))
     }
 
     /// Reads the head of a client's request before anything is changed in it. Returns the request if it
@@ -166,11 +200,12 @@ impl Watches {
         let recognized = recognize(request)?;
         let (Ok(Read { kind, .. }) | Err((kind, _))) = &recognized;
         self.caches[kind.index()].as_ref()?;
+        let pods = self.caches[Kind::Pods.index()].as_deref();
         let result = recognized.and_then(|read| match credential {
-            _ if !self.permission.is_allowed() => Err((read.kind, Reason::NotPermitted)),
-            Credential::Certificate(identity)
-                if may_read(&self.reviews, &self.pods, identity, &read) =>
-            {
+            _ if !self.permissions.of(read.kind).is_allowed() => {
+                Err((read.kind, Reason::NotPermitted))
+            }
+            Credential::Certificate(identity) if may_read(&self.reviews, pods, identity, &read) => {
                 Ok(read)
             }
             _ => Err((read.kind, Reason::Identity)),
@@ -197,7 +232,7 @@ impl Watches {
         stream: u32,
     ) -> Option<Opened> {
         let cache = self.cache(read)?.clone();
-        let started = cache.lock().watch(&read.selector, start, mailbox, stream, Instant::now());
+        let started = cache.lock().watch(&read.selector, start, mailbox, stream);
         let started = self.counted(read, started)?;
         let fields = answer_fields(WATCH_TYPE);
         Some(match started {
@@ -221,8 +256,8 @@ impl Watches {
         stream: u32,
     ) -> Option<(Vec<Frame>, Registration)> {
         let cache = self.cache(read)?;
-        let (start, now) = (cache::Start::After(version), Instant::now());
-        let started = cache.lock().watch(&read.selector, start, mailbox, stream, now).ok()?;
+        let start = cache::Start::After(version);
+        let started = cache.lock().watch(&read.selector, start, mailbox, stream).ok()?;
         let Started::Open { number, frames, .. } = started else { return None };
         self.count(read.kind, read.verb.name(), "continued", None);
         Some((frames, Registration::new(cache.clone(), read.selector.clone(), number)))
@@ -231,7 +266,9 @@ impl Watches {
     /// Waits until all caches serve, but not longer than this: meanwhile all requests would go to API
     /// servers, and stay there.
     pub async fn wait(&self, longest: Duration) {
-        let serves = |cache: &Arc<SharedCache>| cache.lock().is_serving() || cache.is_too_large();
+        let serves = |cache: &Arc<SharedCache>| {
+            cache.lock().is_serving() || cache.is_too_large() || cache.is_unreadable()
+        };
         let serve = || self.caches.iter().flatten().all(serves);
         let until = Instant::now() + longest;
         while !serve() && Instant::now() < until {
@@ -271,23 +308,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_read_only_if_that_is_said() {
-        let kinds = |options: Options| {
+    fn what_is_not_said_is_not_read() {
+        let kinds = |options: &Options| {
             Kind::ALL.into_iter().filter(|kind| options.cache(*kind).is_some()).collect::<Vec<_>>()
         };
-        let all = kinds(Options {
-            lease_interval: Some(Duration::from_secs(5)),
-            max_referenced_bytes: Some(7),
-        });
-        assert_eq!(all, Kind::ALL);
-        let optional = [Kind::Leases, Kind::ConfigMaps, Kind::Secrets];
-        let usual: Vec<_> = all.into_iter().filter(|kind| !optional.contains(kind)).collect();
-        assert_eq!(kinds(Options::default()), usual);
-        let options = Options { max_referenced_bytes: Some(7), ..Options::default() };
+        let (nodes, max_referenced_bytes) = (true, Some(7));
+        let options = Options { nodes, max_referenced_bytes, leases: Some(Store::default()) };
+        assert_eq!(kinds(&options), Kind::ALL);
         for kind in Kind::REFERENCED {
             let cache = options.cache(kind).unwrap();
             assert!(cache.exceeds(8) && !cache.exceeds(7));
         }
         assert!(!options.cache(Kind::Pods).unwrap().exceeds(usize::MAX));
+        let optional = [Kind::Leases, Kind::ConfigMaps, Kind::Secrets];
+        let usual = Kind::ALL.into_iter().filter(|kind| !optional.contains(kind));
+        let of_nodes = Options { nodes, ..Options::default() };
+        assert_eq!(kinds(&of_nodes), usual.collect::<Vec<_>>());
+        let leases = Options { nodes: false, ..options };
+        assert_eq!(kinds(&leases), [Kind::Leases]);
+        assert_eq!(kinds(&Options::default()), []);
     }
 }

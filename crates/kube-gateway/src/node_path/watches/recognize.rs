@@ -159,6 +159,11 @@ impl Query {
                 let name = name("metadata.name=")?.as_bytes().into();
                 Some(Selector::Object { namespace: namespace.as_bytes().into(), name })
             }
+            Kind::Leases if !namespace.is_empty() => {
+                let is_whole = self.fields.is_empty() && self.labels.is_empty();
+                let selector = Selector::Namespace(namespace.as_bytes().into());
+                (is_whole && is_name(namespace)).then_some(selector)
+            }
             Kind::Pods
             | Kind::PodCertificateRequests
             | Kind::Nodes
@@ -357,6 +362,11 @@ mod tests {
         for url in ["/apis/storage.k8s.io/v1/csidrivers", "/apis/node.k8s.io/v1/runtimeclasses"] {
             assert_eq!(selector(&format!("{url}?")), all);
         }
+        let leases = "/apis/coordination.k8s.io/v1/leases?";
+        assert_eq!(selector(leases), all);
+        let namespace = Some(Selector::Namespace((*b"kube-system").into()));
+        let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases?";
+        assert_eq!(selector(leases), namespace);
         let traits = Traits { no_cluster_ip: true, proxy_name: true, headless: false };
         let labels = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name";
         let services = format!("/api/v1/services?fieldSelector=spec.clusterIP%21%3DNone&{labels}");
@@ -389,6 +399,12 @@ mod tests {
             "/api/v1/namespaces//secrets?fieldSelector=metadata.name%3Db",
             "/api/v1/namespaces/../secrets?fieldSelector=metadata.name%3Db",
             "/apis/storage.k8s.io/v1/csidrivers?labelSelector=%21service.kubernetes.io%2Fheadless",
+            "/apis/coordination.k8s.io/v1/leases?fieldSelector=metadata.name%3Da",
+            "/apis/coordination.k8s.io/v1/leases?labelSelector=a",
+            "/apis/coordination.k8s.io/v1/namespaces/a/leases?fieldSelector=metadata.name%3Da",
+            "/apis/coordination.k8s.io/v1/namespaces/a/leases?labelSelector=a",
+            "/apis/coordination.k8s.io/v1/namespaces/A/leases?",
+            "/apis/coordination.k8s.io/v1/namespaces/../leases?",
         ] {
             assert_eq!(selector(url), None, "{url}");
         }

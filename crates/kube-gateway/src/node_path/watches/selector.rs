@@ -12,6 +12,8 @@ pub enum Selector {
     Node(Box<[u8]>),
     /// `metadata.name=NAME`.
     Name(Box<[u8]>),
+    /// All objects in a namespace.
+    Namespace(Box<[u8]>),
     /// `metadata.name=NAME` in a namespace.
     Object {
         /// The namespace.
@@ -29,6 +31,7 @@ impl Selector {
         match self {
             Selector::Node(node) => object.node() == &node[..],
             Selector::Name(name) => object.name() == &name[..],
+            Selector::Namespace(namespace) => object.namespace() == &namespace[..],
             Selector::Object { namespace, name } => {
                 object.namespace() == &namespace[..] && object.name() == &name[..]
             }

@@ -80,6 +80,13 @@ impl Watchers {
         delivered
     }
 
+    /// Tells all watches that there is something to be pulled.
+    pub fn announce(&self) {
+        for watcher in self.groups.values().flat_map(Group::values) {
+            watcher.mailbox.announce(watcher.stream);
+        }
+    }
+
     /// The selectors that a change can concern, each once.
     fn concerned(&self, event: &Event) -> Vec<Selector> {
         let mut selectors: Vec<Selector> =

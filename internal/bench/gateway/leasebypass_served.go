@@ -16,16 +16,16 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
-// thinnedWatch is a watch of all Leases through kube-gateway, as kube-controller-manager sends it, with its certificate.
-type thinnedWatch struct {
+// servedWatch is a watch of all Leases through kube-gateway, as kube-controller-manager sends it, with its certificate.
+type servedWatch struct {
 	client  kubernetes.Interface
 	version string // of the last event
 	opened  atomic.Int64
 	group   sync.WaitGroup
 }
 
-// startThinned opens the watch, which stays open until ctx ends, and waits until kube-gateway serves it.
-func (s *bypassStep) startThinned(ctx context.Context) (*thinnedWatch, error) {
+// startServed opens the watch, which stays open until ctx ends, and waits until kube-gateway serves it.
+func (s *bypassStep) startServed(ctx context.Context) (*servedWatch, error) {
 	config, err := kube.Config(s.cluster.Dir.Kubeconfig(pki.ControllerManager.File))
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (s *bypassStep) startThinned(ctx context.Context) (*thinnedWatch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading Leases: %w", err)
 	}
-	w := &thinnedWatch{client: client, version: list.ResourceVersion}
+	w := &servedWatch{client: client, version: list.ResourceVersion}
 	serves := func() int {
 		watches, _ := s.pages.sum(ctx, component.RoleGateway, "kube_gateway_node_path_watches", `resource="leases"`)
 		return int(watches)
@@ -68,7 +68,7 @@ func (s *bypassStep) startThinned(ctx context.Context) (*thinnedWatch, error) {
 }
 
 // follow opens the watch after the last event, and reads it until it ends. The error is not needed: the next watch goes on.
-func (w *thinnedWatch) follow(ctx context.Context) {
+func (w *servedWatch) follow(ctx context.Context) {
 	watch, err := w.client.CoordinationV1().Leases(metav1.NamespaceAll).Watch(ctx, metav1.ListOptions{ResourceVersion: w.version, AllowWatchBookmarks: true})
 	if err != nil {
 		_ = sleep(ctx, pollInterval)

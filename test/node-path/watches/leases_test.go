@@ -1,0 +1,148 @@
+package watches
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
+)
+
+const (
+	// manyLeases are changed manyEvents times by manyWriters at once.
+	manyLeases, manyEvents, manyWriters = 100, 40_000, 32
+	// readAgain is more than the 30 s after which a gateway reads Leases again that it could not serve.
+	readAgain = 45 * time.Second
+	// unreadable is 1 while the gateway cannot serve Leases from the store.
+	unreadable = `kube_gateway_node_path_cache_unreadable{resource="leases"}`
+)
+
+// testManyEvents writes Leases into the store as fast as it takes them. One watch must get each change once and in order,
+// and not end.
+func testManyEvents(t *testing.T, c *cluster, g *gateway) {
+	ctx, leases := context.Background(), c.admin.CoordinationV1().Leases(namespace)
+	var keys, values [manyLeases]string
+	for i := range manyLeases {
+		name, now := fmt.Sprintf("many-%d", i), metav1.NowMicro()
+		_, err := leases.Create(ctx, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, RenewTime: &now},
+		}, metav1.CreateOptions{})
+		must(t, err)
+		keys[i] = leaseKeys + namespace + "/" + name
+		stored, err := c.store.Get(ctx, keys[i])
+		must(t, err)
+		values[i] = string(stored.Kvs[0].Value)
+	}
+	client := c.client(t, controllerManager)
+	c.isServed(t, g, client, query{"leases", leasesPath, "", controllerManager})
+	seen := stream(t, client, g.address, leasesPath+"&watch=true&timeoutSeconds=300&resourceVersion="+c.version(t))
+	counted := make(chan int, 1)
+	go func() { counted <- countMany(t, seen) }()
+	cpu, started := g.cpu(t), time.Now()
+	var writers sync.WaitGroup
+	for writer := range manyWriters {
+		writers.Go(func() {
+			for i := range manyEvents / manyWriters {
+				at := (i*manyWriters + writer) % manyLeases
+				if _, err := c.store.Put(ctx, keys[at], values[at]); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+	took := time.Since(started)
+	must(t, leases.Delete(ctx, "many-0", metav1.DeleteOptions{}))
+	select {
+	case count := <-counted:
+		perEvent := float64((g.cpu(t) - cpu).Microseconds()) / float64(max(count, 1))
+		t.Logf("%d events in %v (%.0f/s), the last one after %v: %.1f µs of CPU of the gateway each", count, took, float64(count)/took.Seconds(), time.Since(started), perEvent)
+		if count != manyEvents {
+			t.Errorf("%d events, want %d", count, manyEvents)
+		}
+	case <-time.After(settleTimeout):
+		t.Error("the watch does not get the last event")
+	}
+	for i := range manyLeases - 1 {
+		must(t, leases.Delete(ctx, fmt.Sprintf("many-%d", i+1), metav1.DeleteOptions{}))
+	}
+}
+
+// countMany counts the changes of Leases that testManyEvents makes, until the first one is deleted or the watch ends.
+func countMany(t *testing.T, reader interface{ Read([]byte) (int, error) }) (count int) {
+	version := int64(0)
+	for {
+		next, err := read(reader)
+		if err != nil {
+			t.Errorf("the watch ended after %d events: %v", count, err)
+			return count
+		}
+		if next.version <= version {
+			t.Errorf("version %d after %d", next.version, version)
+		}
+		version = next.version
+		lease, isLease := next.object.(*coordinationv1.Lease)
+		switch {
+		case !isLease || !strings.HasPrefix(lease.Name, "many-"):
+		case next.kind == watch.Deleted:
+			return count
+		case next.kind == watch.Modified:
+			count++
+		}
+	}
+}
+
+// testUnreadable looks at a value that the gateway does not know, and at a certificate that may not read all Leases: their
+// requests are forwarded, and the gateway says why.
+func testUnreadable(t *testing.T, c *cluster, g *gateway) {
+	client := c.client(t, controllerManager)
+	c.isServed(t, g, client, query{"leases", leasesPath, "", controllerManager})
+	open := stream(t, client, g.address, leasesPath+"&watch=true&resourceVersion="+c.version(t))
+	key := leaseKeys + namespace + "/json"
+	_, err := c.store.Put(context.Background(), key, `{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"json","namespace":"default","uid":"u"}}`)
+	must(t, err)
+	testcluster.Eventually(t, startTimeout, "a value in JSON ends the watch", func() bool { return g.metric(unreadable) == 1 })
+	readAll(open)
+	isForwarded(t, client, g, "json")
+	must(t, isLogged(g, "is not a Lease of coordination.k8s.io/v1"))
+	_, err = c.store.Delete(context.Background(), key)
+	must(t, err)
+	testcluster.Eventually(t, readAgain, "Leases are served again", func() bool {
+		return g.metric(unreadable) == 0 && g.metric(`kube_gateway_node_path_cache_serving{resource="leases"}`) == 1
+	})
+	limited := c.startGatewayAs(t, limitedStoreName, "references: true", 9)
+	if limited.metric(unreadable) != 1 {
+		t.Error("a gateway that may not read all Leases does not say so")
+	}
+	isForwarded(t, client, limited, "kube-node-lease")
+	must(t, isLogged(limited, "needs permission to read all keys below "+leaseKeys))
+}
+
+// isForwarded lists Leases, which an API server must answer.
+func isForwarded(t *testing.T, client *http.Client, g *gateway, name string) {
+	t.Helper()
+	served := g.served("leases", "list")
+	code, list := body(t, client, g.address, leasesPath+"&resourceVersion=0")
+	if code != http.StatusOK || !strings.Contains(string(list), name) || g.served("leases", "list") != served {
+		t.Errorf("the list of Leases was served, or is not that of an API server: status %d", code)
+	}
+}
+
+// isLogged returns an error if a text is not in the log of a gateway.
+func isLogged(g *gateway, text string) error {
+	log, err := os.ReadFile(g.log)
+	if err == nil && !strings.Contains(string(log), text) {
+		err = fmt.Errorf("%q is not in the log", text)
+	}
+	return err
+}
