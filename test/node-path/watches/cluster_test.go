@@ -5,6 +5,7 @@
 //	NODE_PATH_CHANGES       number of random changes in each part (default 300)
 //	NODE_PATH_REQUESTS      number of random requests whose permission is compared (default 2,000)
 //	NODE_PATH_KUBELETS      number of kubelets whose memory is measured (default 200)
+//	NODE_PATH_LEASES        number of Leases whose memory is measured (default 10,000)
 //	NODE_PATH_SEED          seed of the random changes and requests, or "random" (default 1)
 package watches
 

@@ -110,7 +110,7 @@ func (r *trial) killServer(t *testing.T, server string, gateways ...*gateway) {
 	})
 }
 
-// killStore kills the store while objects change, and waits until it is used again.
+// killStore kills the store while objects change, and waits until it is used again, also by a gateway unless it is nil.
 func (r *trial) killStore(t *testing.T, g *gateway) {
 	t.Helper()
 	url := r.Named(t, "store").Address
@@ -119,11 +119,26 @@ func (r *trial) killStore(t *testing.T, g *gateway) {
 	r.change(t)
 	testcluster.Eventually(t, settleTimeout, "the store is back", func() bool {
 		_, err := r.admin.CoreV1().Nodes().Get(r.context, nodes[0], metav1.GetOptions{})
-		return err == nil && g.metric(`kube_gateway_node_path_cache_serving{resource="leases"}`) == 1
+		return err == nil && (g == nil || g.metric(servesLeases) == 1)
 	})
 	if r.PIDAt(t, url) == killed {
 		t.Error("the store was not started again")
 	}
+}
+
+// compactWithout compacts the store while a gateway is suspended and has lost its connection. It must read all Leases again.
+func (r *trial) compactWithout(t *testing.T, g *gateway) {
+	t.Helper()
+	must(t, g.process.Process.Signal(syscall.SIGSTOP))
+	r.killStore(t, nil)
+	r.change(t)
+	result, err := r.store.Get(r.context, "x")
+	must(t, err)
+	_, err = r.store.Compact(r.context, result.Header.Revision)
+	must(t, err)
+	must(t, g.process.Process.Signal(syscall.SIGCONT))
+	testcluster.Eventually(t, settleTimeout, "the gateway finds the compaction", func() bool { return isLogged(g, "the store was compacted") == nil })
+	testcluster.Eventually(t, settleTimeout, "Leases are served again", func() bool { return g.metric(servesLeases) == 1 })
 }
 
 // killGateway kills a gateway, and starts it again after some changes.
@@ -214,6 +229,9 @@ func testFaults(t *testing.T, c *cluster, g *gateway, source *rand.Rand) {
 	t.Log("kill the store")
 	r.killStore(t, g)
 	r.settle(t)
+	t.Log("compact the store while the gateway is away")
+	r.compactWithout(t, g)
+	r.settle(t)
 	t.Logf("%d watches began with the state before the gateway was killed", r.states())
 	t.Log("kill the gateway")
 	r.killGateway(t, g)
@@ -242,11 +260,15 @@ func testTwoGateways(t *testing.T, c *cluster, first *gateway, source *rand.Rand
 			r.starts(), r.states(), events(first)-before[0], events(second)-before[1])
 	}
 	for _, g := range []*gateway{first, second} {
-		for _, resource := range []string{"pods", "nodes", "services", "leases"} {
+		for _, resource := range []string{"pods", "nodes", "services"} {
 			if g.served(resource, "watch") == 0 {
 				t.Errorf("%s served no watch of %s since its last start", g.address, resource)
 			}
 		}
+	}
+	// A gateway that was started again asks at the first watch whether the user may read Leases, and forwards it.
+	if first.served("leases", "watch")+second.served("leases", "watch") == 0 {
+		t.Error("no watch of Leases was served since the last start of a gateway")
 	}
 	r.check(t)
 }

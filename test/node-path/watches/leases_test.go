@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -20,8 +21,12 @@ import (
 const (
 	// manyLeases are changed manyEvents times by manyWriters at once.
 	manyLeases, manyEvents, manyWriters = 100, 40_000, 32
+	// maxLease bounds the memory of a Lease with its last change, as resident memory, of which the allocator keeps some free.
+	maxLease = 1536
 	// readAgain is more than the 30 s after which a gateway reads Leases again that it could not serve.
 	readAgain = 45 * time.Second
+	// servesLeases is 1 while the gateway serves Leases from the store.
+	servesLeases = `kube_gateway_node_path_cache_serving{resource="leases"}`
 	// unreadable is 1 while the gateway cannot serve Leases from the store.
 	unreadable = `kube_gateway_node_path_cache_unreadable{resource="leases"}`
 )
@@ -102,6 +107,51 @@ func countMany(t *testing.T, reader interface{ Read([]byte) (int, error) }) (cou
 	}
 }
 
+// testManyLeases measures the memory of Leases, with a change of each of them in the history.
+func testManyLeases(t *testing.T, c *cluster, g *gateway) {
+	const template = "memory-000000"
+	count := number(t, "NODE_PATH_LEASES", 10_000)
+	ctx, now := context.Background(), metav1.NowMicro()
+	_, err := c.admin.CoordinationV1().Leases(namespace).Create(ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: template, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: template, UID: "0d3a2d3e-5a4c-4f4e-9c2d-0a1b2c3d4e5f"}}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(template), LeaseDurationSeconds: new(int32(40)), RenewTime: &now},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	stored, err := c.store.Get(ctx, leaseKeys+namespace+"/"+template)
+	must(t, err)
+	value := string(stored.Kvs[0].Value)
+	objects := `kube_gateway_node_path_objects{resource="leases"}`
+	time.Sleep(idleTime)
+	before, existing := g.memory(t), g.metric(objects)
+	var writers sync.WaitGroup
+	for writer := range manyWriters {
+		writers.Go(func() {
+			for i := writer; i < count; i += manyWriters {
+				name := fmt.Sprintf("memory-%06d", i+1)
+				if _, err := c.store.Put(ctx, leaseKeys+namespace+"/"+name, strings.ReplaceAll(value, template, name)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+	testcluster.Eventually(t, settleTimeout, "all Leases are in the cache", func() bool { return g.metric(objects) == existing+count })
+	time.Sleep(idleTime)
+	each := (g.memory(t) - before) / count
+	t.Logf("%d Leases of %d bytes: %d bytes of memory each", count, len(value), each)
+	if each > maxLease {
+		t.Errorf("%d bytes for a Lease, want at most %d", each, maxLease)
+	}
+	// All of them are deleted at one revision.
+	_, err = c.store.Delete(ctx, leaseKeys+namespace+"/memory-", clientv3.WithPrefix())
+	must(t, err)
+	testcluster.Eventually(t, settleTimeout, "no Leases are in the cache", func() bool { return g.metric(objects) < existing+count/2 })
+	if g.metric(unreadable) != 0 || g.metric(servesLeases) != 1 {
+		t.Error("Leases are not served any more")
+	}
+}
+
 // testUnreadable looks at a value that the gateway does not know, and at a certificate that may not read all Leases: their
 // requests are forwarded, and the gateway says why.
 func testUnreadable(t *testing.T, c *cluster, g *gateway) {
@@ -118,7 +168,7 @@ func testUnreadable(t *testing.T, c *cluster, g *gateway) {
 	_, err = c.store.Delete(context.Background(), key)
 	must(t, err)
 	testcluster.Eventually(t, readAgain, "Leases are served again", func() bool {
-		return g.metric(unreadable) == 0 && g.metric(`kube_gateway_node_path_cache_serving{resource="leases"}`) == 1
+		return g.metric(unreadable) == 0 && g.metric(servesLeases) == 1
 	})
 	limited := c.startGatewayAs(t, limitedStoreName, "references: true", 9)
 	if limited.metric(unreadable) != 1 {

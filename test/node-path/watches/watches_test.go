@@ -86,6 +86,7 @@ func TestWatches(t *testing.T) {
 	t.Run("permissions by references", func(t *testing.T) { testReferences(t, c, g, source) })
 	t.Run("a kubelet that starts", func(t *testing.T) { testStart(t, c, g) })
 	t.Run("a version that is not known yet", func(t *testing.T) { testBehind(t, c, g) })
+	t.Run("many Leases", func(t *testing.T) { testManyLeases(t, c, g) })
 	t.Run("many events", func(t *testing.T) { testManyEvents(t, c, g) })
 	t.Run("Leases that cannot be served", func(t *testing.T) { testUnreadable(t, c, g) })
 	t.Run("what is forwarded", func(t *testing.T) { testForwarded(t, c, g) })

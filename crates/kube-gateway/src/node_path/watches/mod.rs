@@ -178,6 +178,7 @@ impl Watches {
                     endpoints: store.endpoints.clone(),
                     files: tls_files(store),
                     keys: Keys::new(&store.prefix),
+                    behind: None,
                 };
                 runtime.spawn(feed.run_forever());
                 continue;

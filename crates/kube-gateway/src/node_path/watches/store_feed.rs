@@ -38,6 +38,8 @@ pub struct StoreFeed {
     pub files: TlsFiles,
     /// The keys of the Leases.
     pub keys: Keys,
+    /// The revision of the store, if it was lower than the known one when it last reported.
+    pub behind: Option<u64>,
 }
 
 impl StoreFeed {
@@ -97,6 +99,7 @@ impl StoreFeed {
     async fn receive(&mut self, mut watch: StoreWatch) -> Result<()> {
         watch.request_progress()?;
         self.health.cache.lock().set_connected(true);
+        self.behind = None;
         let mut requested = Instant::now();
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -114,11 +117,24 @@ impl StoreFeed {
                         watch.request_progress()?;
                     }
                     if opened.elapsed() > MAX_SILENCE && self.health.is_silent() {
-                        // The store may have gone back, so that nothing comes after the last revision.
-                        self.health.cache.lock().clear();
-                        bail!("no change or progress for {} s", MAX_SILENCE.as_secs());
+                        bail!(self.explain_silence());
                     }
                 }
+            }
+        }
+    }
+
+    /// Says why the store is lost. If it has gone back, the cache is empty then: nothing would come after the last
+    /// revision.
+    fn explain_silence(&mut self) -> String {
+        let seconds = MAX_SILENCE.as_secs();
+        match std::mem::take(&mut self.behind) {
+            None => format!("the store reports nothing for {seconds} s"),
+            Some(revision) => {
+                self.health.cache.lock().clear();
+                format!(
+                    "the store has only revision {revision} since {seconds} s, and had a higher one"
+                )
             }
         }
     }
@@ -129,8 +145,10 @@ impl StoreFeed {
         if has_news {
             cache.apply_stored(report.changes, Instant::now())?;
         }
-        // A member of the store that lags behind reports a lower revision.
-        if let Some(revision) = report.progress.filter(|it| Some(*it) >= cache.version()) {
+        let known = cache.version();
+        // A member of the store that lags behind reports a lower revision, for a while.
+        self.behind = report.progress.filter(|it| !has_news && Some(*it) < known);
+        if let Some(revision) = report.progress.filter(|it| Some(*it) >= known) {
             cache.progress(revision)?;
             has_news = true;
         }
