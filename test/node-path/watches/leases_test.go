@@ -31,6 +31,24 @@ const (
 	unreadable = `kube_gateway_node_path_cache_unreadable{resource="leases"}`
 )
 
+// testNewcomer begins a watch as a user about whom the gateway knows nothing. An API server begins it, and the gateway goes on
+// when it knows that this is allowed.
+func testNewcomer(t *testing.T, c *cluster, g *gateway) {
+	client, name := c.client(t, newcomer), `kube_gateway_node_path_reads_total{reason="",resource="leases",result="continued"`
+	before := g.metric(name)
+	path := namespacedLeasesPath + "&watch=true&allowWatchBookmarks=true&timeoutSeconds=300&resourceVersion=" + c.version(t)
+	ours, theirs := stream(t, client, g.address, path), stream(t, client, c.Servers[0], path)
+	testcluster.Eventually(t, startTimeout, "the gateway goes on with the watch", func() bool {
+		c.mark(t)
+		return g.metric(name) == before+1
+	})
+	c.mark(t)
+	a, b := collectBoth(ours, theirs)
+	if differs := difference(withoutBookmarks(a), withoutBookmarks(b)); differs != "" || len(a) < 2 {
+		t.Errorf("%d events: %s", len(a), differs)
+	}
+}
+
 // testManyEvents writes Leases into the store as fast as it takes them. One watch must get each change once and in order,
 // and not end.
 func testManyEvents(t *testing.T, c *cluster, g *gateway) {
@@ -112,8 +130,11 @@ func testManyLeases(t *testing.T, c *cluster, g *gateway) {
 	const template = "memory-000000"
 	count := number(t, "NODE_PATH_LEASES", 10_000)
 	ctx, now := context.Background(), metav1.NowMicro()
-	_, err := c.admin.CoordinationV1().Leases(namespace).Create(ctx, &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: template, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: template, UID: "0d3a2d3e-5a4c-4f4e-9c2d-0a1b2c3d4e5f"}}},
+	// The garbage collector deletes a Lease without its owner.
+	owner, err := c.admin.CoreV1().Nodes().Get(ctx, nodes[0], metav1.GetOptions{})
+	must(t, err)
+	_, err = c.admin.CoordinationV1().Leases(namespace).Create(ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: template, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner.Name, UID: owner.UID}}},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(template), LeaseDurationSeconds: new(int32(40)), RenewTime: &now},
 	}, metav1.CreateOptions{})
 	must(t, err)

@@ -31,8 +31,10 @@ const (
 	proxy = "system:kube-proxy"
 	// controllerManager is a user that may read all Leases, and leaseReader one that may read those in a namespace.
 	controllerManager, leaseReader = "system:kube-controller-manager", "lease-reader"
-	leasesPath                     = "/apis/coordination.k8s.io/v1/leases?"
-	namespacedLeasesPath           = "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases?"
+	// newcomer may do the same, and has sent no request before its test.
+	newcomer             = "newcomer"
+	leasesPath           = "/apis/coordination.k8s.io/v1/leases?"
+	namespacedLeasesPath = "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases?"
 )
 
 // query is what a client asks for, without a version.
@@ -86,6 +88,7 @@ func TestWatches(t *testing.T) {
 	t.Run("permissions by references", func(t *testing.T) { testReferences(t, c, g, source) })
 	t.Run("a kubelet that starts", func(t *testing.T) { testStart(t, c, g) })
 	t.Run("a version that is not known yet", func(t *testing.T) { testBehind(t, c, g) })
+	t.Run("a user who was not reviewed yet", func(t *testing.T) { testNewcomer(t, c, g) })
 	t.Run("many Leases", func(t *testing.T) { testManyLeases(t, c, g) })
 	t.Run("many events", func(t *testing.T) { testManyEvents(t, c, g) })
 	t.Run("Leases that cannot be served", func(t *testing.T) { testUnreadable(t, c, g) })
@@ -123,7 +126,9 @@ func (c *cluster) allowLeaseReader(t *testing.T) {
 	_, err = c.admin.RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
 		ObjectMeta: object,
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: leaseReader},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: leaseReader}},
+		Subjects: []rbacv1.Subject{
+			{APIGroup: rbacv1.GroupName, Kind: "User", Name: leaseReader}, {APIGroup: rbacv1.GroupName, Kind: "User", Name: newcomer},
+		},
 	}, metav1.CreateOptions{})
 	must(t, err)
 }

@@ -64,8 +64,10 @@ impl Session {
     /// Reads from a cache what a request asks for, if it may be served.
     pub(super) fn read(&mut self, id: u32, request: &Request<()>, credential: &Credential) -> Read {
         let Some(watches) = &self.client.shared.watches else { return Read::Forward };
-        let Some(read) = watches.begin(request, credential) else { return Read::Forward };
+        let Some(begun) = watches.begin(request, credential) else { return Read::Forward };
+        let read = begun.read;
         let served = match read.verb {
+            _ if !begun.is_allowed => None,
             Verb::WatchList(_) => None,
             Verb::List(at_least) => {
                 let list = watches.list(&read, at_least);
@@ -77,7 +79,7 @@ impl Session {
                 opened.map(|opened| Served::Watch { opened, bookmarks, timeout })
             }
         };
-        match (served, Continuation::new(&read, self.now)) {
+        match (served, Continuation::new(&begun.identity, &read, self.now)) {
             (Some(served), _) => Read::Served(served),
             (None, Some(continuation)) => Read::Continued(Box::new(continuation)),
             (None, None) => Read::Forward,
@@ -155,8 +157,8 @@ impl Session {
         let Some(floor) = continuation.version() else { return };
         let Some(watches) = &self.client.shared.watches else { return };
         let mailbox = self.mailbox.get_or_insert_default();
-        let Some((frames, registration)) = watches.go_on(&continuation.read, floor, mailbox, id)
-        else {
+        let Continuation { identity, read, .. } = &**continuation;
+        let Some((frames, registration)) = watches.go_on(identity, read, floor, mailbox, id) else {
             return;
         };
         let (started, timeout) = (continuation.started, continuation.timeout);

@@ -50,6 +50,11 @@ pub fn may_read(
     })
 }
 
+/// Whether RBAC decides about somebody, so that it may be known later that this is allowed.
+pub fn is_reviewed(pods: Option<&SharedCache>, identity: &IdentityFields, read: &Read) -> bool {
+    may_read_without_rbac(pods, identity, read).is_none()
+}
+
 /// Whether somebody certainly may do this; `None` if RBAC decides.
 fn may_read_without_rbac(
     pods: Option<&SharedCache>,

@@ -4,6 +4,7 @@
 //! events says at which version the cache can go on. A watch that is forwarded because its cache does
 //! not serve begins at a known version: the cache goes on after one of its events or bookmarks.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -16,9 +17,12 @@ use super::frame::EventType;
 use super::object::Object;
 use super::recognize::{Read, Verb};
 use super::source::{Received, take};
+use crate::identity::IdentityFields;
 
 /// A watch that an API server has begun or will begin.
 pub struct Continuation {
+    /// Who has sent the request.
+    pub identity: Arc<IdentityFields>,
     /// The request.
     pub read: Read,
     /// When it was sent.
@@ -43,7 +47,11 @@ enum Progress {
 
 impl Continuation {
     /// A request that is to be sent now; `None` if nothing says at which version a cache can go on.
-    pub fn new(read: &Read, started: Instant) -> Option<Continuation> {
+    pub fn new(
+        identity: &Arc<IdentityFields>,
+        read: &Read,
+        started: Instant,
+    ) -> Option<Continuation> {
         let (from, timeout) = match read.verb {
             Verb::WatchList(timeout) => (None, timeout),
             Verb::Watch { start: Start::After(version), bookmarks: true, timeout } => {
@@ -54,8 +62,8 @@ impl Continuation {
             }
             Verb::List(_) | Verb::Watch { .. } => return None,
         };
-        let read = read.clone();
-        Some(Continuation { read, started, timeout, from, progress: Progress::NoHead })
+        let (identity, read) = (identity.clone(), read.clone());
+        Some(Continuation { identity, read, started, timeout, from, progress: Progress::NoHead })
     }
 
     /// Notes the head of the answer.
@@ -121,10 +129,17 @@ fn advance(read: &Read, version: Option<u64>, received: Received) -> Option<Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::{FieldNames, User};
     use crate::node_path::watches::frame::Frame;
     use crate::node_path::watches::kind::Kind;
     use crate::node_path::watches::object::sample::pod;
     use crate::node_path::watches::selector::Selector;
+
+    fn somebody() -> Arc<IdentityFields> {
+        let (name, uid, credential_id) = ("a".into(), None, "X509SHA256=00".into());
+        let user = User { name, uid, groups: Vec::new(), credential_id };
+        FieldNames::default().encode(&user).unwrap().into()
+    }
 
     const MARK: &str = "k8s.io/initial-events-end";
 
@@ -135,7 +150,7 @@ mod tests {
     fn continuation_of(verb: Verb, fields: &[(&str, &str)]) -> Continuation {
         let selector = Selector::Node((*b"n").into());
         let read = Read { kind: Kind::Pods, selector, verb };
-        let mut continuation = Continuation::new(&read, Instant::now()).unwrap();
+        let mut continuation = Continuation::new(&somebody(), &read, Instant::now()).unwrap();
         let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         continuation.begin_answer(StatusCode::OK, &fields.collect());
         continuation
@@ -196,7 +211,7 @@ mod tests {
         ] {
             let selector = Selector::Node((*b"n").into());
             let read = Read { kind: Kind::Pods, selector, verb };
-            assert!(Continuation::new(&read, Instant::now()).is_none());
+            assert!(Continuation::new(&somebody(), &read, Instant::now()).is_none());
         }
     }
 

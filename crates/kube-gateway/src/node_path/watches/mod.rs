@@ -60,7 +60,7 @@ use bytes::Bytes;
 use http::Request;
 use http2::Fields;
 
-use self::authorize::may_read;
+use self::authorize::{is_reviewed, may_read};
 use self::cache::{Cache, Started};
 use self::feed::Feed;
 use self::health::Health;
@@ -74,7 +74,7 @@ use super::review::Reviewer;
 use super::reviews::Reviews;
 use super::{Permission, tls_files, uuid};
 use crate::config::Store;
-use crate::identity::Credential;
+use crate::identity::{Credential, IdentityFields};
 use crate::metrics::Metrics;
 
 pub use self::continuation::Continuation;
@@ -142,6 +142,17 @@ impl Options {
     }
 }
 
+/// A request that may be served.
+pub struct Begun {
+    /// The request.
+    pub read: Read,
+    /// Who has sent it.
+    pub identity: Arc<IdentityFields>,
+    /// Whether it may be served now. Otherwise an API server answers it, and a cache may go on with it later:
+    /// when a review has allowed it, or nothing forbids it any more.
+    pub is_allowed: bool,
+}
+
 /// A watch that is served.
 pub struct Opened {
     /// The header of the answer.
@@ -196,22 +207,36 @@ impl Watches {
     }
 
     /// Reads the head of a client's request before anything is changed in it. Returns the request if it
-    /// may be served. Must be called in a runtime.
-    pub fn begin(&self, request: &Request<()>, credential: &Credential) -> Option<Read> {
+    /// may be served, now or later. Must be called in a runtime.
+    pub fn begin(&self, request: &Request<()>, credential: &Credential) -> Option<Begun> {
         let recognized = recognize(request)?;
         let (Ok(Read { kind, .. }) | Err((kind, _))) = &recognized;
         self.caches[kind.index()].as_ref()?;
-        let pods = self.caches[Kind::Pods.index()].as_deref();
-        let result = recognized.and_then(|read| match credential {
-            _ if !self.permissions.of(read.kind).is_allowed() => {
-                Err((read.kind, Reason::NotPermitted))
-            }
-            Credential::Certificate(identity) if may_read(&self.reviews, pods, identity, &read) => {
-                Ok(read)
-            }
-            _ => Err((read.kind, Reason::Identity)),
-        });
-        result.map_err(|(kind, reason)| self.count(kind, "", "forwarded", Some(reason))).ok()
+        let count = |(kind, reason)| self.count(kind, "", "forwarded", Some(reason));
+        let read = recognized.map_err(count).ok()?;
+        let Credential::Certificate(identity) = credential else {
+            count((read.kind, Reason::Identity));
+            return None;
+        };
+        let refused = self.refusal(identity, &read);
+        refused.into_iter().for_each(|reason| count((read.kind, reason)));
+        let is_final =
+            refused == Some(Reason::Identity) && !is_reviewed(self.pods(), identity, &read);
+        let identity = identity.clone();
+        (!is_final).then_some(Begun { read, identity, is_allowed: refused.is_none() })
+    }
+
+    /// Why a request may not be served now. Must be called in a runtime.
+    fn refusal(&self, identity: &Arc<IdentityFields>, read: &Read) -> Option<Reason> {
+        if !self.permissions.of(read.kind).is_allowed() {
+            return Some(Reason::NotPermitted);
+        }
+        let may = may_read(&self.reviews, self.pods(), identity, read);
+        (!may).then_some(Reason::Identity)
+    }
+
+    fn pods(&self) -> Option<&SharedCache> {
+        self.caches[Kind::Pods.index()].as_deref()
     }
 
     /// Answers a list; `None` if an API server must.
@@ -248,14 +273,18 @@ impl Watches {
     }
 
     /// Goes on with a watch that an API server has begun, after a version. Returns what follows, and the
-    /// watch; `None` if the API server must go on.
+    /// watch; `None` if the API server must go on. Must be called in a runtime.
     pub fn go_on(
         &self,
+        identity: &Arc<IdentityFields>,
         read: &Read,
         version: u64,
         mailbox: &Arc<Mailbox>,
         stream: u32,
     ) -> Option<(Vec<Frame>, Registration)> {
+        if self.refusal(identity, read).is_some() {
+            return None;
+        }
         let cache = self.cache(read)?;
         let start = cache::Start::After(version);
         let started = cache.lock().watch(&read.selector, start, mailbox, stream).ok()?;
