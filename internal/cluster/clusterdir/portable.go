@@ -11,12 +11,16 @@ import (
 var storeDirFlags = []string{"data-dir", "snapshot-dir", "wal-dir"}
 
 // Portable returns the settings for a copy of the cluster that has its data in the default directory. It
-// removes settings that refer to directories of the original or to CPUs that this machine does not have.
-// changes describes what it changed, for users.
+// removes settings that refer to directories or to the port of the original, or to CPUs that this machine does
+// not have. changes describes what it changed, for users.
 func (s Settings) Portable() (portable Settings, changes []string) {
 	if s.DataDir != "" {
 		changes = append(changes, fmt.Sprintf("--data-dir %s is not used; the data is in the cluster's directory", s.DataDir))
 		s.DataDir = ""
+	}
+	if s.APIServerPort != 0 {
+		changes = append(changes, fmt.Sprintf("--apiserver-port %d is not used, because the original may use it; the first kube-apiserver gets a free port", s.APIServerPort))
+		s.APIServerPort = 0
 	}
 	if s.WALMode == WALNone {
 		changes = append(changes, fmt.Sprintf("--wal-mode is %s, because %s would not keep the restored data", WALBuffered, WALNone))

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-func TestPortableSettingsReferToNoOtherDirectory(t *testing.T) {
-	s := overlay(t, DefaultSettings(), "--wal-mode", "none", "--trace", "--trace-file", "/t", "--cpus", "kwok=0-99999",
+func TestPortableSettingsReferToNoOtherCluster(t *testing.T) {
+	s := overlay(t, DefaultSettings(), "--apiserver-port", "16443", "--wal-mode", "none", "--trace", "--trace-file", "/t", "--cpus", "kwok=0-99999",
 		"--store-arg", "snapshot-dir=/s", "--store-arg", "--wal-dir=/w", "--store-arg", "log-level=debug")
 	s.DataDir = "/data"
 	portable, changes := s.Portable()
@@ -17,8 +17,11 @@ func TestPortableSettingsReferToNoOtherDirectory(t *testing.T) {
 	if want := []string{"log-level=debug"}; !slices.Equal(portable.StoreArgs, want) {
 		t.Errorf("Portable() has the store arguments %q, want %q", portable.StoreArgs, want)
 	}
-	if len(changes) != 5 {
-		t.Errorf("Portable() described %q, want 5 changes", changes)
+	if portable.APIServerPort != 0 {
+		t.Errorf("Portable() has --apiserver-port %d, want any free port", portable.APIServerPort)
+	}
+	if len(changes) != 6 {
+		t.Errorf("Portable() described %q, want 6 changes", changes)
 	}
 	if err := portable.Validate(); err != nil {
 		t.Errorf("Validate() = %v, want nil", err)
