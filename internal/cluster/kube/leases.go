@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -10,7 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 )
@@ -27,10 +30,10 @@ const (
 // become NotReady.
 var releaseLease = []byte(`{"spec":{"holderIdentity":null}}`)
 
-// ReleaseNodeLeases removes the holder of the node Leases that an exited kwok process holds. Each kwok
-// process has its own identity. Without the release, the next process would wait until the Leases expire:
-// for 40 seconds no pod would start, and the nodes would be close to becoming NotReady.
-// ReleaseNodeLeases gives up after 20 seconds.
+// ReleaseNodeLeases removes the holder of the node Leases that an exited kwok or node-sim process holds. Each
+// kwok process has its own identity, and node-sim uses the name of the node, as a kubelet does. Without the
+// release, kwok would wait until the Leases expire: for 40 seconds no pod would start, and the nodes would be
+// close to becoming NotReady. ReleaseNodeLeases gives up after 20 seconds.
 func ReleaseNodeLeases(ctx context.Context, config *rest.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, leaseReleaseTimeout)
 	defer cancel()
@@ -38,18 +41,29 @@ func ReleaseNodeLeases(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("connecting to the API server: %w", err)
 	}
+	metadataClient, err := metadata.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("connecting to the API server: %w", err)
+	}
+	return releaseNodeLeases(ctx, client, metadataClient)
+}
+
+func releaseNodeLeases(ctx context.Context, client kubernetes.Interface, metadataClient metadata.Interface) error {
 	leases := client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	simulated := sync.OnceValues(func() (sets.Set[string], error) { return simulatedNodes(ctx, metadataClient) })
 	options := metav1.ListOptions{Limit: leasePage}
 	for {
 		page, err := leases.List(ctx, options)
 		if err != nil {
 			return fmt.Errorf("listing node leases: %w", err)
 		}
-		errs := make([]error, len(page.Items))
-		workqueue.ParallelizeUntil(ctx, leaseConcurrency, len(page.Items), func(i int) {
-			if lease := &page.Items[i]; heldByKwok(lease, time.Now()) {
-				_, errs[i] = leases.Patch(ctx, lease.Name, types.MergePatchType, releaseLease, metav1.PatchOptions{})
-			}
+		held, err := heldBySimulators(page.Items, time.Now(), simulated)
+		if err != nil {
+			return err
+		}
+		errs := make([]error, len(held))
+		workqueue.ParallelizeUntil(ctx, leaseConcurrency, len(held), func(i int) {
+			_, errs[i] = leases.Patch(ctx, held[i], types.MergePatchType, releaseLease, metav1.PatchOptions{})
 		})
 		for _, err := range errs {
 			if err != nil && !apierrors.IsNotFound(err) {
@@ -62,11 +76,35 @@ func ReleaseNodeLeases(ctx context.Context, config *rest.Config) error {
 	}
 }
 
-// heldByKwok reports whether kwok holds a Lease that has not expired. A kubelet uses the name of its node
-// as its identity; kwok does not.
-func heldByKwok(lease *coordinationv1.Lease, now time.Time) bool {
+// heldBySimulators returns the names of the Leases that have not expired and that kwok or node-sim holds. A
+// Lease whose holder has the name of the node is held by node-sim if the node is simulated, and by a kubelet
+// otherwise. simulated returns the simulated nodes. It is called only if there is such a Lease, because the
+// list is long.
+func heldBySimulators(leases []coordinationv1.Lease, now time.Time, simulated func() (sets.Set[string], error)) ([]string, error) {
+	var names []string
+	for i := range leases {
+		lease := &leases[i]
+		if !held(lease, now) {
+			continue
+		}
+		if *lease.Spec.HolderIdentity == lease.Name {
+			nodes, err := simulated()
+			if err != nil {
+				return nil, err
+			}
+			if !nodes.Has(lease.Name) {
+				continue
+			}
+		}
+		names = append(names, lease.Name)
+	}
+	return names, nil
+}
+
+// held reports whether a Lease has a holder and has not expired.
+func held(lease *coordinationv1.Lease, now time.Time) bool {
 	spec := lease.Spec
-	if spec.HolderIdentity == nil || *spec.HolderIdentity == lease.Name || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
+	if spec.HolderIdentity == nil || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
 		return false
 	}
 	return spec.RenewTime.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second).After(now)
