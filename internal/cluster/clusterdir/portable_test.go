@@ -1,7 +1,6 @@
 package clusterdir
 
 import (
-	"os"
 	"slices"
 	"testing"
 )
@@ -31,41 +30,5 @@ func TestPortableSettingsReferToNoOtherCluster(t *testing.T) {
 	}
 	if _, changes := DefaultSettings().Portable(); len(changes) > 0 {
 		t.Errorf("Portable() of the default settings described %q, want no changes", changes)
-	}
-}
-
-// TestStagingIsNoClusterUntilPublished also checks that a published directory does not replace a cluster.
-func TestStagingIsNoClusterUntilPublished(t *testing.T) {
-	t.Setenv(homeEnv, t.TempDir())
-	dir, err := NewDir("test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stage := func() *Staging {
-		t.Helper()
-		staging, err := dir.Stage()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := NewConfig("test", DefaultSettings()).Save(staging.Dir); err != nil {
-			t.Fatal(err)
-		}
-		return staging
-	}
-	first, second := stage(), stage()
-	if names := dir.Names(); len(names) > 0 || dir.Exists() {
-		t.Errorf("Names() before Publish() = %q, want none", names)
-	}
-	if err := first.Publish(); err != nil || !dir.Exists() {
-		t.Errorf("Publish() = %v and the cluster exists: %v, want nil, true", err, dir.Exists())
-	}
-	if err := second.Publish(); err == nil {
-		t.Error("second Publish() succeeded, want an error because the cluster exists")
-	}
-	if err := second.Remove(); err != nil {
-		t.Fatal(err)
-	}
-	if entries, err := os.ReadDir(dir.Home() + "/clusters"); err != nil || len(entries) != 1 {
-		t.Errorf("clusters = %v, %v, want only the published one", entries, err)
 	}
 }

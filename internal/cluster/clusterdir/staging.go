@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/temporary"
 )
 
 // ErrExists means that the directory of a cluster exists already.
@@ -16,6 +18,8 @@ var ErrExists = errors.New("already exists")
 type Staging struct {
 	Dir
 	target Dir
+	// lock shows that the directory is in use.
+	lock *os.File
 }
 
 // RequireNew returns an error that wraps ErrExists, with the remedy, if the directory of the cluster exists.
@@ -28,18 +32,22 @@ func (d Dir) RequireNew() error {
 	return fmt.Errorf("cluster %q %w; choose another name, or remove it with `k1m down --name %s`", d.name, ErrExists, d.name)
 }
 
-// Stage creates an empty directory beside the directories of the clusters.
+// Stage creates an empty directory beside the directories of the clusters. It removes those that processes left
+// behind that were killed, because they contain private keys. The caller closes the Staging.
 func (d Dir) Stage() (*Staging, error) {
 	clusters := filepath.Dir(d.Root())
 	if err := os.MkdirAll(clusters, privateDirMode); err != nil {
 		return nil, fmt.Errorf("creating %s: %w", clusters, err)
 	}
-	path, err := os.MkdirTemp(clusters, "."+d.name+"-*")
+	lock, err := temporary.Dir(clusters, "."+d.name+"-")
 	if err != nil {
 		return nil, fmt.Errorf("creating a directory in %s: %w", clusters, err)
 	}
-	return &Staging{Dir: Dir{home: d.home, name: filepath.Base(path)}, target: d}, nil
+	return &Staging{Dir: Dir{home: d.home, name: filepath.Base(lock.Name())}, target: d, lock: lock}, nil
 }
+
+// Close gives up the directory. Unless it was published, the next Stage removes what is left of it.
+func (s *Staging) Close() error { return s.lock.Close() }
 
 // Publish makes the directory that of the cluster. The caller holds the operation lock of the cluster.
 func (s *Staging) Publish() error {

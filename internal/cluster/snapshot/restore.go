@@ -32,7 +32,8 @@ type RestoreResult struct {
 }
 
 // Restore creates a stopped cluster from a snapshot. All files are written to a directory that becomes the
-// directory of the cluster only when it is complete, so a failed restore leaves no cluster behind.
+// directory of the cluster only when it is complete, so a failed restore leaves no cluster behind. If the process
+// is killed, the next restore of the cluster removes them.
 func Restore(ctx context.Context, o RestoreOptions) (result RestoreResult, err error) {
 	if err := o.Dir.RequireNew(); err != nil {
 		return result, err
@@ -52,6 +53,7 @@ func Restore(ctx context.Context, o RestoreOptions) (result RestoreResult, err e
 	if err != nil {
 		return result, err
 	}
+	defer func() { err = errors.Join(err, staging.Close()) }()
 	result.Changes, err = fill(ctx, o, reader, staging)
 	if err == nil {
 		err = publish(o.Dir, staging)

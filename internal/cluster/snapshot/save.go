@@ -13,6 +13,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/lifecycle"
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
+	"github.com/k8s-1m/k8s-1m/internal/util/temporary"
 )
 
 // SaveOptions are the options of [Save].
@@ -40,17 +41,16 @@ func save(ctx context.Context, o SaveOptions, config clusterdir.Config, store co
 	if info, err := os.Stat(o.File); err == nil && info.IsDir() {
 		return manifest, fmt.Errorf("%s: is a directory; name a file", o.File)
 	}
-	// CreateTemp creates files with mode 0600, which private keys need.
-	target, err := temporary(o.File)
+	target, err := temporaryFile(o.File)
 	if err != nil {
 		return manifest, err
 	}
 	defer func() { err = errors.Join(err, discard(target)) }()
-	spool, err := temporary(o.File)
+	spool, err := unnamed(o.File)
 	if err != nil {
 		return manifest, err
 	}
-	defer func() { err = errors.Join(err, discard(spool)) }()
+	defer func() { err = errors.Join(err, spool.Close()) }()
 
 	manifest = Manifest{Name: config.Name, Created: time.Now().UTC().Truncate(time.Second)}
 	manifest.Versions = Versions{K1m: o.Version, Kubernetes: kubernetesVersion()}
@@ -78,11 +78,29 @@ func save(ctx context.Context, o SaveOptions, config clusterdir.Config, store co
 	return manifest, err
 }
 
-// temporary creates a temporary file in the directory of a path. [discard] removes it.
-func temporary(path string) (*os.File, error) {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+// temporaryInfix follows the name of a snapshot in that of its temporary file. It is long, because k1m removes
+// old files with such names from directories of users.
+const temporaryInfix = ".k1m-partial-"
+
+// temporaryFile creates a temporary file in the directory of a path, with the mode 0600 that private keys need.
+// It removes those that processes left behind that were killed. [discard] removes the file.
+func temporaryFile(path string) (*os.File, error) {
+	file, err := temporary.File(filepath.Dir(path), "."+filepath.Base(path)+temporaryInfix)
 	if err != nil {
 		return nil, fmt.Errorf("writing to %s: %w", filepath.Dir(path), reason(err))
+	}
+	return file, nil
+}
+
+// unnamed creates a temporary file in the directory of a path that has no name, so the kernel removes it even if
+// the process is killed.
+func unnamed(path string) (*os.File, error) {
+	file, err := temporaryFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(file.Name()); err != nil {
+		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
 }

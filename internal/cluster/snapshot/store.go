@@ -12,8 +12,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -139,7 +141,7 @@ func restoreStore(ctx context.Context, config clusterdir.Config, file, dataDir s
 	if err := clusterdir.PrepareData(dataDir, config.Settings.Store); err != nil {
 		return err
 	}
-	output, err := exec.CommandContext(ctx, binary, args...).CombinedOutput()
+	output, err := run(ctx, binary, args...)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -147,6 +149,17 @@ func restoreStore(ctx context.Context, config clusterdir.Config, file, dataDir s
 		return fmt.Errorf("restoring the store with %s: %s (%w)", filepath.Base(binary), lastLine(output), err)
 	}
 	return nil
+}
+
+// run runs a program and returns its output. The program ends if this process is killed, so that it does not
+// write to a directory that another k1m removes.
+func run(ctx context.Context, binary string, args ...string) ([]byte, error) {
+	// The kernel kills the process when the thread that started it exits (PDEATHSIG).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd.CombinedOutput()
 }
 
 // restoreCommand returns the command that creates the data directory of a store.
