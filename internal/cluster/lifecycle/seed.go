@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
@@ -30,14 +32,32 @@ func validateSeed(s clusterdir.Settings) error {
 	return nil
 }
 
-// notSeedable returns the error of a cluster whose store is not empty, with the remedy.
-func notSeedable(dir clusterdir.Dir, reason error) error {
-	return fmt.Errorf("cluster %q: --seed-store needs an empty store, but %w; omit the flag to create missing nodes through the API, or remove the cluster with `k1m down --name %s`",
-		dir.Name(), reason, dir.Name())
+// notSeedable returns the error of a cluster whose store is not empty. remedy tells users how to get an empty one.
+func notSeedable(config clusterdir.Config, reason error, remedy string) error {
+	return fmt.Errorf("cluster %q: --seed-store needs an empty store, but %w; omit the flag to create missing nodes through the API, or %s",
+		config.Name, reason, remedy)
 }
 
-// seedNodes writes the nodes of the settings directly into the store of a cluster that is not running.
-func seedNodes(ctx context.Context, o UpOptions, config clusterdir.Config) error {
+// removeCluster tells users how to remove a cluster.
+func removeCluster(config clusterdir.Config) string {
+	return fmt.Sprintf("remove the cluster with `k1m down --name %s`", config.Name)
+}
+
+// emptyStore tells users how to get an empty store. `k1m down` removes only data in the cluster's directory.
+func emptyStore(config clusterdir.Config) string {
+	switch s := config.Settings; {
+	case s.StoreAddress != "":
+		return fmt.Sprintf("delete the keys of the store with `etcdctl del --prefix %s/`", s.EtcdPrefix())
+	case s.DataDir != "":
+		return "name an empty directory with --data-dir"
+	}
+	return removeCluster(config)
+}
+
+// seedNodes writes the nodes of the settings directly into the store of a cluster that is not running. isNew
+// means that the caller removes the cluster's directory if seedNodes fails. Nodes in another store are removed
+// by seedNodes itself.
+func seedNodes(ctx context.Context, o UpOptions, config clusterdir.Config, isNew bool) error {
 	nodes, err := newNodes(config.Settings)
 	if err != nil {
 		return err
@@ -47,32 +67,60 @@ func seedNodes(ctx context.Context, o UpOptions, config clusterdir.Config) error
 	options := seed.Options{
 		Nodes: nodes, Range: bulk.Range{Prefix: bulk.NodePrefix, Count: config.Settings.Nodes},
 		Prefix: config.Settings.EtcdPrefix(), Progress: task.Set,
+		KeepPart: isNew && config.Settings.StoreAddress == "" && config.Settings.DataDir == "",
 	}
 	use := func(ctx context.Context, store component.StoreClient) error {
-		client, err := store.Dial(ctx, seedDialTimeout)
+		// After ctx is done, the client deletes what it has written.
+		client, err := store.Dial(context.WithoutCancel(ctx), seedDialTimeout)
 		if err != nil {
 			return err
 		}
 		defer client.Close()
 		started := time.Now()
 		defer func() { took = time.Since(started) }()
-		return seed.Run(ctx, client, options)
+		return runSeed(ctx, client, options, o.Display)
 	}
 	if config.Settings.StoreAddress != "" {
 		err = use(ctx, component.NewStoreClient(config, o.Dir))
 	} else {
 		err = withStore(ctx, o.Dir, config, use)
 	}
-	switch {
-	case ctx.Err() != nil:
-		err = fmt.Errorf("%w; repeat the command", ErrInterrupted)
-	case errors.Is(err, seed.ErrNotEmpty):
-		err = notSeedable(o.Dir, err)
-	}
 	if err != nil {
+		err = seedError(config, err, ctx.Err() != nil)
 		progress.Fail(ctx, task, err.Error())
 		return err
 	}
 	task.Done(fmt.Sprintf("%d nodes and Leases, %.0f nodes/s", options.Range.Count, float64(options.Range.Count)/took.Seconds()))
 	return nil
+}
+
+// runSeed writes nodes into a store. It displays the deletion of nodes that takes place if it fails.
+func runSeed(ctx context.Context, client clientv3.KV, options seed.Options, display progress.Display) error {
+	var deletion progress.Task
+	options.Removing = func() { deletion = display.Task("seeded nodes deleted", 0) }
+	err := seed.Run(ctx, client, options)
+	switch {
+	case deletion == nil:
+	case errors.Is(err, seed.ErrIncomplete):
+		deletion.Fail("the store keeps a part of them")
+	default:
+		deletion.Done("complete")
+	}
+	return err
+}
+
+// seedError adds the remedy to an error of [seed.Run].
+func seedError(config clusterdir.Config, err error, interrupted bool) error {
+	incomplete := errors.Is(err, seed.ErrIncomplete)
+	switch {
+	case errors.Is(err, seed.ErrNotEmpty):
+		return notSeedable(config, err, emptyStore(config))
+	case incomplete && interrupted:
+		return fmt.Errorf("%w: %w; before you repeat the command, %s", ErrInterrupted, err, emptyStore(config))
+	case incomplete:
+		return fmt.Errorf("cluster %q: %w; before you repeat the command, %s", config.Name, err, emptyStore(config))
+	case interrupted:
+		return fmt.Errorf("%w; repeat the command", ErrInterrupted)
+	}
+	return err
 }

@@ -75,7 +75,7 @@ func Up(ctx context.Context, o UpOptions) (result UpResult, err error) {
 	case err == nil:
 		return start(ctx, o, config, supervisorLock)
 	case errors.Is(err, clusterdir.ErrBusy) && o.SeedStore:
-		return UpResult{}, notSeedable(o.Dir, errRunning)
+		return UpResult{}, notSeedable(config, errRunning, removeCluster(config))
 	case errors.Is(err, clusterdir.ErrBusy):
 		return updateRunning(ctx, o, config)
 	}
@@ -112,7 +112,7 @@ func start(ctx context.Context, o UpOptions, config clusterdir.Config, superviso
 	isNew := !directoryExists(o.Dir)
 	components, config, err := prepare(ctx, o, config)
 	if err == nil && o.SeedStore {
-		err = seedNodes(ctx, o, config)
+		err = seedNodes(ctx, o, config, isNew)
 	}
 	if err != nil {
 		release()

@@ -4,7 +4,8 @@
 // The stored bytes are those that the API server stores after k1m has created a node, kwok has made it Ready,
 // and kube-controller-manager has added its labels and annotation. replay.go computes one node and one
 // Lease with the API server's own code for managed fields, from the writes that node.go and lease.go list.
-// objects.go changes the name, the UID and the zone for each further node. [Run] writes them.
+// objects.go changes the name, the UID and the zone for each further node. [Run] writes them. If it fails,
+// remove.go deletes what it has written.
 package seed
 
 import (
@@ -21,8 +22,12 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
 )
 
-// ErrNotEmpty means that the store already contains keys.
-var ErrNotEmpty = errors.New("the store is not empty")
+var (
+	// ErrNotEmpty means that the store already contains keys.
+	ErrNotEmpty = errors.New("the store is not empty")
+	// ErrIncomplete means that a failed Run could not delete the nodes that it had written.
+	ErrIncomplete = errors.New("the store keeps a part of the nodes")
+)
 
 const (
 	// nodesPerTxn is limited by the stores, which allow 128 operations in a transaction. A node takes two.
@@ -31,6 +36,11 @@ const (
 	// emptyTimeout limits the time for counting the keys of the store.
 	emptyTimeout     = time.Minute
 	progressInterval = 200 * time.Millisecond
+	// writeGrace is the time for which a write may go on after the context of Run is done. The store may execute
+	// a cancelled write later than the deletions that follow.
+	writeGrace = 5 * time.Second
+	// removeTimeout limits the time for deleting what a failed Run has written.
+	removeTimeout = 2 * time.Minute
 )
 
 // Options are the options of [Run].
@@ -41,11 +51,16 @@ type Options struct {
 	Prefix string
 	// Progress is called several times per second with the number of nodes that were written.
 	Progress func(done int)
+	// KeepPart means that a failed Run leaves what it has written, because the caller removes the store.
+	KeepPart bool
+	// Removing is called before a failed Run deletes what it has written, which can take long.
+	Removing func()
 }
 
 // Run writes the nodes of the range and their Leases to an empty store. Otherwise it returns an error that
-// wraps ErrNotEmpty. A node and its Lease are written in the same transaction.
-func Run(ctx context.Context, client *clientv3.Client, o Options) error {
+// wraps ErrNotEmpty. A node and its Lease are written in the same transaction. If Run fails later, also because
+// ctx is done, it deletes what it has written. It uses the client for that after ctx is done.
+func Run(ctx context.Context, client clientv3.KV, o Options) error {
 	if err := requireEmpty(ctx, client, o.Prefix); err != nil {
 		return err
 	}
@@ -53,8 +68,26 @@ func Run(ctx context.Context, client *clientv3.Client, o Options) error {
 	if err != nil {
 		return err
 	}
+	err = writeAll(ctx, client, o, template)
+	if err == nil || o.KeepPart {
+		return err
+	}
+	o.Removing()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	defer cancel()
+	if failed := remove(ctx, client, o); failed != nil {
+		return fmt.Errorf("%w; %w: %w", err, ErrIncomplete, failed)
+	}
+	return err
+}
+
+// writeAll writes all nodes of the range. When it returns, no write is in progress, unless one takes longer than
+// writeGrace.
+func writeAll(ctx context.Context, client clientv3.KV, o Options, template *template) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	writeContext, abort := withGrace(ctx, writeGrace)
+	defer abort()
 	var next, done atomic.Int64
 	var group sync.WaitGroup
 	for range workers {
@@ -66,7 +99,7 @@ func Run(ctx context.Context, client *clientv3.Client, o Options) error {
 					return
 				}
 				count := min(nodesPerTxn, o.Range.Count-first)
-				if err := w.write(ctx, first, count); err != nil {
+				if err := w.write(writeContext, first, count); err != nil {
 					cancel(fmt.Errorf("writing %s to the store: %w", o.Range.Name(first), err))
 					return
 				}
@@ -74,6 +107,12 @@ func Run(ctx context.Context, client *clientv3.Client, o Options) error {
 			}
 		})
 	}
+	report(&group, func() { o.Progress(int(done.Load())) })
+	return context.Cause(ctx)
+}
+
+// report calls progress several times per second until the group has ended, and once after that.
+func report(group *sync.WaitGroup, progress func()) {
 	stopped := make(chan struct{})
 	go func() { group.Wait(); close(stopped) }()
 	for running := true; running; {
@@ -82,13 +121,25 @@ func Run(ctx context.Context, client *clientv3.Client, o Options) error {
 			running = false
 		case <-time.After(progressInterval):
 		}
-		o.Progress(int(done.Load()))
+		progress()
 	}
-	return context.Cause(ctx)
+}
+
+// withGrace returns a context that is done some time after ctx is done, or when it is cancelled.
+func withGrace(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(grace):
+			cancel()
+		case <-longer.Done():
+		}
+	})
+	return longer, func() { stop(); cancel() }
 }
 
 // requireEmpty returns an error that wraps ErrNotEmpty if the store has a key with the prefix.
-func requireEmpty(ctx context.Context, client *clientv3.Client, prefix string) error {
+func requireEmpty(ctx context.Context, client clientv3.KV, prefix string) error {
 	ctx, cancel := context.WithTimeout(ctx, emptyTimeout)
 	defer cancel()
 	response, err := client.Get(ctx, prefix+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
@@ -103,7 +154,7 @@ func requireEmpty(ctx context.Context, client *clientv3.Client, prefix string) e
 
 // worker writes nodes, one transaction at a time.
 type worker struct {
-	client  *clientv3.Client
+	client  clientv3.KV
 	options Options
 	objects *objects
 }
@@ -118,9 +169,15 @@ func (w *worker) write(ctx context.Context, first, count int) error {
 			return err
 		}
 		puts = append(puts,
-			clientv3.OpPut(w.options.Prefix+"/minions/"+name, node),
-			clientv3.OpPut(w.options.Prefix+"/leases/"+leaseNamespace+"/"+name, lease))
+			clientv3.OpPut(nodeKeys(w.options.Prefix)+name, node),
+			clientv3.OpPut(leaseKeys(w.options.Prefix)+name, lease))
 	}
 	_, err := w.client.Txn(ctx).Then(puts...).Commit()
 	return err
 }
+
+// nodeKeys returns the prefix of the keys of nodes.
+func nodeKeys(prefix string) string { return prefix + "/minions/" }
+
+// leaseKeys returns the prefix of the keys of the nodes' Leases.
+func leaseKeys(prefix string) string { return prefix + "/leases/" + leaseNamespace + "/" }

@@ -1,0 +1,155 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+)
+
+// otherKeys are keys that Run neither counts nor deletes.
+var otherKeys = []string{"/other/minions/node-000000", "/registry-2/minions/node-000000"}
+
+func newMemoryStore() *memoryStore {
+	m := &memoryStore{keys: map[string]string{}}
+	for _, key := range otherKeys {
+		m.keys[key] = ""
+	}
+	return m
+}
+
+func testOptions(t *testing.T, count int) Options {
+	return Options{
+		Nodes: testNodes(t), Range: bulk.Range{Prefix: bulk.NodePrefix, Count: count}, Prefix: "/registry",
+		Progress: func(int) {}, Removing: func() {},
+	}
+}
+
+func (m *memoryStore) expectOnlyOtherKeys(t *testing.T) {
+	t.Helper()
+	if keys := slices.Sorted(maps.Keys(m.keys)); !slices.Equal(keys, otherKeys) {
+		t.Errorf("the store has %d keys, want only %q", len(keys), otherKeys)
+	}
+}
+
+func TestRunWritesAllNodes(t *testing.T) {
+	store, done := newMemoryStore(), 0
+	o := testOptions(t, 3*nodesPerTxn+1)
+	o.Progress = func(n int) { done = n }
+	if err := Run(t.Context(), store, o); err != nil {
+		t.Fatal(err)
+	}
+	if want := len(otherKeys) + 2*o.Range.Count; len(store.keys) != want || done != o.Range.Count {
+		t.Errorf("the store has %d keys after a progress of %d nodes, want %d after %d", len(store.keys), done, want, o.Range.Count)
+	}
+	for _, key := range []string{"/registry/minions/node-000192", "/registry/leases/kube-node-lease/node-000192"} {
+		if store.keys[key] == "" {
+			t.Errorf("the store has no %s", key)
+		}
+	}
+	if err := Run(t.Context(), store, o); !errors.Is(err, ErrNotEmpty) || store.keys["/registry/minions/node-000192"] == "" {
+		t.Errorf("Run() with nodes in the store = %v, want %v and that they are kept", err, ErrNotEmpty)
+	}
+}
+
+// TestInterruptedRunLeavesNothing cancels the context while transactions are in progress. None of them may be
+// cancelled, because a store can execute it after the deletion.
+func TestInterruptedRunLeavesNothing(t *testing.T) {
+	store := newMemoryStore()
+	ctx, interrupt := context.WithCancel(t.Context())
+	var begun, cancelled atomic.Int64
+	store.beforeTxn = func(txn context.Context) error {
+		if begun.Add(1) < 20 {
+			return nil
+		}
+		interrupt()
+		select {
+		case <-txn.Done():
+			cancelled.Add(1)
+			return txn.Err()
+		case <-time.After(50 * time.Millisecond):
+			return nil
+		}
+	}
+	deletes, announced := 0, 0
+	store.beforeDelete = func(context.Context) error { deletes++; return nil }
+	o := testOptions(t, 100_000)
+	o.Removing = func() { announced++ }
+	err := Run(ctx, store, o)
+	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrIncomplete) || deletes == 0 {
+		t.Errorf("interrupted Run() = %v after %d deletions, want only %v", err, deletes, context.Canceled)
+	}
+	if cancelled.Load() > 0 || announced != 1 {
+		t.Errorf("Run() cancelled %d transactions and announced the deletion %d times, want 0 and 1", cancelled.Load(), announced)
+	}
+	store.expectOnlyOtherKeys(t)
+}
+
+// TestFailedRunLeavesNothing also checks that large numbers of keys are deleted in several requests.
+func TestFailedRunLeavesNothing(t *testing.T) {
+	store, full := newMemoryStore(), errors.New("no space")
+	var begun atomic.Int64
+	store.beforeTxn = func(context.Context) error {
+		if begun.Add(1) > 2*keysPerDelete/nodesPerTxn {
+			return full
+		}
+		return nil
+	}
+	deletes := 0
+	store.beforeDelete = func(context.Context) error { deletes++; return nil }
+	if err := Run(t.Context(), store, testOptions(t, 100_000)); !errors.Is(err, full) || errors.Is(err, ErrIncomplete) {
+		t.Errorf("Run() with a full store = %v, want only %v", err, full)
+	}
+	if deletes < 4 || store.largestPage > keysPerDelete {
+		t.Errorf("Run() sent %d deletions of at most %d keys, want 4 or more of at most %d", deletes, store.largestPage, keysPerDelete)
+	}
+	store.expectOnlyOtherKeys(t)
+}
+
+// TestRunSaysWhatItLeaves checks the error if nodes cannot be deleted, and that they are kept for a caller who
+// removes the store.
+func TestRunSaysWhatItLeaves(t *testing.T) {
+	full := errors.New("no space")
+	for keep, wantError := range map[bool]error{false: ErrIncomplete, true: full} {
+		store := newMemoryStore()
+		var begun atomic.Int64
+		store.beforeTxn = func(context.Context) error {
+			if begun.Add(1) > 1 {
+				return full
+			}
+			return nil
+		}
+		deletes := 0
+		store.beforeDelete = func(context.Context) error { deletes++; return full }
+		o := testOptions(t, 1000)
+		o.KeepPart = keep
+		err := Run(t.Context(), store, o)
+		if !errors.Is(err, wantError) || errors.Is(err, ErrIncomplete) == keep || (deletes > 0) == keep {
+			t.Errorf("Run() with KeepPart %v = %v after %d deletions, want %v", keep, err, deletes, wantError)
+		}
+		if want := len(otherKeys) + 2*nodesPerTxn; len(store.keys) != want {
+			t.Errorf("the store has %d keys, want %d", len(store.keys), want)
+		}
+	}
+}
+
+// TestCancelledWritesEnd checks that a store that does not answer delays an interruption only for a time.
+func TestCancelledWritesEnd(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	longer, abort := withGrace(ctx, 20*time.Millisecond)
+	defer abort()
+	interrupt()
+	if longer.Err() != nil {
+		t.Errorf("the longer context ended with %v, want that it goes on for a time", longer.Err())
+	}
+	select {
+	case <-longer.Done():
+	case <-time.After(10 * time.Second):
+		t.Error("the longer context did not end")
+	}
+}
