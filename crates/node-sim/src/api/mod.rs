@@ -22,6 +22,8 @@ pub use event::{Event, EventSource, ObjectReference};
 pub use meta::{DeleteOptions, ObjectMeta, OwnerReference, Preconditions, Time};
 pub use node::{Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo, Quantity};
 pub use node_objects::{CsiNode, CsiNodeSpec, Lease, LeaseSpec};
+#[cfg(test)]
+pub use pod::PodCondition;
 pub use pod::{Container, Pod, PodSpec, PodStatus};
 pub use status::status_message;
 pub use uid::Uid;

@@ -19,7 +19,7 @@
 //!
 //! # Reading order
 //! `wheel`, `node`, `simulation`; then the life of a node: `start`, `lease`, `status`, `watched_nodes`;
-//! the life of a pod: `pod`, `pods`, `orphans`, `progress`, `report`, `pod_status`; and `faults`.
+//! the life of a pod: `pod`, `pods`, `orphans`, `progress`, `report`, `pod_status`, `reconcile`; and `faults`.
 
 mod addresses;
 mod events;
@@ -32,6 +32,7 @@ mod pod;
 mod pod_status;
 mod pods;
 mod progress;
+mod reconcile;
 mod report;
 mod requests;
 mod settings;

@@ -31,6 +31,8 @@ pub struct Pod {
     pub due: Ticks,
     /// When a failed report is repeated.
     pub report_due: Ticks,
+    /// When a status that somebody else has changed is reported again.
+    pub sync_due: Ticks,
     /// When the containers end.
     pub ends: Ticks,
     /// Its IP address; `None` until it has one.
@@ -47,6 +49,8 @@ pub struct Pod {
     pub is_busy: bool,
     /// Whether the status has changed since the last report.
     pub is_changed: bool,
+    /// Whether the watch has shown another status.
+    pub is_outdated: bool,
     /// Whether the last watch from the beginning has shown the pod.
     pub is_seen: bool,
 }

@@ -82,12 +82,16 @@ impl Simulation {
             (seconds.max(0) as u64).saturating_mul(100).min(u32::MAX.into()) as u32
         });
         let generation = metadata.generation;
+        let status = pod.status.unwrap_or_default();
         let index = match self.pods.by_uid.get(&uid).copied() {
-            Some(index) => index,
+            Some(index) => {
+                self.compare_status(index, &status);
+                index
+            }
             None => {
                 let plan = self.plan(&metadata, spec);
                 let made = made(node, uid, &metadata, plan);
-                self.add_pod(made, &pod.status.unwrap_or_default())
+                self.add_pod(made, &status)
             }
         };
         let Some(pod) = self.pods.at(index) else { return };
@@ -184,6 +188,7 @@ impl Simulation {
             let now = self.now.tick;
             let Some(pod) = self.pods.at(index) else { continue };
             let is_overdue = pod.due <= now;
+            pod.is_changed |= std::mem::take(&mut pod.is_outdated);
             if pod.deletion.is_some() {
                 self.stop_pod(index);
             } else if is_overdue {
@@ -219,6 +224,7 @@ fn made(node: u32, uid: Uid, metadata: &api::ObjectMeta, plan: Plan) -> Pod {
         stage: Stage::Accepted,
         due: NEVER,
         report_due: NEVER,
+        sync_due: NEVER,
         ends: NEVER,
         ip: None,
         times: Times::default(),
@@ -227,6 +233,7 @@ fn made(node: u32, uid: Uid, metadata: &api::ObjectMeta, plan: Plan) -> Pod {
         deletion: None,
         is_busy: false,
         is_changed: false,
+        is_outdated: false,
         is_seen: true,
     }
 }

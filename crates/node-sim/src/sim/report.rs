@@ -17,8 +17,8 @@ use super::start::{body, has_status};
 use super::ticket::{Call, PodId};
 use super::wheel::Timer;
 
-/// The time after which kubelet's status manager tries again what failed.
-const RETRY: Duration = Duration::from_secs(10);
+/// The time between two turns of kubelet's status manager, which try again what failed.
+pub const PERIOD: Duration = Duration::from_secs(10);
 
 impl Simulation {
     /// Reports the status of a pod if it has changed, or deletes the pod if it has stopped.
@@ -139,7 +139,7 @@ impl Simulation {
     }
 
     fn report_later(&mut self, id: PodId) {
-        let due = self.now.tick + ticks(RETRY);
+        let due = self.now.tick + ticks(PERIOD);
         let Some(pod) = self.pods.get(id) else { return };
         pod.report_due = due;
         self.wheel.add(due, Timer::Report(id.index));

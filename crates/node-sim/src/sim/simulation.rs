@@ -87,6 +87,7 @@ impl Simulation {
                 Timer::Flap(node) => self.on_flap_timer(node, due),
                 Timer::Pod(pod) => self.on_pod_timer(pod, due),
                 Timer::Report(pod) => self.on_report_timer(pod, due),
+                Timer::Sync(pod) => self.on_sync_timer(pod, due),
             }
         }
     }

@@ -256,6 +256,15 @@ fn pod(name: &str, number: u32) -> api::Pod {
     api::Pod { metadata: Some(metadata), spec: Some(spec), status: None }
 }
 
+/// A pod with the status that a watch shows.
+fn shown(mut pod: api::Pod, phase: &str, is_ready: bool) -> api::Pod {
+    let status = if is_ready { "True" } else { "False" };
+    let ready = api::PodCondition { r#type: "Ready".into(), status: status.into() };
+    let (phase, conditions) = (phase.into(), vec![ready]);
+    pod.status = Some(api::PodStatus { phase, conditions, ..api::PodStatus::default() });
+    pod
+}
+
 fn deleted(mut pod: api::Pod, grace: i64) -> api::Pod {
     let metadata = pod.metadata.as_mut().unwrap();
     metadata.deletion_timestamp = Some(Time { seconds: 1, nanos: 0 });
@@ -539,6 +548,43 @@ fn a_node_that_stopped_does_nothing_until_it_starts() {
     assert_eq!(of_first[..2], [Call::GetLease, Call::RenewLease], "a restart reads the Lease");
     assert!(of_first.contains(&Call::PatchNode));
     assert!(matches!(of_first.last(), Some(Call::DeletePod(_))), "{of_first:?}");
+}
+
+#[test]
+fn a_status_that_somebody_else_has_changed_is_reported_again() {
+    let mut world = World::running(settings(1));
+    world.pod_changed(pod("a", 7));
+    world.run(2);
+    world.log.clear();
+    world.pod_changed(shown(pod("a", 7), "Running", false));
+    assert!(world.calls().is_empty(), "the status manager has not had its turn");
+    world.run(10 * SECOND);
+    world.log.retain(|(_, _, call, _)| matches!(call, Call::GetPod(_) | Call::PatchPod(_)));
+    assert_eq!(world.calls(), REPORT);
+    assert_eq!(world.condition_of("a", "Ready"), "True");
+    // Events of the pod's own reports, of which the first one comes late.
+    world.pod_changed(shown(pod("a", 7), "Pending", false));
+    world.pod_changed(shown(pod("a", 7), "Running", true));
+    // A final phase stays.
+    world.pod_changed(shown(pod("a", 7), "Failed", false));
+    world.run(20 * SECOND);
+    assert!(!world.calls().contains(&"GetPod".to_owned()));
+}
+
+#[test]
+fn pods_are_ready_again_after_an_outage() {
+    let mut world = World::running(settings(1));
+    world.pod_changed(pod("a", 7));
+    world.run(2);
+    let one = Selection { count: Some(1), ..Selection::default() };
+    world.inject(one.clone(), Fault::Stop);
+    world.run(50 * SECOND);
+    world.statuses.clear();
+    world.pod_changed(shown(pod("a", 7), "Running", false));
+    world.run(50 * SECOND);
+    assert!(world.statuses.is_empty(), "the node does nothing");
+    world.inject(one, Fault::Start);
+    assert_eq!(world.condition_of("a", "Ready"), "True");
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub enum Timer {
     Pod(u32),
     /// The status of a pod is reported again after a failure.
     Report(u32),
+    /// The status of a pod is reported again because somebody else has changed it.
+    Sync(u32),
 }
 
 /// Timers by the tick at which they are due.
