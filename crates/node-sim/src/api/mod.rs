@@ -24,7 +24,7 @@ pub use node::{Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo, Qua
 pub use node_objects::{CsiNode, CsiNodeSpec, Lease, LeaseSpec};
 #[cfg(test)]
 pub use pod::PodCondition;
-pub use pod::{Container, Pod, PodSpec, PodStatus};
+pub use pod::{Container, Pod, PodList, PodSpec, PodStatus};
 pub use status::status_message;
 pub use uid::Uid;
 pub use watch::{Change, EventSplitter, Malformed, WatchedEvent};

@@ -18,6 +18,14 @@ pub struct Pod {
     pub status: Option<PodStatus>,
 }
 
+/// A list of pods.
+#[derive(Clone, PartialEq, Message)]
+pub struct PodList {
+    /// The pods.
+    #[prost(message, repeated, tag = "2")]
+    pub items: Vec<Pod>,
+}
+
 /// The specification of a pod.
 #[derive(Clone, PartialEq, Message)]
 pub struct PodSpec {

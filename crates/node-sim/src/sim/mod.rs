@@ -18,16 +18,17 @@
 //!   has no effect on its next user.
 //!
 //! # Reading order
-//! `wheel`, `node`, `simulation`; then the life of a node: `start`, `lease`, `status`, `watched_nodes`;
-//! the life of a pod: `pod`, `pods`, `orphans`, `progress`, `report`, `pod_status`, `reconcile`; and `faults`.
+//! `wheel`, `node`, `simulation`; then the life of a node: `start`, `lease`, `status`, `watched_nodes`,
+//! `adoption`;
+//! the life of a pod: `pod`, `pods`, `progress`, `report`, `pod_status`, `reconcile`; and `faults`.
 
 mod addresses;
+mod adoption;
 mod events;
 mod faults;
 mod lease;
 mod names;
 mod node;
-mod orphans;
 mod pod;
 mod pod_status;
 mod pods;

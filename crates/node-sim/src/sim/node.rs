@@ -79,6 +79,8 @@ pub struct Flags {
     pub is_second_round: bool,
     /// Whether the next report has the complete status.
     pub reports_all: bool,
+    /// Whether the pods of the node must be read, because the shared watch does not show them again.
+    pub must_list_pods: bool,
     /// Whether the last watch from the beginning has shown the node.
     pub is_seen: bool,
 }
@@ -120,6 +122,8 @@ pub enum Step {
     Lease,
     /// Reads or creates the CSINode.
     CsiNode,
+    /// Reads the pods of the node, which the shared watch may have shown before.
+    Pods,
     /// Reports that the node is ready.
     Status,
 }

@@ -31,9 +31,9 @@ impl Simulation {
             PodChange::Deleted(pod) => {
                 let uid = pod.metadata.unwrap_or_default().uid.parse::<Uid>();
                 let Ok(uid) = uid else { return };
-                match self.pods.by_uid.get(&uid).copied() {
-                    Some(index) => self.forget_pod(index),
-                    None => self.orphans.remove(uid),
+                self.note_deleted_pod(uid);
+                if let Some(index) = self.pods.by_uid.get(&uid).copied() {
+                    self.forget_pod(index);
                 }
             }
             PodChange::Synced => self.forget_unseen_pods(watch_of),
@@ -68,12 +68,8 @@ impl Simulation {
     fn pod_was_set(&mut self, watch_of: Option<u32>, pod: api::Pod) {
         let (metadata, spec) = (pod.metadata.unwrap_or_default(), pod.spec.unwrap_or_default());
         let Ok(uid) = metadata.uid.parse::<Uid>() else { return };
-        let Some(node) = self.names.get(&*spec.node_name).copied() else {
-            return self.orphans.add(
-                self.now.tick,
-                api::Pod { metadata: Some(metadata), spec: Some(spec), status: pod.status },
-            );
-        };
+        // If the node becomes known later, its pods are read then.
+        let Some(node) = self.names.get(&*spec.node_name).copied() else { return };
         if !is_of(watch_of, node, self.is_wire(node)) {
             return;
         }

@@ -73,6 +73,11 @@ pub fn get_node(name: &str) -> Request {
     Request::get(format!("{NODES}/{name}"))
 }
 
+/// GET of the pods of a node.
+pub fn list_pods(name: &str) -> Request {
+    Request::get(format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{name}"))
+}
+
 /// PATCH that reports the complete status. The capacity is that of the settings if the Node has none.
 pub fn report_all(name: &str, sets_capacity: bool, settings: &Settings, now: Moment) -> Request {
     let time = now.rfc3339();

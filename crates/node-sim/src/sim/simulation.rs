@@ -16,7 +16,6 @@ use crate::time::{Moment, Ticks, ticks};
 
 use super::addresses::Addresses;
 use super::node::{Flags, Flap, NEVER, Node, State};
-use super::orphans::Orphans;
 use super::pod::Pods;
 use super::settings::{Settings, WireNodes};
 use super::ticket::{Call, Output, Ticket};
@@ -43,7 +42,10 @@ pub struct Simulation {
     pub(super) is_synced: bool,
     pub(super) flaps: HashMap<u32, Flap>,
     pub(super) pods: Pods,
-    pub(super) orphans: Orphans,
+    /// Nodes whose pods are read.
+    pub(super) listing: usize,
+    /// Pods that were deleted meanwhile.
+    pub(super) deleted_pods: HashSet<Uid>,
     pub(super) addresses: Addresses,
     output: Vec<Output>,
 }
@@ -68,7 +70,8 @@ impl Simulation {
             is_synced: false,
             flaps: HashMap::new(),
             pods: Pods::default(),
-            orphans: Orphans::default(),
+            listing: 0,
+            deleted_pods: HashSet::new(),
             output: Vec::new(),
         }
     }
@@ -106,6 +109,7 @@ impl Simulation {
             Call::RenewLease => self.on_lease_renewed(id, outcome),
             Call::GetCsiNode => self.on_csi_node_read(id, outcome),
             Call::CreateCsiNode => self.on_csi_node_created(id, outcome),
+            Call::ListPods => self.on_pods_listed(id, outcome),
             Call::PatchNode => self.on_status_reported(id, outcome),
             Call::GetPod(pod) => self.on_pod_read(pod, outcome),
             Call::PatchPod(pod) => self.on_pod_reported(pod, outcome),
@@ -196,6 +200,7 @@ impl Simulation {
         let before = std::mem::replace(&mut self.node_mut(id).state, state);
         self.starting -= usize::from(matches!(before, State::Starting(_)));
         self.starting += usize::from(matches!(state, State::Starting(_)));
+        self.count_lists(before, state);
         if before.name() != state.name() {
             let gauge = |state: State| self.metrics.nodes.with_label_values(&[state.name()]);
             gauge(before).dec();

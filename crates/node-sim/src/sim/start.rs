@@ -75,6 +75,7 @@ impl Simulation {
             Step::Read => (Call::GetNode, requests::get_node(&name)),
             Step::Lease => return self.take_lease_step(id),
             Step::CsiNode => (Call::GetCsiNode, requests::get_csi_node(&name)),
+            Step::Pods => (Call::ListPods, requests::list_pods(&name)),
             Step::Status => return self.report_status(id),
         };
         self.node_mut(id).flags.lease_busy = true;
@@ -82,7 +83,7 @@ impl Simulation {
     }
 
     /// Notes that the request of a step has its outcome. Returns whether the node still takes this step.
-    fn ends_step(&mut self, id: u32, step: Step) -> bool {
+    pub(super) fn ends_step(&mut self, id: u32, step: Step) -> bool {
         self.node_mut(id).flags.lease_busy = false;
         let state = self.node(id).state;
         if state == State::Starting(step) {
@@ -93,7 +94,7 @@ impl Simulation {
         false
     }
 
-    fn next_step(&mut self, id: u32, step: Step) {
+    pub(super) fn next_step(&mut self, id: u32, step: Step) {
         self.node_mut(id).failures = 0;
         self.set_state(id, State::Starting(step));
         self.take_step(id);
@@ -169,8 +170,10 @@ impl Simulation {
         if !exists {
             return self.step_failed(id, outcome);
         }
-        self.node_mut(id).flags.reports_all = true;
-        self.next_step(id, Step::Status);
+        let flags = &mut self.node_mut(id).flags;
+        flags.reports_all = true;
+        let step = if flags.must_list_pods { Step::Pods } else { Step::Status };
+        self.next_step(id, step);
     }
 
     /// Takes the step again later.

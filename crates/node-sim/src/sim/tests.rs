@@ -53,6 +53,8 @@ struct World {
     leases: HashMap<u32, Vec<u8>>,
     /// The UIDs of pods by path.
     pods: HashMap<String, String>,
+    /// The pods that a list has.
+    listed: Vec<api::Pod>,
     /// The last status of pods by path.
     statuses: HashMap<String, Value>,
     /// The outcome of a call in place of that of the server.
@@ -70,6 +72,7 @@ impl World {
             log: Vec::new(),
             leases: HashMap::new(),
             pods: HashMap::new(),
+            listed: Vec::new(),
             statuses: HashMap::new(),
             refuse: |_| None,
             connections: Vec::new(),
@@ -177,6 +180,10 @@ impl World {
                 Some(uid) => (200, encoded_pod(uid)),
                 None => (404, Vec::new()),
             },
+            Call::ListPods => {
+                let list = api::PodList { items: self.listed.clone() };
+                (200, api::encode("v1", "PodList", &list))
+            }
             Call::PatchPod(_) => {
                 let status = serde_json::from_slice::<Value>(&body).unwrap();
                 self.statuses.insert(path.trim_end_matches("/status").to_owned(), status);
@@ -649,12 +656,58 @@ fn wire_nodes_open_and_close_their_connections() {
 }
 
 #[test]
-fn pods_that_are_seen_before_their_node_are_kept() {
+fn pods_that_were_seen_before_their_node_are_read() {
     let mut world = World::running(settings(0));
     let mut early = pod("a", 7);
     early.spec.as_mut().unwrap().node_name = "late".into();
-    world.pod_changed(early);
+    world.pod_changed(early.clone());
     assert!(world.calls().is_empty());
+    world.listed = vec![early];
     world.node_changed(NodeChange::Set(Box::new(api_node("late", 1))));
-    assert!(world.calls().ends_with(&REPORT.map(str::to_owned)));
+    let list = world.log.iter().find(|(_, _, call, _)| *call == Call::ListPods).unwrap();
+    assert_eq!(list.3.path, "/api/v1/pods?fieldSelector=spec.nodeName%3Dlate");
+    assert!(
+        world
+            .calls()
+            .ends_with(&["ListPods", "PatchNode", "GetPod", "PatchPod"].map(str::to_owned))
+    );
+    // The pods of a node that was stopped are known.
+    let all = Selection::default();
+    world.inject(all.clone(), Fault::Stop);
+    world.inject(all, Fault::Start);
+    assert!(!world.calls().contains(&"ListPods".to_owned()));
+}
+
+#[test]
+fn a_node_that_is_deleted_and_created_again_keeps_its_pods() {
+    let mut world = World::running(settings(1));
+    world.pod_changed(pod("a", 7));
+    world.run(2);
+    world.node_changed(NodeChange::Deleted(Box::new(api_node("node-0", 0))));
+    world.listed = vec![shown(pod("a", 7), "Running", true)];
+    world.node_changed(NodeChange::Set(Box::new(api_node("node-0", 5))));
+    world.log.clear();
+    world.pod_changed(deleted(pod("a", 7), 0));
+    world.run(2);
+    assert_eq!(world.calls(), ["GetPod", "PatchPod", "DeletePod"]);
+}
+
+#[test]
+fn a_pod_that_is_deleted_while_its_node_is_read_is_not_added() {
+    let mut world = World::running(settings(0));
+    let mut early = pod("a", 7);
+    early.spec.as_mut().unwrap().node_name = "late".into();
+    world.pod_changed(early.clone());
+    world.listed = vec![early.clone()];
+    world.refuse = |call| (call == Call::ListPods).then_some(503);
+    world.node_changed(NodeChange::Set(Box::new(api_node("late", 1))));
+    assert!(!world.simulation.is_ready(), "the list is repeated");
+    world.with(|simulation| simulation.pod_changed(None, PodChange::Deleted(Box::new(early))));
+    world.refuse = |_| None;
+    world.log.clear();
+    world.run(SECOND);
+    let calls = world.calls();
+    assert_eq!(calls[..2], ["ListPods", "PatchNode"]);
+    assert!(!calls.contains(&"GetPod".to_owned()), "{calls:?}");
+    assert!(world.simulation.is_ready());
 }

@@ -30,6 +30,8 @@ pub enum Call {
     GetCsiNode,
     /// POST of the CSINode.
     CreateCsiNode,
+    /// GET of all pods of the node.
+    ListPods,
     /// PATCH of the status of the Node.
     PatchNode,
     /// GET of a pod.
@@ -73,6 +75,7 @@ impl Call {
             Call::RenewLease => ("update", "leases"),
             Call::GetCsiNode => ("get", "csinodes"),
             Call::CreateCsiNode => ("create", "csinodes"),
+            Call::ListPods => ("list", "pods"),
             Call::PatchNode => ("patch", "nodes/status"),
             Call::GetPod(_) => ("get", "pods"),
             Call::PatchPod(_) => ("patch", "pods/status"),

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use crate::api::{self, Uid};
 use crate::selector::Labels;
 
-use super::pods::PodChange;
 use super::simulation::Simulation;
 
 /// The label that differs for each node, so that sets of labels without it can be shared.
@@ -48,14 +47,17 @@ impl Simulation {
         let id = match known {
             Some(id) if !self.is_another(id, uid) => id,
             other => {
-                // A node that was deleted and created again has lost its Lease and its pods.
+                // A Node that was deleted and created again is a new one. Its pods are read.
                 other.into_iter().for_each(|id| self.remove_node(id));
                 if !is_managed {
                     return;
                 }
                 let id = self.add_node(&metadata.name, uid, labels);
-                self.node_mut(id).flags.has_capacity = has_capacity;
-                self.adopt_orphans(id);
+                // The shared watch of pods begins when the nodes are known. A node with watches of
+                // its own sees its pods when it starts.
+                let must_list_pods = self.is_synced && !self.is_wire(id);
+                let flags = &mut self.node_mut(id).flags;
+                (flags.has_capacity, flags.must_list_pods) = (has_capacity, must_list_pods);
                 return self.admit();
             }
         };
@@ -75,18 +77,6 @@ impl Simulation {
         });
         let number = self.settings.names.number(&metadata.name);
         is_annotated || number.is_some_and(|number| number < self.settings.nodes)
-    }
-
-    /// Gives a node that is new the pods that were seen before it.
-    fn adopt_orphans(&mut self, id: u32) {
-        // A node with watches of its own sees its pods when it starts.
-        if self.orphans.is_empty() || self.is_wire(id) {
-            return;
-        }
-        let name = self.node_name(id);
-        for pod in self.orphans.take(&name) {
-            self.pod_changed(None, PodChange::Set(Box::new(pod)));
-        }
     }
 
     fn node_was_deleted(&mut self, node: api::Node) {
