@@ -79,6 +79,8 @@ pub struct Flags {
     pub is_second_round: bool,
     /// Whether the next report has the complete status.
     pub reports_all: bool,
+    /// Whether the Node was seen to be not ready while a report was in flight.
+    pub must_correct: bool,
     /// Whether the pods of the node must be read, because the shared watch does not show them again.
     pub must_list_pods: bool,
     /// Whether the last watch from the beginning has shown the node.

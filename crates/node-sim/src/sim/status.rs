@@ -45,12 +45,15 @@ impl Simulation {
     }
 
     pub(super) fn on_status_reported(&mut self, id: u32, outcome: Outcome<'_>) {
-        self.node_mut(id).flags.status_busy = false;
+        let flags = &mut self.node_mut(id).flags;
+        flags.status_busy = false;
+        let must_correct = std::mem::take(&mut flags.must_correct);
         let state = self.node(id).state;
         if !matches!(state, State::Running | State::Starting(Step::Status)) {
             return;
         }
         if !has_status(&outcome, 200) {
+            self.node_mut(id).flags.reports_all |= must_correct;
             return self.schedule_status(id, ticks(UPDATE_FREQUENCY));
         }
         let flags = &mut self.node_mut(id).flags;
@@ -66,15 +69,21 @@ impl Simulation {
         self.schedule_status(id, delay);
         if state != State::Running {
             self.node_runs(id);
+        } else if must_correct {
+            self.correct_status(id);
         }
     }
 
     /// Reports the complete status within the time in which kubelet would notice that the Node says
-    /// something else.
+    /// something else. If a report is in flight, which may be of another kind, that time begins with
+    /// its answer.
     pub(super) fn correct_status(&mut self, id: u32) {
-        let node = self.node(id);
-        if node.state == State::Running && !node.flags.status_busy && !node.flags.reports_all {
-            self.node_mut(id).flags.reports_all = true;
+        let is_running = self.node(id).state == State::Running;
+        let flags = &mut self.node_mut(id).flags;
+        if is_running && flags.status_busy {
+            flags.must_correct = true;
+        } else if is_running && !flags.reports_all {
+            flags.reports_all = true;
             let delay = self.random_part(UPDATE_FREQUENCY);
             self.schedule_status(id, delay);
         }

@@ -59,6 +59,9 @@ struct World {
     statuses: HashMap<String, Value>,
     /// The outcome of a call in place of that of the server.
     refuse: fn(Call) -> Option<u16>,
+    /// Whether a call is kept without an answer.
+    delay: fn(Call) -> bool,
+    delayed: Option<Ticket>,
     /// Connections of nodes that were opened and closed.
     connections: Vec<(u32, bool)>,
 }
@@ -75,6 +78,8 @@ impl World {
             listed: Vec::new(),
             statuses: HashMap::new(),
             refuse: |_| None,
+            delay: |_| false,
+            delayed: None,
             connections: Vec::new(),
         };
         world.node_changed(NodeChange::Began);
@@ -138,6 +143,10 @@ impl World {
             Output::Close(node) => self.connections.push((node, false)),
             Output::Request(ticket, request) => {
                 self.log.push((self.tick, ticket.node, ticket.call, request.clone()));
+                if (self.delay)(ticket.call) {
+                    self.delayed = Some(ticket);
+                    return;
+                }
                 let (status, body) = match (self.refuse)(ticket.call) {
                     Some(status) => (status, Vec::new()),
                     None => self.answer(ticket, request),
@@ -414,6 +423,30 @@ fn a_node_that_is_said_to_be_not_ready_reports() {
     assert_eq!(*call, Call::PatchNode);
     let Body::StrategicMergePatch(body) = &request.body else { panic!() };
     assert!(String::from_utf8_lossy(body).contains("kubelet is posting ready status"));
+}
+
+#[test]
+fn a_node_that_is_said_to_be_not_ready_during_a_report_reports_again() {
+    let mut world = World::running(settings(1));
+    let mut node = api_node("node-0", 0);
+    node.status.as_mut().unwrap().conditions[0].status = "Unknown".into();
+    for status in [200, 500] {
+        world.delay = |call| call == Call::PatchNode;
+        world.run(600 * SECOND);
+        let ticket = world.delayed.take().unwrap();
+        world.log.clear();
+        world.node_changed(NodeChange::Set(Box::new(node.clone())));
+        world.delay = |_| false;
+        let elapsed = Duration::from_secs(1);
+        let answer = Answer { status, retry_after: None, body: &[], elapsed };
+        world.with(|simulation| simulation.answered(ticket, Outcome::Answered(answer)));
+        world.run(10 * SECOND);
+        let is_report = |it: &&(Ticks, u32, Call, Request)| it.2 == Call::PatchNode;
+        let report = world.log.iter().find(is_report).unwrap();
+        let Body::StrategicMergePatch(body) = &report.3.body else { panic!() };
+        let body = String::from_utf8_lossy(body);
+        assert!(body.contains("kubelet is posting ready status"), "after {status}: {body}");
+    }
 }
 
 #[test]

@@ -65,6 +65,8 @@ impl Simulation {
         node.labels = labels;
         node.flags.is_seen = true;
         node.flags.has_capacity |= has_capacity;
+        // A Node that is ready by now needs no correction after the report in flight.
+        node.flags.must_correct &= !is_ready;
         if !is_ready {
             self.correct_status(id);
         }
