@@ -76,7 +76,8 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub client_ca_key: Option<PathBuf>,
 
-    /// The number of connections that nodes share in modes shared and mixed.
+    /// The number of connections that nodes share for heartbeats in modes shared and mixed. They share as
+    /// many for other requests.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub connections: usize,
 

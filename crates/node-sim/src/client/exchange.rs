@@ -11,10 +11,23 @@ use tls_socket::ClientSide;
 use super::answer::{Answer, AnswerHead, Failure, Outcome, Part, Receiver, WatchEnd};
 use super::request::{CommonFields, Request};
 
-/// The time in which a request must be answered: that of kubelet's heartbeats.
-pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit of kubelet's client for heartbeats.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit of other requests. kubelet has none: the server ends what takes longer.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of an answer that is kept until it is complete. A watch has no limit.
 const MAX_ANSWER: usize = 4 << 20;
+
+/// How long the answer to a request may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// 10 s from when the request was made. It includes waiting for a connection, as in Go's client.
+    Heartbeat,
+    /// 60 s from when the request was sent.
+    Ordinary,
+    /// For ever: the answer is a watch.
+    Watch,
+}
 
 /// A request that was not sent yet.
 pub struct Queued<T> {
@@ -24,8 +37,8 @@ pub struct Queued<T> {
     pub request: Request,
     /// When the owner made it.
     pub since: Instant,
-    /// Whether the answer is a watch.
-    pub is_watch: bool,
+    /// How long the answer may take.
+    pub limit: Limit,
 }
 
 /// A request that was sent.
@@ -45,27 +58,39 @@ enum Kind {
 /// The open requests of a connection.
 pub struct Exchange<T> {
     sent: StreamMap<Sent<T>>,
-    /// Streams that must be answered until a time. Streams that were answered stay until then.
-    deadlines: VecDeque<(Instant, u32)>,
+    /// Heartbeats that must be answered until a time.
+    heartbeats: Deadlines,
+    /// Other requests that must be answered until a time.
+    others: Deadlines,
 }
+
+/// Streams with the times until which they must be answered, in the order of these times. Streams that
+/// were answered stay until then.
+type Deadlines = VecDeque<(Instant, u32)>;
 
 impl<T> Default for Exchange<T> {
     fn default() -> Self {
-        Exchange { sent: StreamMap::default(), deadlines: VecDeque::new() }
+        Exchange {
+            sent: StreamMap::default(),
+            heartbeats: VecDeque::new(),
+            others: VecDeque::new(),
+        }
     }
 }
 
 impl<T> Queued<T> {
     /// Whether the request has waited for too long.
     pub fn is_late(&self, now: Instant) -> bool {
-        !self.is_watch && now >= self.since + TIMEOUT
+        self.limit == Limit::Heartbeat && now >= self.since + HEARTBEAT_TIMEOUT
     }
 
     /// Reports that the request was not sent.
     pub fn fail(self, failure: Failure, receiver: &dyn Receiver<T>) {
-        match self.is_watch {
-            true => receiver.watched(self.tag, Part::Ended(WatchEnd::default())),
-            false => receiver.answered(self.tag, Outcome::Failed(failure)),
+        match self.limit {
+            Limit::Watch => receiver.watched(self.tag, Part::Ended(WatchEnd::default())),
+            Limit::Heartbeat | Limit::Ordinary => {
+                receiver.answered(self.tag, Outcome::Failed(failure))
+            }
         }
     }
 }
@@ -78,7 +103,8 @@ impl<T: Copy> Exchange<T> {
 
     /// When the next request is late.
     pub fn deadline(&self) -> Option<Instant> {
-        self.deadlines.front().map(|(deadline, _)| *deadline)
+        let fronts = [self.heartbeats.front(), self.others.front()];
+        fronts.into_iter().flatten().map(|(deadline, _)| *deadline).min()
     }
 
     /// Sends a request. The connection must accept one more stream.
@@ -87,8 +113,9 @@ impl<T: Copy> Exchange<T> {
         channel: &mut Channel<ClientSide, AnswerHead>,
         queued: Queued<T>,
         common: &CommonFields,
+        now: Instant,
     ) {
-        let Queued { tag, request, since, is_watch } = queued;
+        let Queued { tag, request, since, limit } = queued;
         let (fields, body) = request.into_parts(common);
         let http = &mut channel.http;
         let Some(stream) = http.open(fields, false) else { return };
@@ -96,10 +123,12 @@ impl<T: Copy> Exchange<T> {
             http.send_data(stream, body.into());
         }
         http.finish(stream, None);
-        let kind = if is_watch { Kind::Watch } else { Kind::Whole(Vec::new()) };
+        let kind = if limit == Limit::Watch { Kind::Watch } else { Kind::Whole(Vec::new()) };
         self.sent.insert(stream, Sent { tag, since, head: AnswerHead::default(), kind });
-        if !is_watch {
-            self.deadlines.push_back((since + TIMEOUT, stream));
+        match limit {
+            Limit::Heartbeat => self.heartbeats.push_back((since + HEARTBEAT_TIMEOUT, stream)),
+            Limit::Ordinary => self.others.push_back((now + TIMEOUT, stream)),
+            Limit::Watch => {}
         }
     }
 
@@ -205,22 +234,20 @@ impl<T: Copy> Exchange<T> {
         now: Instant,
         receiver: &dyn Receiver<T>,
     ) {
-        while let Some((deadline, stream)) = self.deadlines.front().copied() {
-            let is_answered = !self.sent.contains_key(&stream);
-            if !is_answered && now < deadline {
-                return;
-            }
-            self.deadlines.pop_front();
-            if !is_answered {
-                channel.http.reset(stream, ErrorCode::Cancel);
-                self.fail(stream, Failure::Timeout, receiver);
-            }
+        let late = [
+            take_late(&mut self.heartbeats, &self.sent, now),
+            take_late(&mut self.others, &self.sent, now),
+        ];
+        for stream in late.into_iter().flatten() {
+            channel.http.reset(stream, ErrorCode::Cancel);
+            self.fail(stream, Failure::Timeout, receiver);
         }
     }
 
     /// Reports that the connection has ended.
     pub fn fail_all(&mut self, receiver: &dyn Receiver<T>) {
-        self.deadlines.clear();
+        self.heartbeats.clear();
+        self.others.clear();
         let streams: Vec<u32> = self.sent.keys().copied().collect();
         for stream in streams {
             self.fail(stream, Failure::Connection, receiver);
@@ -230,6 +257,53 @@ impl<T: Copy> Exchange<T> {
     /// Frees memory that is kept for the next requests.
     pub fn release_memory(&mut self) {
         self.sent.shrink_to_fit();
-        self.deadlines.shrink_to_fit();
+        self.heartbeats.shrink_to_fit();
+        self.others.shrink_to_fit();
+    }
+}
+
+/// Removes the deadlines that are not needed any more. Returns the streams that are late.
+fn take_late<T>(deadlines: &mut Deadlines, sent: &StreamMap<Sent<T>>, now: Instant) -> Vec<u32> {
+    let mut late = Vec::new();
+    while let Some((deadline, stream)) = deadlines.front().copied() {
+        let is_open = sent.contains_key(&stream);
+        if is_open && now < deadline {
+            break;
+        }
+        deadlines.pop_front();
+        late.extend(is_open.then_some(stream));
+    }
+    late
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_heartbeats_are_late_before_they_are_sent() {
+        let since = Instant::now();
+        let late = |limit, seconds| {
+            let queued = Queued { tag: (), request: Request::get("/".into()), since, limit };
+            queued.is_late(since + Duration::from_secs(seconds))
+        };
+        assert!(late(Limit::Heartbeat, 10) && !late(Limit::Heartbeat, 9));
+        assert!(!late(Limit::Ordinary, 1000) && !late(Limit::Watch, 1000));
+    }
+
+    #[test]
+    fn streams_are_late_if_they_have_no_answer() {
+        let mut sent = StreamMap::default();
+        let now = Instant::now();
+        let mut deadlines = Deadlines::new();
+        for (number, stream) in [1, 3, 5, 7].into_iter().enumerate() {
+            deadlines.push_back((now + Duration::from_secs(number as u64), stream));
+            let head = AnswerHead::default();
+            sent.insert(stream, Sent { tag: (), since: now, head, kind: Kind::Watch });
+        }
+        sent.remove(&1);
+        assert_eq!(take_late(&mut deadlines, &sent, now + Duration::from_secs(2)), [3, 5]);
+        assert_eq!(deadlines.len(), 1);
+        assert!(take_late(&mut deadlines, &sent, now + Duration::from_secs(2)).is_empty());
     }
 }

@@ -12,7 +12,7 @@ use rand::RngExt as _;
 
 use super::answer::{Failure, Receiver};
 use super::endpoint::Endpoint;
-use super::exchange::Queued;
+use super::exchange::{Limit, Queued};
 use super::request::Request;
 use super::session::{End, Session, Source};
 
@@ -62,14 +62,14 @@ impl<T: Copy + 'static> Link<T> {
         })
     }
 
-    /// Sends a request as soon as possible.
-    pub fn send(&self, tag: T, request: Request) {
-        self.put(Queued { tag, request, since: Instant::now(), is_watch: false });
+    /// Sends a request as soon as possible. The answer may take as long as `limit` says.
+    pub fn send(&self, tag: T, request: Request, limit: Limit) {
+        self.put(Queued { tag, request, since: Instant::now(), limit });
     }
 
     /// Starts a watch as soon as possible.
     pub fn watch(&self, tag: T, request: Request) {
-        self.put(Queued { tag, request, since: Instant::now(), is_watch: true });
+        self.send(tag, request, Limit::Watch);
     }
 
     /// Closes the connection. Requests without an answer fail, also those that wait.

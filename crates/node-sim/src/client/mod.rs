@@ -8,8 +8,8 @@
 //! # Invariants
 //! - Every request has exactly one outcome: an answer, or a [`Failure`]. A watch has any number of
 //!   parts and exactly one end.
-//! - A request that is not answered within 10 s fails. The time includes waiting for a connection
-//!   and for a free stream, as in client-go.
+//! - A heartbeat that is not answered within 10 s fails. The time includes waiting for a connection
+//!   and for a free stream, as in client-go. Other requests have 60 s from when they were sent.
 //! - A link sends no request twice. Repeating is up to the owner.
 //! - A connection that the server ends with GOAWAY gets no new requests; the open ones finish.
 //!
@@ -31,5 +31,6 @@ pub use answer::Answer;
 pub use answer::{Failure, Outcome, Part, Receiver, WatchEnd};
 pub use endpoint::{ClientCertificate, Endpoint, client_config};
 
+pub use exchange::Limit;
 pub use link::{Link, Observer};
 pub use request::{Body, Method, Request};

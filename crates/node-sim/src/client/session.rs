@@ -136,7 +136,7 @@ impl<T: Copy> Session<T> {
             let Some(queued) = source.next() else { return };
             match queued.is_late(now) {
                 true => queued.fail(Failure::Timeout, receiver),
-                false => self.exchange.open(&mut self.channel, queued, common),
+                false => self.exchange.open(&mut self.channel, queued, common, now),
             }
         }
     }

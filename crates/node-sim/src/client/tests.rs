@@ -203,11 +203,12 @@ fn get(path: &str) -> Request {
 fn every_request_has_its_answer_within_the_limit_on_streams() {
     with_world(async |world| {
         for tag in 0..50 {
-            world.link.send(tag, get(&format!("/{tag}")));
+            world.link.send(tag, get(&format!("/{tag}")), Limit::Ordinary);
         }
         let body = Body::Protobuf(Bytes::from("lease"));
-        world.link.send(50, Request { method: Method::Put, path: "/put".into(), body });
-        world.link.send(51, get("/busy"));
+        let request = Request { method: Method::Put, path: "/put".into(), body };
+        world.link.send(50, request, Limit::Heartbeat);
+        world.link.send(51, get("/busy"), Limit::Ordinary);
         world.log.wait("51: 429  Some(7)").await;
         world.log.wait("50: 201 lease None").await;
         assert_eq!(world.log.lines.borrow().len(), 52);
@@ -219,22 +220,37 @@ fn every_request_has_its_answer_within_the_limit_on_streams() {
 }
 
 #[test]
+fn a_heartbeat_that_is_not_answered_fails_and_another_request_goes_on() {
+    with_world(async |world| {
+        world.link.send(1, get("/silent"), Limit::Ordinary);
+        let start = Instant::now();
+        world.link.send(2, get("/silent"), Limit::Heartbeat);
+        // The limit of two streams is reached until the heartbeat fails.
+        world.link.send(3, get("/after"), Limit::Ordinary);
+        world.log.wait("2: timeout").await;
+        assert!(start.elapsed() >= Duration::from_secs(10));
+        world.log.wait("3: 200 /after None").await;
+        assert_eq!(world.log.lines.borrow().len(), 2, "the other request has more time");
+    });
+}
+
+#[test]
 fn a_connection_that_ends_fails_its_requests_and_is_opened_again() {
     with_world(async |world| {
-        world.link.send(1, get("/silent"));
+        world.link.send(1, get("/silent"), Limit::Ordinary);
         world.link.watch(2, get("/watch"));
         world.log.wait("2: part one").await;
         // The limit of two streams is reached, so this waits for the next connection.
-        world.link.send(3, get("/after"));
+        world.link.send(3, get("/after"), Limit::Ordinary);
         world.link.close();
         world.log.wait("1: connection").await;
         world.log.wait("2: ended Some(200)").await;
         world.log.wait("3: connection").await;
     });
     with_world(async |world| {
-        world.link.send(1, get("/close"));
+        world.link.send(1, get("/close"), Limit::Ordinary);
         world.log.wait("1: connection").await;
-        world.link.send(2, get("/after"));
+        world.link.send(2, get("/after"), Limit::Ordinary);
         world.log.wait("2: 200 /after None").await;
         assert_eq!(world.log.opened.get(), 2);
     });
@@ -245,10 +261,10 @@ fn watches_go_on_after_goaway_and_new_requests_use_another_connection() {
     with_world(async |world| {
         world.link.watch(1, get("/watch"));
         world.log.wait("1: part one").await;
-        world.link.send(2, get("/goaway"));
+        world.link.send(2, get("/goaway"), Limit::Ordinary);
         world.log.wait("2: 200 bye None").await;
         while world.log.opened.get() < 2 {
-            world.link.send(3, get("/after"));
+            world.link.send(3, get("/after"), Limit::Ordinary);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         world.log.wait("3: 200 /after None").await;
@@ -272,7 +288,7 @@ fn requests_fail_at_once_if_the_server_cannot_be_reached() {
         endpoint.source = Some(std::net::Ipv4Addr::new(127, 0, 0, 9));
         let (link, log) = (Link::new(Rc::new(endpoint)), Rc::new(Log::default()));
         spawn_local(link.clone().run(log.clone(), log.clone()));
-        link.send(1, get("/"));
+        link.send(1, get("/"), Limit::Ordinary);
         link.watch(2, get("/"));
         log.wait("1: connection").await;
         log.wait("2: ended None").await;

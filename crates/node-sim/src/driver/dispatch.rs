@@ -11,10 +11,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::certificates::Authority;
-use crate::client::{Failure, Link, Observer, Outcome, Part, Receiver};
+use crate::client::{Failure, Limit, Link, Observer, Outcome, Part, Receiver};
 use crate::kubeconfig::Kubeconfig;
 use crate::metrics::Metrics;
-use crate::sim::{Fault, Output, Selection, Settings, Simulation, Ticket, WireNodes};
+use crate::sim::{Call, Fault, Output, Selection, Settings, Simulation, Ticket, WireNodes};
 use crate::time::{Clock, TICK};
 
 use super::shared_watches::SharedWatches;
@@ -32,7 +32,7 @@ pub struct Setup {
     pub kubeconfig: Kubeconfig,
     /// Issues certificates to nodes with a connection of their own.
     pub authority: Option<Authority>,
-    /// The number of connections that nodes share.
+    /// The number of connections that nodes share for heartbeats, and that for other requests.
     pub connections: usize,
     /// The metrics of the process.
     pub metrics: Arc<Metrics>,
@@ -63,7 +63,9 @@ pub struct Driver {
     pub(super) wires: RefCell<Wires>,
     /// The connection of shared watches, so that their events delay no answers.
     pub(super) watch_link: Rc<Link<Tag>>,
-    /// The connections that nodes share.
+    /// The connections that nodes share for heartbeats, so that pods delay no heartbeats.
+    heartbeat_links: Vec<Rc<Link<Tag>>>,
+    /// The connections that nodes share for other requests.
     links: Vec<Rc<Link<Tag>>>,
     clock: Clock,
     is_ready: Arc<AtomicBool>,
@@ -87,12 +89,14 @@ impl Driver {
             shared: SharedWatches::new(has_shared_pods).into(),
             wires: Wires::new(&setup.kubeconfig, setup.authority).into(),
             watch_link: link(),
+            heartbeat_links: (0..setup.connections).map(|_| link()).collect(),
             links: (0..setup.connections).map(|_| link()).collect(),
             clock: Clock::start(),
             is_ready: setup.is_ready,
             last_warning: Cell::new(None),
         });
-        for link in driver.links.iter().chain([&driver.watch_link]) {
+        let links = driver.heartbeat_links.iter().chain(&driver.links);
+        for link in links.chain([&driver.watch_link]) {
             driver.spawn(link);
         }
         driver.open_node_watch();
@@ -153,14 +157,9 @@ impl Driver {
     fn handle(&self, output: Output) -> Option<Ticket> {
         match output {
             Output::Request(ticket, request) => {
-                let is_wire = self.simulation.borrow().is_wire(ticket.node);
-                let link = match is_wire {
-                    true => self.wires.borrow().link(ticket.node),
-                    // Requests of a node stay in order.
-                    false => Some(self.links[ticket.node as usize % self.links.len()].clone()),
-                };
-                match link {
-                    Some(link) => link.send(Tag::Call(ticket), request),
+                let limit = limit(ticket.call);
+                match self.link(ticket.node, limit) {
+                    Some(link) => link.send(Tag::Call(ticket), request, limit),
                     None => return Some(ticket),
                 }
             }
@@ -168,6 +167,25 @@ impl Driver {
             Output::Close(node) => self.wires.borrow_mut().close(node),
         }
         None
+    }
+
+    /// The connection for a request of a node.
+    fn link(&self, node: u32, limit: Limit) -> Option<Rc<Link<Tag>>> {
+        if self.simulation.borrow().is_wire(node) {
+            return self.wires.borrow().link(node);
+        }
+        let links = if limit == Limit::Heartbeat { &self.heartbeat_links } else { &self.links };
+        // Requests about a pod stay in order.
+        links.get(node as usize % links.len()).cloned()
+    }
+}
+
+/// The time limit of kubelet's client for a request. Leases and the status of nodes have a client of
+/// their own (`heartbeatClient` in `cmd/kubelet/app/server.go`).
+fn limit(call: Call) -> Limit {
+    match call {
+        Call::GetLease | Call::CreateLease | Call::RenewLease | Call::PatchNode => Limit::Heartbeat,
+        _ => Limit::Ordinary,
     }
 }
 
@@ -216,5 +234,18 @@ impl Driver {
             self.last_warning.set(Some(now));
             tracing::warn!(error = format!("{error:#}"), "{message}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_leases_and_the_status_of_nodes_are_heartbeats() {
+        let calls = [Call::GetLease, Call::CreateLease, Call::RenewLease, Call::PatchNode];
+        assert!(calls.into_iter().all(|call| limit(call) == Limit::Heartbeat));
+        let calls = [Call::CreateNode, Call::GetCsiNode, Call::ListPods, Call::CreateEvent];
+        assert!(calls.into_iter().all(|call| limit(call) == Limit::Ordinary));
     }
 }

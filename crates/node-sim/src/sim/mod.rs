@@ -52,5 +52,5 @@ pub use names::NameFormat;
 pub use pods::PodChange;
 pub use settings::{Annotation, Capacity, Settings, WireNodes};
 pub use simulation::Simulation;
-pub use ticket::{Output, Ticket};
+pub use ticket::{Call, Output, Ticket};
 pub use watched_nodes::NodeChange;
