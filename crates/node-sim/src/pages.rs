@@ -1,5 +1,6 @@
 //! The pages: faults, health and metrics.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Deserialize;
@@ -72,8 +73,13 @@ async fn metrics(State(state): State<Arc<PageState>>) -> Response {
 async fn inject(
     State(state): State<Arc<PageState>>,
     Path(fault): Path<String>,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Response {
+    if !is_local(&headers) {
+        let message = "faults are not taken from web pages, and only for a loopback address\n";
+        return (StatusCode::FORBIDDEN, message).into_response();
+    }
     let (selection, fault) = match parse(&fault, &body) {
         Ok(parsed) => parsed,
         Err(message) => return (StatusCode::BAD_REQUEST, message + "\n").into_response(),
@@ -84,6 +90,26 @@ async fn inject(
         (Ok(()), Ok(nodes)) => axum::Json(json!({ "nodes": nodes })).into_response(),
         _ => (StatusCode::SERVICE_UNAVAILABLE, "the simulation has ended\n").into_response(),
     }
+}
+
+/// Whether a request is from a program on this machine. A browser would send one for any web page that
+/// its user visits, also to a name that the page's owner lets resolve to a loopback address.
+fn is_local(headers: &HeaderMap) -> bool {
+    let is_from_page = headers.contains_key(header::ORIGIN)
+        || headers.get("sec-fetch-site").is_some_and(|site| site != "none");
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    !is_from_page && host.is_some_and(is_loopback)
+}
+
+/// Whether a host, which may have a port, is this machine.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost")
+        || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 fn parse(fault: &str, body: &[u8]) -> Result<(Selection, Fault), String> {
@@ -136,6 +162,37 @@ mod tests {
         let Fault::Flap { down, up } = fault else { panic!("{fault:?}") };
         assert_eq!((down, up), (Duration::from_secs(5), FLAP_TIME));
         assert!(matches!(parse("stop", br#"{"all": true}"#).unwrap().1, Fault::Stop));
+    }
+
+    #[test]
+    fn requests_of_web_pages_are_rejected() {
+        let headers = |fields: &[(&'static str, &'static str)]| -> HeaderMap {
+            let value = |(name, value): &(&'static str, &'static str)| {
+                (header::HeaderName::from_static(name), header::HeaderValue::from_static(value))
+            };
+            fields.iter().map(value).collect()
+        };
+        for host in ["127.0.0.1:9480", "127.9.9.9", "localhost", "LOCALHOST:80", "[::1]:9480"] {
+            assert!(is_local(&headers(&[("host", host)])), "{host}");
+        }
+        let typed = [("host", "localhost:1"), ("sec-fetch-site", "none")];
+        assert!(is_local(&headers(&typed)));
+        for (name, value) in [
+            ("host", "example.com:9480"),
+            ("host", "localhost.example.com"),
+            ("host", "10.0.0.1:9480"),
+            ("host", "127.0.0.1.example.com:9480"),
+            ("host", "[::2]:9480"),
+            ("origin", "http://127.0.0.1:9480"),
+            ("origin", "null"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-origin"),
+        ] {
+            let mut headers = headers(&[("host", "127.0.0.1:9480")]);
+            headers.insert(name, header::HeaderValue::from_static(value));
+            assert!(!is_local(&headers), "{name}: {value}");
+        }
+        assert!(!is_local(&HeaderMap::new()));
     }
 
     #[test]
