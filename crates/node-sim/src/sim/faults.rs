@@ -7,7 +7,7 @@ use rand::seq::IteratorRandom as _;
 use crate::selector::Selector;
 use crate::time::{Ticks, ticks};
 
-use super::node::{Flap, State};
+use super::node::{Flap, NEVER, State};
 use super::simulation::Simulation;
 use super::ticket::Output;
 use super::wheel::Timer;
@@ -71,7 +71,8 @@ impl Simulation {
             let zone = selection.zone.as_ref();
             let changes = match fault {
                 Fault::Stop => node.state != State::Stopped || self.flaps.contains_key(id),
-                _ => true,
+                Fault::Start => self.has_fault(*id),
+                Fault::Flap { .. } | Fault::Slow { .. } => true,
             };
             node.state != State::Free
                 && changes
@@ -83,6 +84,11 @@ impl Simulation {
             Some(count) => selected.into_iter().sample(&mut self.random, count),
             None => selected,
         }
+    }
+
+    fn has_fault(&self, id: u32) -> bool {
+        let node = self.node(id);
+        node.state == State::Stopped || node.delay > 0 || self.flaps.contains_key(&id)
     }
 
     fn has_labels(&self, id: u32, selector: &Selector) -> bool {
@@ -103,7 +109,7 @@ impl Simulation {
             }
             Fault::Start => {
                 self.flaps.remove(&id);
-                self.node_mut(id).delay = 0;
+                self.end_delay(id);
                 self.start_node(id);
             }
             Fault::Flap { down, up } => {
@@ -112,6 +118,23 @@ impl Simulation {
                 self.schedule_flap(id, flap, flap.down);
             }
             Fault::Slow { delay } => self.node_mut(id).delay = ticks(delay),
+        }
+    }
+
+    /// A node is not slow any more: what was scheduled with the delay comes earlier.
+    fn end_delay(&mut self, id: u32) {
+        let delay = std::mem::take(&mut self.node_mut(id).delay);
+        if delay == 0 {
+            return;
+        }
+        let now = self.now.tick;
+        let rest = move |due: Ticks| (due != NEVER).then(|| due.saturating_sub(delay + now));
+        let (lease, status) = (self.node(id).lease_due, self.node(id).status_due);
+        rest(lease).into_iter().for_each(|rest| self.schedule_lease(id, rest));
+        rest(status).into_iter().for_each(|rest| self.schedule_status(id, rest));
+        for index in self.node(id).pods.clone() {
+            let due = self.pods.at(index).map_or(NEVER, |pod| pod.due);
+            rest(due).into_iter().for_each(|rest| self.schedule_pod(index, rest));
         }
     }
 

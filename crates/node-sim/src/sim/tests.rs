@@ -581,7 +581,7 @@ fn a_node_that_stopped_does_nothing_until_it_starts() {
     assert!(world.log.iter().all(|(_, node, ..)| node % 2 == 1));
     world.pod_changed(deleted(pod("a", 7), 0));
     world.log.clear();
-    assert_eq!(world.inject(all, Fault::Start), 4);
+    assert_eq!(world.inject(all, Fault::Start), 2, "the others have no fault");
     world.run(SECOND);
     let of_first: Vec<Call> =
         world.log.iter().filter(|(_, node, ..)| *node == 0).map(|(_, _, call, _)| *call).collect();
@@ -651,6 +651,25 @@ fn nodes_flap_and_are_slow() {
     world.inject(Selection::default(), Fault::Start);
     world.run(60 * SECOND);
     assert!(world.simulation.is_ready());
+}
+
+#[test]
+fn a_node_that_was_slow_does_at_once_what_is_overdue() {
+    let mut world = World::running(settings(1));
+    let all = Selection::default();
+    world.inject(all.clone(), Fault::Slow { delay: Duration::from_secs(3600) });
+    world.pod_changed(pod("a", 7));
+    world.run(800 * SECOND);
+    assert_eq!(world.phase_of("a"), "Pending");
+    world.log.clear();
+    assert_eq!(world.inject(all.clone(), Fault::Start), 1);
+    world.run(SECOND);
+    let calls = world.calls();
+    for call in ["RenewLease", "PatchNode", "PatchPod"] {
+        assert!(calls.contains(&call.to_owned()), "{call} is not in {calls:?}");
+    }
+    assert_eq!(world.phase_of("a"), "Running");
+    assert_eq!(world.inject(all, Fault::Start), 0, "no fault is left");
 }
 
 #[test]
