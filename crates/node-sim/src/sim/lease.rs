@@ -20,6 +20,8 @@ use super::ticket::Call;
 
 /// Renewals that fail in a row before the Lease is read again.
 const MAX_TRIES: u8 = 5;
+/// Bytes of a Lease that is kept. One of a kubelet has about 500.
+const MAX_LEASE: usize = 64 << 10;
 /// The random part of the interval, at most.
 const JITTER: f64 = 0.04;
 /// A refusal without a time to wait.
@@ -86,6 +88,9 @@ impl Simulation {
             return;
         }
         if let Some(lease) = body(&outcome, &[200]) {
+            if !self.is_usable(lease) {
+                return self.read_lease_later(id, &outcome);
+            }
             let node = self.node_mut(id);
             node.lease = lease.into();
             node.failures = 0;
@@ -113,6 +118,17 @@ impl Simulation {
             Some(lease) => self.lease_is_valid(id, lease),
             None => self.read_lease_later(id, &outcome),
         }
+    }
+
+    /// Whether a Lease can be renewed. One that cannot is reported once: all nodes may have one.
+    fn is_usable(&mut self, lease: &[u8]) -> bool {
+        let is_usable = lease.len() <= MAX_LEASE
+            && with_renew_time(lease, Timestamp { seconds: 0, nanos: 0 }).is_some();
+        if !is_usable && !std::mem::replace(&mut self.has_warned_of_lease, true) {
+            let bytes = lease.len();
+            tracing::warn!(bytes, "the server sent a Lease that is too large or not in protobuf");
+        }
+        is_usable
     }
 
     fn read_lease_later(&mut self, id: u32, outcome: &Outcome<'_>) {
@@ -159,6 +175,8 @@ impl Simulation {
     }
 
     fn lease_is_valid(&mut self, id: u32, lease: &[u8]) {
+        // Without its bytes, the next renewal reads the Lease first, and finds out what is wrong.
+        let lease = if lease.len() <= MAX_LEASE { lease } else { &[] };
         let node = self.node_mut(id);
         // A Lease that was renewed often has the length of its predecessor.
         match node.lease.len() == lease.len() {

@@ -40,6 +40,8 @@ pub struct Simulation {
     pub(super) wire_nodes: u32,
     /// Whether the state of all nodes was seen, so that missing ones are known.
     pub(super) is_synced: bool,
+    /// Whether a Lease that cannot be renewed was logged.
+    pub(super) has_warned_of_lease: bool,
     pub(super) flaps: HashMap<u32, Flap>,
     pub(super) pods: Pods,
     /// Nodes whose pods are read.
@@ -68,6 +70,7 @@ impl Simulation {
             starting: 0,
             wire_nodes: 0,
             is_synced: false,
+            has_warned_of_lease: false,
             flaps: HashMap::new(),
             pods: Pods::default(),
             listing: 0,

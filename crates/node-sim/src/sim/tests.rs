@@ -375,6 +375,24 @@ fn failures_are_repeated_as_the_lease_controller_does() {
 }
 
 #[test]
+fn a_lease_that_cannot_be_renewed_is_read_again_with_a_back_off() {
+    let too_large = api::Lease {
+        metadata: Some(ObjectMeta { name: "x".repeat(70_000), ..ObjectMeta::default() }),
+        spec: Some(api::LeaseSpec::default()),
+    };
+    let too_large = api::encode("coordination.k8s.io/v1", "Lease", &too_large);
+    for lease in [b"{}".to_vec(), too_large] {
+        let mut world = World::running(settings(1));
+        world.leases.insert(0, lease);
+        world.refuse = |call| (call == Call::RenewLease).then_some(409);
+        world.run(1040 + 20 * SECOND);
+        let reads = world.log.iter().filter(|(_, _, call, _)| *call == Call::GetLease).count();
+        assert!((4..=9).contains(&reads), "{reads} reads in 20 s");
+        assert!(world.simulation.node(0).lease.len() < 1000);
+    }
+}
+
+#[test]
 fn nodes_start_a_few_at_a_time() {
     let mut world = World::new(settings(25));
     world.refuse = |call| (call == Call::CreateNode).then_some(500);
