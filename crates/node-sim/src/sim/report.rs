@@ -20,6 +20,9 @@ use super::wheel::Timer;
 /// The time between two turns of kubelet's status manager, which try again what failed.
 pub const PERIOD: Duration = Duration::from_secs(10);
 
+/// The time that a kubelet needs to start containers, about.
+const START_TIME: Duration = Duration::from_secs(1);
+
 impl Simulation {
     /// Reports the status of a pod if it has changed, or deletes the pod if it has stopped.
     pub(super) fn report(&mut self, index: u32) {
@@ -58,7 +61,7 @@ impl Simulation {
             return self.pod_is_gone(id);
         }
         let Some(read) = body(&outcome, &[200]).and_then(api::decode::<api::Pod>) else {
-            return self.report_later(id);
+            return self.report_later(id, &outcome);
         };
         let Some(pod) = self.pods.get(id) else { return };
         let uid = read.metadata.unwrap_or_default().uid;
@@ -107,7 +110,7 @@ impl Simulation {
             let reason = api::status_message(answer.body);
             tracing::warn!(status = answer.status, %reason, "the status of a pod was refused");
         }
-        self.report_later(id);
+        self.report_later(id, &outcome);
     }
 
     fn delete_if_stopped(&mut self, id: PodId) {
@@ -123,7 +126,7 @@ impl Simulation {
         }
         match [200, 404, 409].into_iter().any(|status| has_status(&outcome, status)) {
             true => self.pod_is_gone(id),
-            false => self.report_later(id),
+            false => self.report_later(id, &outcome),
         }
     }
 
@@ -138,9 +141,15 @@ impl Simulation {
         ip.into_iter().for_each(|ip| self.addresses.give(ip));
     }
 
-    fn report_later(&mut self, id: PodId) {
-        let due = self.now.tick + ticks(PERIOD);
+    /// Tries again at the next turn of the status manager. The authorizer of nodes refuses a node that
+    /// asks for a pod shortly after the pod was bound, until its watch of pods has shown the binding.
+    /// A kubelet then reports at its next change, when the containers run. The simulation has made
+    /// that change already.
+    fn report_later(&mut self, id: PodId, outcome: &Outcome<'_>) {
+        let (now, is_forbidden) = (self.now, has_status(outcome, 403));
         let Some(pod) = self.pods.get(id) else { return };
+        let is_new = now.seconds < pod.times.seen + PERIOD.as_secs();
+        let due = now.tick + ticks(if is_forbidden && is_new { START_TIME } else { PERIOD });
         pod.report_due = due;
         self.wheel.add(due, Timer::Report(id.index));
     }

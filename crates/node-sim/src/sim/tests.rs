@@ -587,6 +587,26 @@ fn failed_reports_of_pods_are_repeated() {
 }
 
 #[test]
+fn a_pod_that_its_node_may_not_read_yet_is_reported_soon() {
+    let mut world = World::running(settings(1));
+    world.refuse = |call| matches!(call, Call::GetPod(_)).then_some(403);
+    world.pod_changed(pod("a", 7));
+    world.run(SECOND - 1);
+    assert_eq!(world.calls(), ["GetPod"]);
+    world.refuse = |_| None;
+    world.run(1);
+    assert_eq!(world.phase_of("a"), "Running");
+    // A pod that is not new waits for the status manager.
+    world.refuse = |call| matches!(call, Call::GetPod(_)).then_some(403);
+    world.run(20 * SECOND);
+    world.log.clear();
+    world.pod_changed(deleted(pod("a", 7), 0));
+    world.run(9 * SECOND);
+    let reads = world.log.iter().filter(|(_, _, call, _)| matches!(call, Call::GetPod(_)));
+    assert_eq!(reads.count(), 1);
+}
+
+#[test]
 fn a_node_that_stopped_does_nothing_until_it_starts() {
     let mut world = World::running(settings(4));
     world.pod_changed(pod("a", 7));
