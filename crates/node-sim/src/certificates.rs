@@ -136,8 +136,9 @@ mod tests {
         let at = pkcs8.windows(start.len()).position(|it| it == start).unwrap() + start.len();
         let sec1 = &pkcs8[at + 1..at + 1 + usize::from(pkcs8[at])];
         // Go also writes the curve into the key, before the public key with the tag 0xa1.
-        let public = sec1.iter().rposition(|byte| *byte == 0xa1).unwrap();
-        assert_eq!(&sec1[public + 2..public + 4], [0x03, 0x42], "a bit string of 66 bytes");
+        // It is a bit string of 66 bytes.
+        let field = [0xa1, 0x44, 0x03, 0x42];
+        let public = sec1.windows(field.len()).position(|it| it == field).unwrap();
         let content = [&sec1[2..public], &der(0xa0, P256), &sec1[public..]].concat();
         PrivateKeyDer::Sec1(der(SEQUENCE, &content).into())
     }
