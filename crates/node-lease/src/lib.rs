@@ -13,7 +13,7 @@
 //! ```
 //!
 //! [`with_renew_time`] is the side of the client: the request that renews a Lease, from the bytes of the
-//! last answer.
+//! last answer. [`with_duration`] changes for how long a Lease is valid.
 //!
 //! # Invariants
 //! - Two Leases with the same [`Fingerprint`] differ in `renewTime`, `resourceVersion` and the time of
@@ -36,5 +36,5 @@ mod stored;
 mod wire;
 
 pub use lease::{Fingerprint, Lease, Timestamp};
-pub use renewal::with_renew_time;
+pub use renewal::{with_duration, with_renew_time};
 pub use stored::StoredLease;

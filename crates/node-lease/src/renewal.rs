@@ -1,7 +1,7 @@
-//! The request of a kubelet that renews its Lease.
+//! What a kubelet changes in its Lease.
 
 use crate::lease::Timestamp;
-use crate::wire::{Reader, field_len, put_header};
+use crate::wire::{Reader, field_len, put_header, put_varint};
 
 /// What every encoded object of Kubernetes starts with.
 const MAGIC: &[u8] = b"k8s\0";
@@ -9,6 +9,8 @@ const MAGIC: &[u8] = b"k8s\0";
 const RAW: u64 = 2;
 /// The field of a Lease with its spec.
 const SPEC: u64 = 2;
+/// The field of the spec with the time for which the Lease is valid.
+const DURATION: u64 = 2;
 /// The field of the spec with the time of the last renewal.
 const RENEW_TIME: u64 = 4;
 
@@ -48,6 +50,45 @@ pub fn with_renew_time(lease: &[u8], time: Timestamp) -> Option<Vec<u8>> {
     Some(out)
 }
 
+/// Returns an encoded Lease with another `leaseDurationSeconds`; `None` if the bytes are not an encoded
+/// object with a spec. All other fields stay as they are.
+///
+/// Kubelet sets the field in each renewal, because its configuration may have changed since the Lease
+/// was created. Here it is set once, in the Lease from which the renewals are made.
+pub fn with_duration(lease: &[u8], seconds: u32) -> Option<Vec<u8>> {
+    let envelope = lease.strip_prefix(MAGIC)?;
+    let raw = find(envelope, RAW)?;
+    let spec = find(raw.value, SPEC)?;
+    let changed = with_number(spec.value, DURATION, seconds.into())?;
+    let changed = spec.around(SPEC, &changed);
+    Some([MAGIC, &raw.around(RAW, &changed)].concat())
+}
+
+/// Returns a message with another number in a field. A missing field is inserted before the first one
+/// with a higher number.
+fn with_number(message: &[u8], number: u64, value: u64) -> Option<Vec<u8>> {
+    let mut reader = Reader::new(message);
+    let (mut before, mut after) = (message, &message[message.len()..]);
+    while !reader.is_empty() {
+        let start = message.len() - reader.rest().len();
+        let (found, _) = next_field(&mut reader)?;
+        if found >= number {
+            before = &message[..start];
+            after = if found == number { reader.rest() } else { &message[start..] };
+            break;
+        }
+    }
+    let mut out = Vec::with_capacity(message.len() + NUMBER_BYTES);
+    out.extend_from_slice(before);
+    put_varint(&mut out, number << 3 | VARINT);
+    put_varint(&mut out, value);
+    out.extend_from_slice(after);
+    Some(out)
+}
+
+/// Bytes of an encoded number, at most: a tag of one byte and the number.
+const NUMBER_BYTES: usize = 11;
+
 /// Bytes of an encoded time, at most: two tags, ten bytes of seconds and five of nanoseconds.
 const TIME_BYTES: usize = 17;
 
@@ -60,6 +101,19 @@ struct Found<'a> {
     before: &'a [u8],
     value: &'a [u8],
     after: &'a [u8],
+}
+
+impl Found<'_> {
+    /// The message with another value.
+    fn around(&self, number: u64, value: &[u8]) -> Vec<u8> {
+        let len = self.before.len() + field_len(1, value.len()) + self.after.len();
+        let mut out = Vec::with_capacity(len);
+        out.extend_from_slice(self.before);
+        put_header(&mut out, &[tag(number)], value.len());
+        out.extend_from_slice(value);
+        out.extend_from_slice(self.after);
+        out
+    }
 }
 
 /// Finds the first field with this number, whose value has a length.
@@ -128,6 +182,9 @@ mod tests {
             let time = Timestamp { seconds: seconds.into(), nanos: 0 };
             let _ = with_renew_time(&bytes, time);
             let _ = with_renew_time(&[MAGIC, &bytes].concat(), time);
+            let _ = with_duration(&bytes, seconds);
+            let _ = with_duration(&[MAGIC, &bytes].concat(), seconds);
+            let _ = with_number(&bytes, DURATION, seconds.into());
         }
     }
 
@@ -141,6 +198,18 @@ mod tests {
     fn lease(spec: &[u8]) -> Vec<u8> {
         let raw = [field(1, b"metadata"), field(SPEC, spec)].concat();
         [MAGIC, &field(1, b"type"), &field(RAW, &raw), &field(4, b"")].concat()
+    }
+
+    #[test]
+    fn only_the_duration_changes() {
+        let (head, tail) = (field(1, b"node"), field(RENEW_TIME, b"time"));
+        let expected = lease(&[&head[..], &[0x10, 0xac, 0x02], &tail].concat());
+        for old in [&[0x10, 40][..], &[0x10, 0x80, 0x01], &[]] {
+            let before = lease(&[&head[..], old, &tail].concat());
+            assert_eq!(with_duration(&before, 300).unwrap(), expected, "{old:?}");
+        }
+        assert_eq!(with_duration(&lease(b""), 300).unwrap(), lease(&[0x10, 0xac, 0x02]));
+        assert_eq!(with_duration(b"{}", 300), None);
     }
 
     #[test]

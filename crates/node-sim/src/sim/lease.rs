@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use node_lease::{Timestamp, with_renew_time};
+use node_lease::{Timestamp, with_duration, with_renew_time};
 use rand::RngExt as _;
 
 use crate::client::Outcome;
@@ -91,8 +91,10 @@ impl Simulation {
             if !self.is_usable(lease) {
                 return self.read_lease_later(id, &outcome);
             }
+            let duration = self.settings.lease_duration_seconds;
             let node = self.node_mut(id);
-            node.lease = lease.into();
+            // The process that created the Lease may have had another setting.
+            node.lease = with_duration(lease, duration).unwrap_or_else(|| lease.into()).into();
             node.failures = 0;
             node.flags.must_read_lease = false;
             return match node.tries >= MAX_TRIES {

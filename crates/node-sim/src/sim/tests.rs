@@ -375,6 +375,21 @@ fn failures_are_repeated_as_the_lease_controller_does() {
 }
 
 #[test]
+fn a_lease_that_was_created_with_another_duration_gets_that_of_the_settings() {
+    let mut world = World::new(settings(1));
+    let now = Moment { seconds: START, ..Moment::default() };
+    let request = requests::create_lease("node-0", api::Uid::default(), 3600, now);
+    let Body::Protobuf(lease) = request.body else { panic!() };
+    world.leases.insert(0, lease.to_vec());
+    world.node_changed(NodeChange::Synced);
+    assert_eq!(world.calls()[1..3], ["GetLease", "RenewLease"]);
+    let lease: api::Lease = api::decode(&world.leases[&0]).unwrap();
+    let spec = lease.spec.unwrap();
+    assert_eq!(spec.lease_duration_seconds, Some(40));
+    assert_eq!(spec.holder_identity.as_deref(), Some("node-0"));
+}
+
+#[test]
 fn a_lease_that_cannot_be_renewed_is_read_again_with_a_back_off() {
     let too_large = api::Lease {
         metadata: Some(ObjectMeta { name: "x".repeat(70_000), ..ObjectMeta::default() }),
