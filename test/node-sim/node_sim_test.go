@@ -20,6 +20,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -170,7 +171,8 @@ func TestNodeSim(t *testing.T) {
 	t.Run("pods shared", func(t *testing.T) { testPods(t, c, "pods-shared") })
 	t.Run("pods wire", func(t *testing.T) { testPods(t, c, "pods-wire", c.wire()...) })
 	t.Run("lease conflicts", func(t *testing.T) { testConflicts(t, c) })
-	t.Run("faults", func(t *testing.T) { testFaults(t, c) })
+	t.Run("faults shared", func(t *testing.T) { testFaults(t, c, "faulty-shared") })
+	t.Run("faults wire", func(t *testing.T) { testFaults(t, c, "faulty-wire", c.wire()...) })
 }
 
 // testNodes checks that nodes register, renew their Leases in time and do it with kubelet's requests.
@@ -234,7 +236,8 @@ func testMixed(t *testing.T, c *cluster) {
 	}
 }
 
-// testAdoption checks that nodes with an annotation are adopted, before and after the start, and keep their capacity.
+// testAdoption checks that nodes with an annotation are adopted, before and after the start, and keep their capacity and
+// the pods that were bound to them before.
 func testAdoption(t *testing.T, c *cluster) {
 	create := func(name string) {
 		t.Helper()
@@ -245,8 +248,11 @@ func testAdoption(t *testing.T, c *cluster) {
 	}
 	create("adopted-000")
 	s := c.start(t, "none", 0, "--manage-annotation", "example.com/simulated=yes", "--node-cpu", "7")
+	c.createPod(t, pod("adopted-001", "adopted-001", "runs", 0))
 	create("adopted-001")
 	c.awaitReady(t, "adopted", 2, startTimeout)
+	c.awaitPod(t, "adopted-001", true, startTimeout)
+	testRecreation(t, c, create)
 	node, err := c.client.CoreV1().Nodes().Get(t.Context(), "adopted-001", metav1.GetOptions{})
 	must(t, err)
 	if cpu := node.Status.Allocatable.Cpu().String(); cpu != "7" {
@@ -255,6 +261,23 @@ func testAdoption(t *testing.T, c *cluster) {
 	must(t, c.client.CoreV1().Nodes().Delete(t.Context(), "adopted-001", metav1.DeleteOptions{}))
 	testcluster.Eventually(t, startTimeout, "the deleted node is forgotten", func() bool {
 		return s.metric(t, `node_sim_nodes{state="running"}`) == 1
+	})
+}
+
+// testRecreation checks that the pods of a Node that is deleted and created again go on, and end when they are deleted.
+func testRecreation(t *testing.T, c *cluster, create func(name string)) {
+	t.Helper()
+	const name = "adopted-000"
+	pods := c.client.CoreV1().Pods("default")
+	c.createPod(t, pod(name, name, "runs", 0))
+	c.awaitPod(t, name, true, startTimeout)
+	must(t, c.client.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}))
+	create(name)
+	c.awaitReady(t, "adopted", 2, startTimeout)
+	must(t, pods.Delete(t.Context(), name, metav1.DeleteOptions{}))
+	testcluster.Eventually(t, startTimeout, "the pod of the node that was created again is deleted", func() bool {
+		_, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
 	})
 }
 
@@ -330,6 +353,28 @@ func testPods(t *testing.T, c *cluster, prefix string, flags ...string) {
 	})
 }
 
+// createPod creates a pod, and deletes it at the end of the test if it still exists.
+func (c *cluster) createPod(t *testing.T, p *corev1.Pod) {
+	t.Helper()
+	pods := c.client.CoreV1().Pods(p.Namespace)
+	_, err := pods.Create(t.Context(), p, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		now := int64(0)
+		_ = pods.Delete(context.Background(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+	})
+}
+
+// awaitPod waits until a pod runs and is ready, or is not.
+func (c *cluster) awaitPod(t *testing.T, name string, ready bool, timeout time.Duration) {
+	t.Helper()
+	testcluster.Eventually(t, timeout, fmt.Sprintf("pod %s runs, ready: %v", name, ready), func() bool {
+		p, err := c.client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+		must(t, err)
+		return p.Status.Phase == corev1.PodRunning && isReady(p) == ready
+	})
+}
+
 func isReady(p *corev1.Pod) bool {
 	for _, condition := range p.Status.Conditions {
 		if condition.Type == corev1.PodReady {
@@ -367,32 +412,57 @@ func testConflicts(t *testing.T, c *cluster) {
 	}
 }
 
-// testFaults checks that kube-controller-manager sees nodes that stop and start.
-func testFaults(t *testing.T, c *cluster) {
+// testFaults checks that kube-controller-manager sees nodes that stop and start, and that their pods are ready again.
+func testFaults(t *testing.T, c *cluster, prefix string, flags ...string) {
 	const nodes = 6
-	s := c.start(t, "faulty", nodes, append(c.wire(), "--zones", "2")...)
-	defer c.deleteNodes(t, "faulty", nodes)
-	c.awaitReady(t, "faulty", nodes, startTimeout)
+	s := c.start(t, prefix, nodes, append(flags, "--zones", "2")...)
+	defer c.deleteNodes(t, prefix, nodes)
+	c.awaitReady(t, prefix, nodes, startTimeout)
+	running, stopping := prefix+"-000", prefix+"-001"
+	for _, node := range []string{running, stopping} {
+		c.createPod(t, pod(node, node, "runs", 0))
+		c.awaitPod(t, node, true, startTimeout)
+	}
 	if stopped := s.fault(t, "stop", `{"zone": "zone-1"}`); stopped != nodes/2 {
 		t.Fatalf("%d nodes were stopped, want %d", stopped, nodes/2)
 	}
-	testcluster.Eventually(t, startTimeout, "the connections are closed", func() bool {
-		return s.metric(t, `node_sim_watches{resource="services"}`) == nodes/2
-	})
-	before := c.renewed(t, "faulty-001")
-	c.awaitReady(t, "faulty", nodes/2, notReadyTimeout)
-	if c.renewed(t, "faulty-001") != before || !c.renewed(t, "faulty-000").After(before) {
+	if len(flags) > 0 {
+		testcluster.Eventually(t, startTimeout, "the connections are closed", func() bool {
+			return s.metric(t, `node_sim_watches{resource="services"}`) == nodes/2
+		})
+	}
+	before := c.renewed(t, stopping)
+	c.awaitReady(t, prefix, nodes/2, notReadyTimeout)
+	if c.renewed(t, stopping) != before || !c.renewed(t, running).After(before) {
 		t.Error("a stopped node renewed its Lease, or another one did not")
 	}
-	if started := s.fault(t, "start", `{"all": true}`); started != nodes {
-		t.Errorf("%d nodes were started, want %d", started, nodes)
+	c.awaitPod(t, stopping, false, startTimeout)
+	if started := s.fault(t, "start", `{"all": true}`); started != nodes/2 {
+		t.Errorf("%d nodes were started, want the %d that were stopped", started, nodes/2)
 	}
-	c.awaitReady(t, "faulty", nodes, startTimeout)
+	c.awaitReady(t, prefix, nodes, startTimeout)
+	c.awaitPod(t, stopping, true, startTimeout)
+	c.awaitPod(t, running, true, startTimeout)
 	response, err := http.Post("http://"+s.address+"/nodes/stop", "application/json", bytes.NewReader([]byte("{}")))
 	must(t, err)
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusBadRequest {
 		t.Errorf("a fault without a selection: %s", response.Status)
+	}
+	s.rejectPage(t)
+}
+
+// rejectPage checks that a web page cannot inject a fault.
+func (s *simulator) rejectPage(t *testing.T) {
+	t.Helper()
+	post, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.address+"/nodes/start", strings.NewReader(`{"all": true}`))
+	must(t, err)
+	post.Header.Set("Origin", "http://example.com")
+	response, err := http.DefaultClient.Do(post)
+	must(t, err)
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusForbidden {
+		t.Errorf("a fault from a web page: %s", response.Status)
 	}
 }
 
