@@ -41,7 +41,7 @@ connection of their own close it. kube-controller-manager marks them NotReady af
 }
 
 func newNodesStart(name *string) *cobra.Command {
-	f := &faultCommand{fault: nodesim.Start, done: "without faults"}
+	f := &faultCommand{fault: nodesim.Start, done: "without faults again"}
 	return f.command(name, &cobra.Command{
 		Use:   "start",
 		Short: "End the faults of simulated nodes",

@@ -47,8 +47,8 @@ type Request struct {
 	Delay string `json:"delay,omitempty"`
 }
 
-// Inject injects a fault into nodes. address is the host:port of node-sim's pages. It returns the number of nodes that were
-// selected. The error has node-sim's reason if it rejects the request.
+// Inject injects a fault into nodes. address is the host:port of node-sim's pages. It returns the number of nodes that it
+// concerns. The error has node-sim's reason if it rejects the request.
 func Inject(ctx context.Context, address string, fault Fault, request Request) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
