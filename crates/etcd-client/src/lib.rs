@@ -45,7 +45,15 @@ pub struct Connection {
     send: SendRequest<Bytes>,
     /// The URL of the server without a path.
     base_url: Arc<str>,
+    /// What is sent with each call.
+    metadata: Metadata,
 }
+
+/// Names and values that are sent with a call, in lower case.
+pub type Metadata = &'static [(&'static str, &'static str)];
+
+/// Lets a member of etcd refuse a call, and end a watch, while it has no leader. As `WithRequireLeader` in etcd's client.
+pub const REQUIRE_LEADER: Metadata = &[("hasleader", "true")];
 
 /// The files of the TLS configuration.
 #[derive(Clone, Debug, Default)]
@@ -121,10 +129,16 @@ where
         .handshake(io)
         .await?;
     let driver = Box::pin(async move { connection.await.unwrap_or_default() });
-    Ok((Connection { send, base_url: base_url.into() }, driver))
+    Ok((Connection { send, base_url: base_url.into(), metadata: &[] }, driver))
 }
 
 impl Connection {
+    /// The same connection, whose calls are sent with metadata.
+    #[must_use]
+    pub fn with_metadata(&self, metadata: Metadata) -> Connection {
+        Connection { metadata, ..self.clone() }
+    }
+
     /// Makes a unary call and returns the response.
     ///
     /// # Errors
@@ -154,11 +168,12 @@ impl Connection {
     ) -> Result<(SendStream<Bytes>, Responses<R>), Failure> {
         let uri: Uri =
             format!("{}{path}", self.base_url).parse().expect("base URL and path are valid");
-        let head = Request::post(uri)
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(())
-            .expect("the header fields are valid");
+        let mut head =
+            Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
+        for (name, value) in self.metadata {
+            head = head.header(*name, *value);
+        }
+        let head = head.body(()).expect("the header fields are valid");
         let mut send = self.send.clone().ready().await?;
         let (response, mut requests) = send.send_request(head, false)?;
         requests.send_data(with_prefix(request), is_last)?;

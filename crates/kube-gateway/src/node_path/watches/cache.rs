@@ -18,6 +18,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
+
 use super::event::Event;
 use super::frame::{EventType, Frame};
 use super::graph::Graph;
@@ -95,6 +97,17 @@ impl StoredChange {
             StoredChange::Deleted { version, .. } => *version,
         }
     }
+}
+
+/// The last change that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastChange {
+    /// The key of the object, without the prefix of the resource.
+    pub key: Box<[u8]>,
+    /// The version of the change.
+    pub version: u64,
+    /// The object after it, as it is sent; `None` if it was deleted.
+    pub object: Option<Bytes>,
 }
 
 /// What follows for a watch.
@@ -189,6 +202,20 @@ impl Cache {
     /// The version up to which changes are known, if there is any content.
     pub fn version(&self) -> Option<u64> {
         self.content.as_ref().map(|content| content.version)
+    }
+
+    /// The last change that is known. There was no other one up to the [version](Cache::version), except deletions
+    /// before the objects were read.
+    pub fn last_change(&self) -> Option<LastChange> {
+        let content = self.content.as_ref()?;
+        let Some(event) = content.history.last() else {
+            let object = content.objects.values().max_by_key(|object| object.version())?;
+            let (key, version) = (object.key(), object.version());
+            return Some(LastChange { key, version, object: Some(object.envelope().clone()) });
+        };
+        let (key, version) = (event.objects().next()?.key(), event.version());
+        let object = event.after().map(|object| object.envelope().clone());
+        Some(LastChange { key, version, object })
     }
 
     /// The bytes of the objects and of their last changes.

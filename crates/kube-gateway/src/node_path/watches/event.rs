@@ -52,6 +52,11 @@ impl Event {
         self.version
     }
 
+    /// The object after the change, if there is one.
+    pub fn after(&self) -> Option<&Arc<Object>> {
+        self.after.as_ref()
+    }
+
     /// The object before and after the change.
     pub fn objects(&self) -> impl Iterator<Item = &Arc<Object>> {
         self.before.iter().chain(&self.after)

@@ -65,6 +65,12 @@ impl Health {
         self.state = State { heard: Instant::now(), interrupted: None, ..self.state };
     }
 
+    /// Notes that the cache has everything that its source had at a time.
+    pub fn current_at(&mut self, time: Instant) {
+        let heard = time.max(self.state.heard);
+        self.state = State { heard, interrupted: None, ..self.state };
+    }
+
     /// Notes that there is no source.
     pub fn interrupted(&mut self) {
         self.cache.lock().set_connected(false);

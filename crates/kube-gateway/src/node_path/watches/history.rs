@@ -62,6 +62,11 @@ impl History {
         }
     }
 
+    /// The last change, if there was any since the list.
+    pub fn last(&self) -> Option<&Event> {
+        self.events.back().map(|(_, event)| &**event)
+    }
+
     /// The changes after a version.
     pub fn since(&self, version: u64) -> impl Iterator<Item = &Event> {
         let start = self.events.partition_point(|(_, event)| event.version() <= version);

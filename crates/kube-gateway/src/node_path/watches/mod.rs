@@ -21,7 +21,8 @@
 //! # Reading order
 //! `wire`, `object`, `frame`, `event`, `cache` are pure, and follow
 //! `k8s.io/apiserver/pkg/storage/cacher`. `references` and `graph` know which ConfigMaps and Secrets the
-//! pods of a node refer to. `feed` and `store_feed` fill the cache; `health` says whether it may serve. `recognize` and `authorize` decide
+//! pods of a node refer to. `feed` and `store_feed` fill the cache; `store_position` says
+//! how far the store is, and `health` whether the cache may serve. `recognize` and `authorize` decide
 //! about a request, `continuation` takes over a watch that an API server has begun;
 //! `forward/http2/watches.rs` is its way through a session.
 
@@ -48,7 +49,10 @@ mod selector;
 mod shared;
 mod source;
 mod store_feed;
+mod store_position;
 mod store_source;
+#[cfg(test)]
+mod store_trial;
 mod watchers;
 mod wire;
 
@@ -184,13 +188,12 @@ impl Watches {
                 Health::new(cache.clone(), permission, metrics.clone(), max_silence)
             };
             if let Some(store) = options.leases.as_ref().filter(|_| cache.kind.is_stored()) {
-                let feed = StoreFeed {
-                    health: health(store_feed::MAX_SILENCE),
-                    endpoints: store.endpoints.clone(),
-                    files: tls_files(store),
-                    keys: Keys::new(&store.prefix),
-                    behind: None,
-                };
+                let feed = StoreFeed::new(
+                    health(store_feed::MAX_SILENCE),
+                    store.endpoints.clone(),
+                    tls_files(store),
+                    Keys::new(&store.prefix),
+                );
                 runtime.spawn(feed.run_forever());
                 continue;
             }

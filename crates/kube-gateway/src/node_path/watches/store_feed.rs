@@ -1,8 +1,11 @@
 //! Fills the cache of Leases from the store.
 //!
-//! All Leases are read at one revision, and then watched from there on. After an interruption the watch goes
-//! on at the last revision. If the store was compacted since, or its changes do not follow from what is known,
-//! everything is read again.
+//! All Leases are read at one revision, and then watched from there on. Every second the store is asked for its
+//! revision with a linearizable read, and the cache is as old as the last answer that it has reached.
+//!
+//! After an interruption the watch goes on after the last change that is known, if the store still has it. If there
+//! are further changes up to the known revision, it is another history. Then, or if the store has gone back or was
+//! compacted, everything is read again.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +15,15 @@ use tokio::time::MissedTickBehavior;
 
 use super::cache::Inconsistent;
 use super::health::{Health, PERIOD};
+use super::store_position::{Answers, Position, Replaced};
 use super::store_source::{
-    Compacted, Keys, Report, StoreSource, StoreWatch, Unreadable, marked_bookmark,
+    Compacted, Keys, PositionAnswer, Report, StoreSource, StoreWatch, Unreadable, marked_bookmark,
 };
 
-/// A store that reports nothing for this time is lost. It is asked every second.
+/// What the store had at an earlier time than this is not served.
 pub const MAX_SILENCE: Duration = Duration::from_secs(5);
-const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
+/// Time between two questions how far the store is.
+const ASK_PERIOD: Duration = Duration::from_secs(1);
 /// Time in which further changes are collected, so that clients get many at once. Kubelets renew their Leases
 /// every 10 s, and controllers wait for 40 s.
 const COLLECT: Duration = Duration::from_millis(20);
@@ -31,18 +36,32 @@ const UNREADABLE_DELAY: Duration = Duration::from_secs(30);
 /// Fills the cache of Leases.
 pub struct StoreFeed {
     /// The cache, and whether it serves.
-    pub health: Health,
+    health: Health,
     /// The URLs of the store.
-    pub endpoints: Vec<String>,
-    /// The files of the TLS configuration.
-    pub files: TlsFiles,
-    /// The keys of the Leases.
-    pub keys: Keys,
-    /// The revision of the store, if it was lower than the known one when it last reported.
-    pub behind: Option<u64>,
+    endpoints: Vec<String>,
+    files: TlsFiles,
+    keys: Keys,
+    /// The ID of the store from which the Leases were read.
+    cluster: u64,
+    /// How far the store was when it was asked over this connection.
+    answers: Answers,
+}
+
+/// A question how far the store is.
+struct Question {
+    asked: Instant,
+    /// What was known then.
+    known: Position,
+    answer: PositionAnswer,
+    is_answered: bool,
 }
 
 impl StoreFeed {
+    /// Fills the cache with the Leases that the store has below these keys.
+    pub fn new(health: Health, endpoints: Vec<String>, files: TlsFiles, keys: Keys) -> StoreFeed {
+        StoreFeed { health, endpoints, files, keys, cluster: 0, answers: Answers::default() }
+    }
+
     /// Fills the cache until the process ends.
     pub async fn run_forever(mut self) {
         let (mut delay, mut last_error) = (RETRY_DELAY.0, String::new());
@@ -71,92 +90,126 @@ impl StoreFeed {
             Ok(watch) => self.receive(watch).await,
             Err(error) => Err(error),
         };
-        if let Err(error) = &followed
-            && (error.is::<Unreadable>() || error.is::<Compacted>() || error.is::<Inconsistent>())
-        {
+        if followed.as_ref().is_err_and(invalidates) {
             self.health.cache.lock().clear();
         }
         followed
     }
 
-    /// Reads all Leases if none are known, and begins to watch them.
+    /// Begins to watch the Leases after what is known. Reads all of them if nothing is.
     async fn open(&mut self, url: &str) -> Result<StoreWatch> {
         let connect = StoreSource::connect(url, &self.files, self.keys.clone());
         let mut source = self.health.judge_during(connect).await?;
-        let known = self.health.cache.lock().version();
-        let version = match known {
-            Some(version) => version,
-            None => {
-                let (version, objects) = self.health.judge_during(source.read_all()).await?;
-                let marked = marked_bookmark(version).context("the store is empty")?;
-                self.health.cache.lock().replace(objects, marked)?;
-                version
-            }
+        let after = match self.known() {
+            Some(known) => self.check(&mut source, known).await?,
+            None => self.read(&mut source).await?,
         };
-        self.health.judge_during(source.watch(version)).await
+        self.health.judge_during(source.watch(after)).await
+    }
+
+    /// Where the store was when what is known was reported; `None` if nothing is known.
+    fn known(&self) -> Option<Position> {
+        let revision = self.health.cache.lock().version()?;
+        Some(Position { cluster: self.cluster, revision })
+    }
+
+    /// Reads all Leases. Returns the revision.
+    async fn read(&mut self, source: &mut StoreSource) -> Result<u64> {
+        let (Position { cluster, revision }, objects) =
+            self.health.judge_during(source.read_all()).await?;
+        let marked = marked_bookmark(revision).context("the store is empty")?;
+        self.health.cache.lock().replace(objects, marked)?;
+        self.cluster = cluster;
+        Ok(revision)
+    }
+
+    /// Checks that the store has the history that is known. Returns the revision of the last change: the watch shows
+    /// whether there are others up to the known revision.
+    async fn check(&mut self, source: &mut StoreSource, known: Position) -> Result<u64> {
+        let position = self.health.judge_during(source.position()).await?;
+        position.check_after(known)?;
+        let Some(last) = self.health.cache.lock().last_change() else { return Ok(0) };
+        self.health.judge_during(source.check_has(&last)).await?;
+        Ok(last.version)
     }
 
     async fn receive(&mut self, mut watch: StoreWatch) -> Result<()> {
-        watch.request_progress()?;
         self.health.cache.lock().set_connected(true);
-        self.behind = None;
-        let mut requested = Instant::now();
+        self.answers = Answers::default();
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let opened = Instant::now();
+        let mut reported = Instant::now();
+        let mut question = self.ask(&watch)?;
         loop {
             tokio::select! {
                 report = watch.next() => {
                     self.apply(report?)?;
+                    reported = Instant::now();
                     tokio::time::sleep(COLLECT).await;
+                }
+                position = &mut question.answer, if !question.is_answered => {
+                    question.is_answered = true;
+                    if !self.note(&question, position?)? {
+                        watch.request_progress()?;
+                    }
                 }
                 _ = ticks.tick() => {
                     self.health.judge();
-                    if requested.elapsed() >= PROGRESS_PERIOD {
-                        requested = Instant::now();
-                        watch.request_progress()?;
+                    if question.is_answered && question.asked.elapsed() >= ASK_PERIOD {
+                        question = self.ask(&watch)?;
                     }
-                    if opened.elapsed() > MAX_SILENCE && self.health.is_silent() {
-                        bail!(self.explain_silence());
+                    if self.health.is_silent() && reported.elapsed() > MAX_SILENCE {
+                        let seconds = MAX_SILENCE.as_secs();
+                        bail!("the watch of the store reports nothing for {seconds} s");
                     }
                 }
             }
         }
     }
 
-    /// Says why the store is lost. If it has gone back, the cache is empty then: nothing would come after the last
-    /// revision.
-    fn explain_silence(&mut self) -> String {
-        let seconds = MAX_SILENCE.as_secs();
-        match std::mem::take(&mut self.behind) {
-            None => format!("the store reports nothing for {seconds} s"),
-            Some(revision) => {
-                self.health.cache.lock().clear();
-                format!(
-                    "the store has only revision {revision} since {seconds} s, and had a higher one"
-                )
-            }
-        }
+    fn ask(&self, watch: &StoreWatch) -> Result<Question> {
+        let known = self.known().context("nothing was read")?;
+        let answer = watch.ask_position();
+        Ok(Question { asked: Instant::now(), known, answer, is_answered: false })
+    }
+
+    /// Notes an answer. Returns whether the cache has everything that the store had then.
+    fn note(&mut self, question: &Question, position: Position) -> Result<bool> {
+        position.check_after(question.known)?;
+        self.answers.add(question.asked, position.revision, MAX_SILENCE);
+        self.judge_answers();
+        Ok(self.known().is_some_and(|known| known.revision >= position.revision))
     }
 
     fn apply(&mut self, report: Report) -> Result<()> {
         let mut cache = self.health.cache.lock();
-        let mut has_news = !report.changes.is_empty();
-        if has_news {
+        if !report.changes.is_empty() {
             cache.apply_stored(report.changes, Instant::now())?;
         }
-        let known = cache.version();
         // A member of the store that lags behind reports a lower revision, for a while.
-        self.behind = report.progress.filter(|it| !has_news && Some(*it) < known);
+        let known = cache.version();
         if let Some(revision) = report.progress.filter(|it| Some(*it) >= known) {
             cache.progress(revision)?;
-            has_news = true;
         }
         drop(cache);
-        if has_news {
-            self.health.cache.set_unreadable(false);
-            self.health.heard();
-        }
+        self.judge_answers();
         Ok(())
     }
+
+    /// Notes how old the cache is.
+    fn judge_answers(&mut self) {
+        let Some(known) = self.known() else { return };
+        if let Some(asked) = self.answers.reached(known.revision) {
+            self.health.cache.set_unreadable(false);
+            self.health.current_at(asked);
+        }
+    }
+}
+
+/// Whether what is known may be wrong after an error.
+fn invalidates(error: &anyhow::Error) -> bool {
+    error.is::<Unreadable>()
+        || error.is::<Compacted>()
+        || error.is::<Inconsistent>()
+        || error.is::<Replaced>()
 }

@@ -4,11 +4,14 @@
 //! crate `node_lease`. The value before a change is not asked for, because the cache has it.
 
 use std::fmt;
+use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use etcd_client::{Connection, Driver, Failure, Responses, SendStream, TlsFiles, with_prefix};
+use etcd_client::{
+    Connection, Driver, Failure, REQUIRE_LEADER, Responses, SendStream, TlsFiles, with_prefix,
+};
 use etcdpb::KeyValue;
 use etcdpb::mvccpb::event::EventType;
 use etcdpb::rpc::watch_request::RequestUnion;
@@ -19,9 +22,10 @@ use etcdpb::rpc::{
 use futures_util::FutureExt as _;
 use node_lease::StoredLease;
 
-use super::cache::{INITIAL_EVENTS_END, StoredChange};
+use super::cache::{INITIAL_EVENTS_END, LastChange, StoredChange};
 use super::kind::Kind;
 use super::object::Object;
+use super::store_position::{Position, Replaced};
 use super::wire::{put_bytes, put_envelope_head, put_envelope_tail};
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -36,6 +40,8 @@ const PAGE: i64 = 1000;
 const MAX_RESPONSES: usize = 1000;
 /// The text of a status with the code `PermissionDenied`, as etcd writes it.
 const DENIED: &str = "permission denied";
+/// The text of the error for a revision before the last compaction.
+const COMPACTED: &str = "required revision has been compacted";
 
 /// Why Leases cannot be served from this store.
 #[derive(Debug)]
@@ -49,7 +55,7 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// A watch of the store has no changes from a revision on, because the store was compacted.
+/// The store has nothing of a revision, because it was compacted since.
 #[derive(Debug)]
 pub struct Compacted;
 
@@ -64,9 +70,15 @@ impl fmt::Display for Compacted {
 /// A connection to the store.
 pub struct StoreSource {
     connection: Connection,
-    driver: Driver,
+    driver: Running,
     keys: Keys,
 }
+
+/// What does the input and output of a connection.
+struct Running(Driver);
+
+/// How far the store is, when it answers.
+pub type PositionAnswer = Pin<Box<dyn Future<Output = Result<Position>> + Send>>;
 
 /// The keys of all Leases.
 #[derive(Clone, Debug)]
@@ -133,53 +145,71 @@ impl StoreSource {
         let connect = etcd_client::connect(url, files);
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect).await;
         let (connection, driver) = connected.context("no connection in time")??;
-        Ok(StoreSource { connection, driver, keys })
+        Ok(StoreSource { connection, driver: Running(driver), keys })
     }
 
-    /// Reads all Leases at one revision. Returns it with them.
+    /// Reads all Leases at one revision. Returns the position of the store with them.
     ///
     /// # Errors
     /// If a call fails, or a value is not as expected ([`Unreadable`]).
-    pub async fn read_all(&mut self) -> Result<(u64, Vec<Object>)> {
-        let (mut key, mut revision, mut objects) = (self.keys.start(), 0, Vec::new());
+    pub async fn read_all(&mut self) -> Result<(Position, Vec<Object>)> {
+        let (mut key, mut read_at, mut objects) = (self.keys.start(), None, Vec::new());
         loop {
             let range_end = self.keys.end();
+            let revision = read_at.map_or(0, |it: Position| it.revision.cast_signed());
             let request =
                 RangeRequest { key, range_end, revision, limit: PAGE, ..Default::default() };
             let page = self.range(&request).await?;
-            if revision == 0 {
-                revision = page.header.context("the store does not say its revision")?.revision;
-            }
+            let position = match read_at {
+                Some(position) => position,
+                None => position(&page)?,
+            };
+            read_at = Some(position);
             for pair in &page.kvs {
                 objects.push(self.keys.object(pair)?);
             }
             match page.kvs.last() {
                 // The next possible key.
                 Some(last) if page.more => key = [last.key(), b"\0"].concat().into(),
-                _ => return Ok((revision.cast_unsigned(), objects)),
+                _ => return Ok((position, objects)),
             }
         }
     }
 
     async fn range(&mut self, request: &RangeRequest) -> Result<RangeResponse> {
-        let call = self.connection.call(RANGE, request);
-        tokio::select! {
-            answer = tokio::time::timeout(CALL_TIMEOUT, call) => {
-                answer.context("the store does not answer")?.map_err(|failure| self.failure(failure))
-            }
-            () = &mut self.driver => bail!("the connection to the store ended"),
-        }
+        let call = range(&self.connection, &self.keys, request);
+        self.driver.during(call).await
     }
 
-    /// Explains a failed call.
-    fn failure(&self, Failure(text): Failure) -> anyhow::Error {
-        match text.contains(DENIED) {
-            true => denied(&self.keys, &text).into(),
-            false => anyhow::Error::msg(text),
-        }
+    /// Asks how far the store is.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn position(&mut self) -> Result<Position> {
+        let answer = ask_position(self.connection.clone(), self.keys.clone());
+        self.driver.during(answer).await
     }
 
-    /// Watches all Leases after a revision.
+    /// Checks that the store has a change.
+    ///
+    /// # Errors
+    /// If it has not ([`Replaced`]), or cannot say it any more ([`Compacted`]).
+    pub async fn check_has(&mut self, change: &LastChange) -> Result<()> {
+        let request = RangeRequest {
+            key: [&self.keys.start(), &change.key[..]].concat().into(),
+            revision: change.version.cast_signed(),
+            ..Default::default()
+        };
+        let answer = self.range(&request).await?;
+        let object = answer.kvs.first().map(|pair| self.keys.object(pair)).transpose()?;
+        if object.as_ref().map(Object::envelope) != change.object.as_ref() {
+            let text = format!("the store has no longer the change of revision {}", change.version);
+            return Err(Replaced(text).into());
+        }
+        Ok(())
+    }
+
+    /// Watches all Leases after a revision. A member of the store that loses the others ends the watch.
     ///
     /// # Errors
     /// If the call fails.
@@ -192,17 +222,57 @@ impl StoreSource {
             ..Default::default()
         };
         let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-        let start = self.connection.start(WATCH, &request, false);
-        let started = tokio::select! {
-            started = tokio::time::timeout(CALL_TIMEOUT, start) => {
-                started.context("the store does not answer")?
-            }
-            () = &mut self.driver => bail!("the connection to the store ended"),
-        };
-        let (requests, responses) = started.map_err(|failure| self.failure(failure))?;
-        let StoreSource { driver, keys, .. } = self;
-        Ok(StoreWatch { driver, requests, responses, keys })
+        let connection = self.connection.with_metadata(REQUIRE_LEADER);
+        let start = in_time(&self.keys, connection.start(WATCH, &request, false));
+        let (requests, responses) = self.driver.during(start).await?;
+        let StoreSource { connection, driver, keys } = self;
+        Ok(StoreWatch { connection, driver, requests, responses, keys })
     }
+}
+
+impl Running {
+    /// Does some work on the connection.
+    async fn during<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            done = work => done,
+            () = &mut self.0 => bail!("the connection to the store ended"),
+        }
+    }
+}
+
+/// Waits for a call, and explains why it failed.
+async fn in_time<T>(keys: &Keys, call: impl Future<Output = Result<T, Failure>>) -> Result<T> {
+    let answer = tokio::time::timeout(CALL_TIMEOUT, call).await;
+    answer.context("the store does not answer")?.map_err(|Failure(text)| {
+        if text.contains(DENIED) {
+            return denied(keys, &text).into();
+        }
+        match text.contains(COMPACTED) {
+            true => Compacted.into(),
+            false => anyhow::Error::msg(text),
+        }
+    })
+}
+
+/// Sends a linearizable read: a member of the store that has lost the others does not answer.
+async fn range(
+    connection: &Connection,
+    keys: &Keys,
+    request: &RangeRequest,
+) -> Result<RangeResponse> {
+    in_time(keys, connection.call(RANGE, request)).await
+}
+
+/// Asks how far the store is, by reading a key that the certificate may read and that does not exist.
+async fn ask_position(connection: Connection, keys: Keys) -> Result<Position> {
+    let request =
+        RangeRequest { key: keys.start(), limit: 1, keys_only: true, ..Default::default() };
+    position(&range(&connection, &keys, &request).await?)
+}
+
+fn position(answer: &RangeResponse) -> Result<Position> {
+    let header = answer.header.as_ref().context("the store does not say its revision")?;
+    Ok(Position { cluster: header.cluster_id, revision: header.revision.cast_unsigned() })
 }
 
 fn denied(keys: &Keys, text: &str) -> Unreadable {
@@ -215,7 +285,8 @@ fn denied(keys: &Keys, text: &str) -> Unreadable {
 
 /// A watch of all Leases.
 pub struct StoreWatch {
-    driver: Driver,
+    connection: Connection,
+    driver: Running,
     requests: SendStream<Bytes>,
     responses: Responses<WatchResponse>,
     keys: Keys,
@@ -238,7 +309,7 @@ impl StoreWatch {
     pub async fn next(&mut self) -> Result<Report> {
         let first = tokio::select! {
             response = self.responses.next() => response,
-            () = &mut self.driver => bail!("the connection to the store ended"),
+            () = &mut self.driver.0 => bail!("the connection to the store ended"),
         };
         let (mut next, mut report) = (Some(first), Report::default());
         for _ in 0..MAX_RESPONSES {
@@ -269,6 +340,11 @@ impl StoreWatch {
             report.changes.push(self.keys.change(event)?);
         }
         Ok(())
+    }
+
+    /// Asks how far the store is. The answer arrives while [`StoreWatch::next`] waits.
+    pub fn ask_position(&self) -> PositionAnswer {
+        Box::pin(ask_position(self.connection.clone(), self.keys.clone()))
     }
 
     /// Asks up to which revision everything was reported.
