@@ -30,7 +30,7 @@ const TIME: &[u8] = &[0x22];
 /// Nanoseconds in a microsecond, the precision of `renewTime`.
 pub(crate) const MICROSECOND: u32 = 1_000;
 /// The last second that JSON can express: the end of the year 9999.
-pub(crate) const LAST_SECOND: u64 = 253_402_300_799;
+const LAST_SECOND: u64 = 253_402_300_799;
 
 /// A time after 1970 as seconds and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

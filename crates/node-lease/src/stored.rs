@@ -5,8 +5,11 @@
 //! parsed. (`Marshal` in `k8s.io/apimachinery/pkg/apis/meta/v1/generated.pb.go`, `time_proto.go` and
 //! `micro_time_proto.go`, and in `k8s.io/api/coordination/v1/generated.pb.go`.)
 
-use crate::lease::{HEAD, LAST_SECOND, METADATA, MICROSECOND, RESOURCE_VERSION, SPEC, TAIL};
+use crate::lease::{HEAD, METADATA, MICROSECOND, RESOURCE_VERSION, SPEC, TAIL};
 use crate::wire::{Reader, field_len, put_header, varint_len};
+
+/// The seconds of the zero time, 1 January of the year 1.
+const ZERO_TIME: i64 = -62_135_596_800;
 
 /// A Lease as it is stored, without a `resourceVersion`.
 #[derive(Clone, Copy, Debug)]
@@ -172,14 +175,14 @@ fn check_spec(bytes: &[u8]) -> Option<()> {
 }
 
 /// Checks a time whose nanoseconds must be a multiple of `precision`: of `u32::MAX` for whole seconds.
-/// The zero time has no fields.
+/// The zero time has no fields. kube-apiserver keeps any other one, also before 1970.
 fn check_time(bytes: &[u8], precision: u32) -> Option<()> {
     let mut reader = Reader::new(bytes);
     if reader.is_empty() {
         return Some(());
     }
-    let seconds = reader.number(0x08)?;
+    let seconds = reader.number(0x08)?.cast_signed();
     let nanos = u32::try_from(reader.number(0x10)?).ok()?;
-    let is_valid = seconds <= LAST_SECOND && nanos < 1_000_000_000;
+    let is_valid = (seconds, nanos) != (ZERO_TIME, 0) && nanos < 1_000_000_000;
     (reader.is_empty() && is_valid && nanos.is_multiple_of(precision)).then_some(())
 }

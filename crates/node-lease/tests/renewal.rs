@@ -386,12 +386,15 @@ fn a_value_of_another_form_is_not_parsed() {
     };
     assert!(StoredLease::parse(&encode(&stored())).is_some());
     let pair = |key: &str| Pair { key: key.into(), value: String::new() };
-    let cases: [(&str, Change); 4] = [
+    let cases: [(&str, Change); 5] = [
         ("nanoseconds", |lease| lease.spec.renew_time.nanos = 1),
+        ("a second of nanoseconds", |lease| lease.spec.renew_time.nanos = 1_000_000_000),
         ("nanoseconds of a time that has seconds only", |lease| {
             lease.metadata.creation_timestamp.nanos = 1000;
         }),
-        ("a time before 1970", |lease| lease.spec.renew_time.seconds = -1),
+        ("the zero time with its fields", |lease| {
+            lease.spec.renew_time = Time { seconds: -62_135_596_800, nanos: 0 };
+        }),
         ("a version", |lease| lease.metadata.resource_version = "7".into()),
     ];
     for (case, change) in cases {
@@ -420,6 +423,28 @@ fn a_value_of_another_form_is_not_parsed() {
     let mut other = value;
     other[at + text.len() - 1] = b'2';
     assert!(StoredLease::parse(&other).is_none(), "another version");
+}
+
+#[test]
+fn a_stored_lease_may_have_any_time() {
+    // kube-apiserver takes them in requests in protobuf, and sends them again.
+    let times = [i64::MIN, -62_135_596_801, -62_135_596_799, -1, 0, 253_402_300_800, i64::MAX];
+    let zero = Time { seconds: -62_135_596_800, nanos: 1000 };
+    let whole = times.map(|seconds| Time { seconds, nanos: 0 });
+    for time in whole.into_iter().chain([zero]) {
+        let mut object = any_lease();
+        object.metadata.resource_version.clear();
+        object.metadata.labels.clear();
+        object.spec.acquire_time = Some(time);
+        object.spec.renew_time = time;
+        if time.nanos == 0 {
+            object.metadata.managed_fields[0].time = time;
+        }
+        let stored = encode(&object);
+        let stored = StoredLease::parse(&stored).unwrap();
+        object.metadata.resource_version = "7".into();
+        assert_eq!(stored.sent(7), encode(&object), "{time:?}");
+    }
 }
 
 fn any_lease() -> LeaseObject {
