@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,6 +33,9 @@ use super::watchers::{Watcher, Watchers};
 
 /// The annotation of the bookmark after the initial events of a watch.
 pub const INITIAL_EVENTS_END: &[u8] = b"k8s.io/initial-events-end";
+
+/// Changes that a pull visits, while others wait for the cache.
+const MAX_VISITED: usize = 4096;
 
 type Key = Box<[u8]>;
 
@@ -364,17 +368,18 @@ impl Cache {
         Ok(())
     }
 
-    /// Returns what follows for a watch that has got everything up to a version, about `max` bytes; `None`
-    /// if nothing is served, or some of it is no longer known. The watch must end then.
+    /// Returns what follows for a watch that has got everything up to a version, about `max` bytes, and not more than
+    /// about 4,096 changes on; `None` if nothing is served, or some of it is no longer known. The watch must end then.
     pub fn pull(&self, selector: &Selector, after: u64, max: usize) -> Option<Pulled> {
         let content = self.content.as_ref().filter(|_| self.is_serving)?;
-        if after < content.history.oldest() {
+        if !content.history.goes_on_after(after) {
             return None;
         }
         let (mut bytes, mut events, mut version) = (Vec::new(), 0, after);
-        for event in content.history.since(after) {
+        for (visited, event) in content.history.since(after).enumerate() {
+            let is_full = bytes.len() >= max || visited >= MAX_VISITED;
             // A client goes on after the version of an event, so those of one version stay together.
-            if bytes.len() >= max && event.version() > version {
+            if is_full && event.version() > version {
                 return Some(Pulled { bytes, events, version, is_complete: false });
             }
             events += usize::from(event.put(selector, &mut bytes));
@@ -538,6 +543,12 @@ impl Content {
             // Objects without a namespace have their names as keys.
             Selector::Name(name) if kind == Kind::Nodes => {
                 self.objects.get(name).cloned().into_iter().collect()
+            }
+            Selector::Namespace(namespace) => {
+                // The character after the slash.
+                let [start, end] = [b"/", b"0"].map(|end| [&namespace[..], end].concat());
+                let range = (Bound::Included(&start[..]), Bound::Excluded(&end[..]));
+                self.objects.range::<[u8], _>(range).map(|(_, object)| object.clone()).collect()
             }
             _ => {
                 let selected = self.objects.values().filter(|object| selector.selects(object));

@@ -62,6 +62,12 @@ impl History {
         }
     }
 
+    /// Whether all changes after a version are here. This also holds between the last change that was removed and
+    /// the [oldest](History::oldest) version, where no watch begins.
+    pub fn goes_on_after(&self, version: u64) -> bool {
+        version >= self.cut.unwrap_or(self.listed)
+    }
+
     /// The last change, if there was any since the list.
     pub fn last(&self) -> Option<&Event> {
         self.events.back().map(|(_, event)| &**event)
@@ -95,9 +101,25 @@ mod tests {
         // The first one of two changes of version 10 is no more.
         assert_eq!(history.oldest(), 10);
         assert_eq!(history.since(10).count(), 99);
+        assert!(history.goes_on_after(10) && !history.goes_on_after(9));
         let event = Event::changed(None, object("x", 70));
         history.push(Arc::new(event), start + Duration::from_secs(50_000));
         assert_eq!(history.oldest(), 10);
+    }
+
+    #[test]
+    fn a_watch_goes_on_while_no_later_change_was_removed() {
+        let start = Instant::now();
+        let mut history = History::new(5);
+        assert!(history.goes_on_after(5) && !history.goes_on_after(4));
+        // Changes of other resources are between them.
+        for number in 0..=100 {
+            let object = Object::parse(Kind::Pods, pod("ns", "p", "n", 10 + 10 * number, ""));
+            let event = Event::changed(None, Arc::new(object.unwrap()));
+            history.push(Arc::new(event), start + Duration::from_secs(200 * number));
+        }
+        assert_eq!(history.oldest(), 19);
+        assert!(history.goes_on_after(10) && !history.goes_on_after(9));
     }
 
     #[test]

@@ -211,11 +211,56 @@ fn a_watch_that_is_too_slow_ends() {
         let now = start + Duration::from_secs(if version == 120 { 200 } else { 0 });
         cache.apply_stored(vec![change], now).unwrap();
     }
-    assert_eq!(cache.pull(&all(), 10, 1), None);
+    assert_eq!(cache.pull(&all(), 19, 1), None);
     assert_eq!(cache.pull(&all(), 20, usize::MAX).unwrap().events, 100);
     cache.serve(false);
     assert_eq!(cache.pull(&all(), 20, 1), None);
     assert!(cache.bookmark_at(20).is_none());
+}
+
+#[test]
+fn a_watch_goes_on_between_the_last_change_that_was_removed_and_the_next_one() {
+    let mut cache = empty();
+    let start = Instant::now();
+    for number in 1..=101 {
+        let change = StoredChange::Put(parsed(&lease("a", "x", 10 * number + 10, "")));
+        let now = start + Duration::from_secs(200 * number);
+        cache.apply_stored(vec![change], now).unwrap();
+    }
+    assert_eq!(cache.pull(&all(), 19, 1), None);
+    assert_eq!(cache.pull(&all(), 20, usize::MAX).unwrap().events, 100);
+}
+
+#[test]
+fn a_pull_ends_after_many_changes_of_other_namespaces() {
+    let mut cache = empty();
+    let changes = |namespace, versions: std::ops::RangeInclusive<u64>| {
+        versions.map(move |version| StoredChange::Put(parsed(&lease(namespace, "x", version, ""))))
+    };
+    let changes = changes("b", 11..=5010).chain(changes("a", 5011..=5011));
+    cache.apply_stored(changes.collect(), Instant::now()).unwrap();
+    let selector = Selector::Namespace((*b"a").into());
+    let first = cache.pull(&selector, 10, usize::MAX).unwrap();
+    assert_eq!((first.events, first.is_complete, first.version), (0, false, 10 + 4096));
+    let second = cache.pull(&selector, first.version, usize::MAX).unwrap();
+    assert_eq!((second.events, second.is_complete, second.version), (1, true, 5011));
+}
+
+#[test]
+fn a_list_has_the_leases_of_its_namespace() {
+    let mut cache = empty();
+    let leases = [("a", "x"), ("a-b", "x"), ("a.b", "x"), ("a", "y"), ("a0", "x"), ("aa", "a")];
+    for (version, (namespace, name)) in (11..).zip(leases) {
+        let change = StoredChange::Put(parsed(&lease(namespace, name, version, "")));
+        cache.apply_stored(vec![change], Instant::now()).unwrap();
+    }
+    for (namespace, expected) in [("a", &["x", "y"][..]), ("a-b", &["x"]), ("b", &[])] {
+        let selector = Selector::Namespace(namespace.as_bytes().into());
+        let (_, listed) = cache.list(&selector, 0).unwrap();
+        let names: Vec<_> = listed.iter().map(|object| object.name()).collect();
+        assert_eq!(names, expected.iter().map(|name| name.as_bytes()).collect::<Vec<_>>());
+        assert!(listed.iter().all(|object| selector.selects(object)));
+    }
 }
 
 #[test]
