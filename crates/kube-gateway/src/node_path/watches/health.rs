@@ -25,9 +25,9 @@ pub struct Health {
 
 /// What is known of the source.
 struct State {
-    /// A source without an event or a bookmark for this time is lost.
+    /// A source is lost if that was before this time.
     max_silence: Duration,
-    /// When the last event or bookmark arrived.
+    /// When the last event or bookmark arrived, or the time of which the cache has everything.
     heard: Instant,
     /// Since when there is no source.
     interrupted: Option<Instant>,

@@ -215,7 +215,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// Begins with three changes of Leases up to revision 12, and other ones up to 20.
+    /// Begins with three changes of Leases, of the revisions 10 to 12.
     async fn start() -> Trial {
         let mut history = History { cluster: 7, revision: 9, changes: Vec::new() };
         for name in ["x", "y", "x"] {
