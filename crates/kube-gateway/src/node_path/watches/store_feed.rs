@@ -45,6 +45,8 @@ pub struct StoreFeed {
     cluster: u64,
     /// How far the store was when it was asked over this connection.
     answers: Answers,
+    /// Whether this watch has shown that there are no other changes up to the known revision.
+    is_confirmed: bool,
 }
 
 /// A question how far the store is.
@@ -59,7 +61,8 @@ struct Question {
 impl StoreFeed {
     /// Fills the cache with the Leases that the store has below these keys.
     pub fn new(health: Health, endpoints: Vec<String>, files: TlsFiles, keys: Keys) -> StoreFeed {
-        StoreFeed { health, endpoints, files, keys, cluster: 0, answers: Answers::default() }
+        let (cluster, answers, is_confirmed) = (0, Answers::default(), false);
+        StoreFeed { health, endpoints, files, keys, cluster, answers, is_confirmed }
     }
 
     /// Fills the cache until the process ends.
@@ -104,6 +107,7 @@ impl StoreFeed {
             Some(known) => self.check(&mut source, known).await?,
             None => self.read(&mut source).await?,
         };
+        self.is_confirmed = self.known().is_some_and(|known| known.revision == after);
         self.health.judge_during(source.watch(after)).await
     }
 
@@ -173,23 +177,27 @@ impl StoreFeed {
         Ok(Question { asked: Instant::now(), known, answer, is_answered: false })
     }
 
-    /// Notes an answer. Returns whether the cache has everything that the store had then.
+    /// Notes an answer. Returns whether the cache certainly has everything that the store had then.
     fn note(&mut self, question: &Question, position: Position) -> Result<bool> {
         position.check_after(question.known)?;
         self.answers.add(question.asked, position.revision, MAX_SILENCE);
         self.judge_answers();
-        Ok(self.known().is_some_and(|known| known.revision >= position.revision))
+        let is_reached = self.known().is_some_and(|known| known.revision >= position.revision);
+        Ok(is_reached && self.is_confirmed)
     }
 
     fn apply(&mut self, report: Report) -> Result<()> {
         let mut cache = self.health.cache.lock();
         if !report.changes.is_empty() {
+            // Changes up to the known revision would have come before.
             cache.apply_stored(report.changes, Instant::now())?;
+            self.is_confirmed = true;
         }
         // A member of the store that lags behind reports a lower revision, for a while.
         let known = cache.version();
         if let Some(revision) = report.progress.filter(|it| Some(*it) >= known) {
             cache.progress(revision)?;
+            self.is_confirmed = true;
         }
         drop(cache);
         self.judge_answers();
@@ -198,7 +206,7 @@ impl StoreFeed {
 
     /// Notes how old the cache is.
     fn judge_answers(&mut self) {
-        let Some(known) = self.known() else { return };
+        let Some(known) = self.known().filter(|_| self.is_confirmed) else { return };
         if let Some(asked) = self.answers.reached(known.revision) {
             self.health.cache.set_unreadable(false);
             self.health.current_at(asked);

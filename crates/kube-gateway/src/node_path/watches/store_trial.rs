@@ -296,7 +296,7 @@ async fn changes_and_the_revisions_of_other_keys_are_followed() {
 #[tokio::test]
 async fn a_store_that_went_back_is_read_again() {
     // The revision to which it goes back, and where its new history is when the gateway comes back.
-    for (back, revision) in [(10, 11), (10, 19), (10, 20), (10, 30), (12, 13), (12, 30)] {
+    for (back, revision) in [(10, 11), (10, 20), (10, 30), (12, 13), (12, 20), (12, 30)] {
         let trial = Trial::start().await;
         trial.change(|history| history.revision = 20);
         trial.is_current("changes of other keys").await;
@@ -310,6 +310,28 @@ async fn a_store_that_went_back_is_read_again() {
         trial.change(|history| history.put("x", "later"));
         trial.is_current("a later change").await;
     }
+}
+
+#[tokio::test]
+async fn a_watch_that_goes_on_must_show_that_the_history_is_the_same() {
+    let trial = Trial::start().await;
+    trial.change(|history| history.revision = 20);
+    trial.is_current("changes of other keys").await;
+    *trial.store.is_mute.lock() = true;
+    trial.restart(|history| {
+        history.revision = 12;
+        history.put("lost", "other");
+        history.revision = 20;
+    });
+    let serves = || trial.cache.lock().is_serving();
+    eventually("it does not serve", || !serves()).await;
+    // The revision and the last change that is known are the same ones.
+    for _ in 0..30 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!serves());
+    }
+    *trial.store.is_mute.lock() = false;
+    trial.is_current("the other history").await;
 }
 
 #[tokio::test]
