@@ -101,6 +101,8 @@ func TestWatches(t *testing.T) {
 	t.Run("two gateways at once", func(t *testing.T) { testTwoGateways(t, c, g, source) })
 	// The API servers have restarted, so that their caches do not have the first versions.
 	t.Run("a version that is too old", func(t *testing.T) { testExpired(t, c, g) })
+	// Afterwards the other caches may have what the API servers have lost.
+	t.Run("a store that is replaced by an older one", func(t *testing.T) { testReplaced(t, c, g) })
 }
 
 // allowProxy lets kube-proxy's user do what it may do in any cluster, and wait until the gateway knows.
