@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -139,21 +137,8 @@ func clientsUseGateways(t *testing.T, w *workspace) {
 	// Only kwok, which renews the Leases of the nodes, sends as many updates.
 	metrics := w.gatewayMetrics(t, "kube-gateway")
 	eventually(t, 30*time.Second, "the gateway of kwok forwards the heartbeats of all nodes", func() error {
-		response, err := http.Get(metrics)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		page, err := io.ReadAll(response.Body)
-		if err != nil {
-			return err
-		}
-		found := updatesOnPage.FindSubmatch(page)
-		if found == nil {
-			return fmt.Errorf("it has counted no updates")
-		}
-		if updates, err := strconv.Atoi(string(found[1])); err != nil || updates < gatewayNodes(t) {
-			return fmt.Errorf("it has counted %s updates (%v)", found[1], err)
+		if updates, err := countOnPage(metrics, updatesOnPage); err != nil || updates < gatewayNodes(t) {
+			return fmt.Errorf("it has counted %d updates (%v)", updates, err)
 		}
 		return nil
 	})

@@ -11,9 +11,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -270,4 +273,22 @@ func eventually(t *testing.T, timeout time.Duration, condition string, try func(
 		}
 		time.Sleep(pollInterval)
 	}
+}
+
+// countOnPage returns the number that the group of a pattern matches on a page.
+func countOnPage(url string, pattern *regexp.Regexp) (int, error) {
+	response, err := http.Get(url)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	page, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err
+	}
+	found := pattern.FindSubmatch(page)
+	if found == nil {
+		return 0, fmt.Errorf("the page does not match %s", pattern)
+	}
+	return strconv.Atoi(string(found[1]))
 }

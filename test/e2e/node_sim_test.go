@@ -2,10 +2,7 @@ package e2e
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -55,21 +52,8 @@ func TestNodeSim(t *testing.T) {
 	awaitReady(nodes)
 	metrics := w.status(t, nodeSimCluster).component(t, "node-sim").Address + "/metrics"
 	eventually(t, 30*time.Second, "all nodes renew their Leases", func() error {
-		response, err := http.Get(metrics)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		page, err := io.ReadAll(response.Body)
-		if err != nil {
-			return err
-		}
-		found := heartbeatsOnPage.FindSubmatch(page)
-		if found == nil {
-			return fmt.Errorf("the page has no number of heartbeats:\n%s", page)
-		}
-		if heartbeats, err := strconv.Atoi(string(found[1])); err != nil || heartbeats < nodes {
-			return fmt.Errorf("%s heartbeats (%v)", found[1], err)
+		if heartbeats, err := countOnPage(metrics, heartbeatsOnPage); err != nil || heartbeats < nodes {
+			return fmt.Errorf("%d heartbeats were sent (%v)", heartbeats, err)
 		}
 		return nil
 	})
