@@ -34,7 +34,7 @@ help: ## List the targets
 
 build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build all binaries into bin/, including Kubernetes, kwok and etcd
 
-# Programs that this cluster does not need.
+# Programs that a cluster with these flags does not need.
 UNUSED := $(if $(findstring --gateway,$(K1M_FLAGS)),,kube-gateway) $(if $(findstring node-sim,$(K1M_FLAGS)),,node-sim)
 
 up: $(addprefix bin/,$(filter-out $(UNUSED),$(OWN)) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/snapshot"
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
@@ -45,11 +46,7 @@ private keys.`,
   k1m snapshot save k1m large.k1m`,
 		Args: usageArgs(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, file, err := clusterAndFile(cmd, *name, args)
-			if err != nil {
-				return err
-			}
-			dir, err := clusterDir(cluster)
+			dir, file, err := clusterAndFile(cmd, *name, args)
 			if err != nil {
 				return err
 			}
@@ -60,7 +57,7 @@ private keys.`,
 				return interruptedOr(cmd, err)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "Cluster %q is saved in %s (%s): %d keys, %d nodes, %d pods, revision %d.\n",
-				cluster, file, fileSize(file), manifest.Store.Keys, manifest.Store.Nodes, manifest.Store.Pods, manifest.Store.Revision)
+				dir.Name(), file, fileSize(file), manifest.Store.Keys, manifest.Store.Nodes, manifest.Store.Pods, manifest.Store.Revision)
 			return nil
 		},
 	}
@@ -85,11 +82,7 @@ components.`,
   k1m up --name copy`,
 		Args: usageArgs(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, file, err := clusterAndFile(cmd, *name, args)
-			if err != nil {
-				return err
-			}
-			dir, err := clusterDir(cluster)
+			dir, file, err := clusterAndFile(cmd, *name, args)
 			if err != nil {
 				return err
 			}
@@ -103,7 +96,7 @@ components.`,
 				fmt.Fprintf(cmd.OutOrStdout(), "Changed: %s\n", change)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "Cluster %q is created from %s: %d keys, %d nodes, %d pods. Start it with `%s up --name %s`.\n",
-				cluster, file, result.Manifest.Store.Keys, result.Manifest.Store.Nodes, result.Manifest.Store.Pods, os.Args[0], cluster)
+				dir.Name(), file, result.Manifest.Store.Keys, result.Manifest.Store.Nodes, result.Manifest.Store.Pods, os.Args[0], dir.Name())
 			return nil
 		},
 	}
@@ -148,16 +141,17 @@ func fileSize(path string) string {
 	return fmt.Sprintf("%.1f MiB", float64(info.Size())/(1<<20))
 }
 
-// clusterAndFile returns the arguments of a command that has the name of the cluster, which is optional, and
-// a file.
-func clusterAndFile(cmd *cobra.Command, name string, args []string) (cluster, file string, err error) {
-	if len(args) == 1 {
-		return name, args[0], nil
+// clusterAndFile returns the directory of the cluster and the file that the arguments of a command name. The
+// name of the cluster is optional.
+func clusterAndFile(cmd *cobra.Command, name string, args []string) (dir clusterdir.Dir, file string, err error) {
+	if len(args) == 2 {
+		if cmd.Flag("name").Changed && name != args[0] {
+			return dir, "", usage.Errorf("--name %s and the argument %s name different clusters; omit one of them", name, args[0])
+		}
+		name = args[0]
 	}
-	if cmd.Flag("name").Changed && name != args[0] {
-		return "", "", usage.Errorf("--name %s and the argument %s name different clusters; omit one of them", name, args[0])
-	}
-	return args[0], args[1], nil
+	dir, err = clusterDir(name)
+	return dir, args[len(args)-1], err
 }
 
 // interruptedOr returns the error of a command, or that it was interrupted.

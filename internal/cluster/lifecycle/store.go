@@ -7,9 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"os/exec"
 	"runtime"
-	"syscall"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
@@ -135,25 +133,17 @@ func runStore(ctx context.Context, store component.Component, logFile string, us
 	return err
 }
 
-// runProcess runs the process of a component until it exits. When ctx is done, the process receives SIGTERM,
-// and SIGKILL after StopGrace.
+// runProcess runs the process of a component until it exits, as [supervisor.Process] describes it.
 func runProcess(ctx context.Context, c component.Component, logFile string) error {
 	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	// The kernel kills the process when the thread that started it exits (PDEATHSIG).
+	// The process must not outlive k1m, and must live as long as this call.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	program, args := c.Command()
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), c.Env...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = c.StopGrace
-	if err := cmd.Run(); err != nil {
+	if err := supervisor.Process(ctx, c, log).Run(); err != nil {
 		return err
 	}
 	return errors.New("exit status 0")

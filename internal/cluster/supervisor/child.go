@@ -94,14 +94,9 @@ func (c *child) awaitDependencies(ctx context.Context) error {
 	return nil
 }
 
-// start starts the process. When ctx is done, the process receives SIGTERM, and SIGKILL after StopGrace.
-func (c *child) start(ctx context.Context) (*exec.Cmd, error) {
-	log, err := openLog(c.logFile)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-
+// Process returns the process of a component, which writes its output to log. When ctx is done, the process
+// receives SIGTERM, and SIGKILL after StopGrace. The kernel kills it when the thread that started it exits.
+func Process(ctx context.Context, c component.Component, log *os.File) *exec.Cmd {
 	program, args := c.Command()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), c.Env...)
@@ -109,6 +104,18 @@ func (c *child) start(ctx context.Context) (*exec.Cmd, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = c.StopGrace
+	return cmd
+}
+
+// start starts the process, as [Process] describes it.
+func (c *child) start(ctx context.Context) (*exec.Cmd, error) {
+	log, err := openLog(c.logFile)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+
+	cmd := Process(ctx, c.Component, log)
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", c.Name, err)
 	}
@@ -117,7 +124,7 @@ func (c *child) start(ctx context.Context) (*exec.Cmd, error) {
 		// The process has already exited. Wait returns the reason.
 		id = process.Identity{PID: cmd.Process.Pid}
 	}
-	c.log.Info("process started", "component", c.Name, "pid", id.PID, "args", args)
+	c.log.Info("process started", "component", c.Name, "pid", id.PID, "args", cmd.Args[1:])
 	c.stateFile.started(c.Name, id)
 	return cmd, nil
 }

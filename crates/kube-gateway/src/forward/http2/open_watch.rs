@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::exchange::Exchange;
-use crate::node_path::watches::Registration;
+use crate::node_path::watches::{DEFAULT_TIMEOUT, Registration};
 
 /// Time between two bookmarks.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
@@ -31,6 +31,30 @@ pub struct OpenWatch {
 }
 
 impl OpenWatch {
+    /// A watch that has sent everything up to `floor`. Without a `timeout` it ends after a random time, as
+    /// in kube-apiserver. Its next bookmark is not [planned](Self::plan) yet.
+    pub fn new(
+        exchange: Exchange,
+        registration: Registration,
+        floor: u64,
+        started: Instant,
+        timeout: Option<Duration>,
+        bookmarks: bool,
+    ) -> OpenWatch {
+        let default = || DEFAULT_TIMEOUT.mul_f64(1.0 + rand::random::<f64>());
+        let deadline = started + timeout.unwrap_or_else(default);
+        OpenWatch {
+            exchange,
+            registration,
+            floor,
+            started,
+            deadline,
+            bookmark: None,
+            bookmarks,
+            pulled: floor,
+        }
+    }
+
     /// When something must be done.
     pub fn due(&self) -> Instant {
         self.bookmark.unwrap_or(self.deadline)

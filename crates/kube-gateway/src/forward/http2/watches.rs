@@ -13,7 +13,7 @@ use super::session::Session;
 use crate::exchange::Exchange;
 use crate::forward::watch::MIN_AGE;
 use crate::identity::Credential;
-use crate::node_path::watches::{Continuation, DEFAULT_TIMEOUT, Frame, Item, Opened, Verb};
+use crate::node_path::watches::{Continuation, Frame, Item, Opened, Verb};
 
 /// What is due within this time is done together.
 const TOLERANCE: Duration = Duration::from_millis(500);
@@ -122,21 +122,8 @@ impl Session {
             return self.front.http.finish(id, None);
         };
         let started = self.now;
-        let deadline = deadline(started, timeout);
-        let (bookmark, pulled) = (None, floor);
-        self.add_watch(
-            id,
-            OpenWatch {
-                exchange,
-                registration,
-                floor,
-                started,
-                deadline,
-                bookmark,
-                bookmarks,
-                pulled,
-            },
-        );
+        let watch = OpenWatch::new(exchange, registration, floor, started, timeout, bookmarks);
+        self.add_watch(id, watch);
     }
 
     fn add_watch(&mut self, id: u32, mut watch: OpenWatch) {
@@ -169,21 +156,9 @@ impl Session {
         for frame in frames {
             send(&mut self.front.http, id, frame, &mut exchange);
         }
-        let deadline = deadline(started, timeout);
-        let (bookmark, bookmarks, pulled) = (None, true, floor);
-        self.add_watch(
-            id,
-            OpenWatch {
-                exchange,
-                registration,
-                floor,
-                started,
-                deadline,
-                bookmark,
-                bookmarks,
-                pulled,
-            },
-        );
+        let bookmarks = true;
+        let watch = OpenWatch::new(exchange, registration, floor, started, timeout, bookmarks);
+        self.add_watch(id, watch);
     }
 
     /// Sends what was delivered and what is due. Returns whether there was anything.
@@ -339,12 +314,6 @@ fn send(http: &mut Connection<RequestHead>, id: u32, frame: Frame, exchange: &mu
     exchange.count(frame.len());
     http.send_data(id, Data::Bytes(frame.head));
     http.send_data(id, Data::Bytes(frame.object));
-}
-
-/// When a watch ends: without a time from the client after a random one, as in kube-apiserver.
-fn deadline(started: Instant, timeout: Option<Duration>) -> Instant {
-    let default = || DEFAULT_TIMEOUT.mul_f64(1.0 + rand::random::<f64>());
-    started + timeout.unwrap_or_else(default)
 }
 
 /// The earlier one of two times, of which the first may be missing.
