@@ -16,8 +16,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// commandTimeout bounds a command of k1m. The start of a cluster takes longest.
-const commandTimeout = 3 * time.Minute
+// commandTimeout bounds a command of k1m. The start of a cluster takes longest: ten seconds on a machine without other work, and
+// minutes on one with many other tests. upTimeout is shorter, so that k1m says what is not ready.
+const (
+	commandTimeout = 11 * time.Minute
+	upTimeout      = "10m"
+)
 
 // Cluster is a k1m cluster with two API servers.
 type Cluster struct {
@@ -77,7 +81,7 @@ func New(t *testing.T, name string, binaries ...string) Cluster {
 // Up starts the cluster with further flags of k1m up. It ends with the test.
 func (c *Cluster) Up(t *testing.T, flags ...string) {
 	t.Helper()
-	c.K1M(t, append([]string{"up", "--name", c.Name, "--apiservers", "2"}, flags...)...)
+	c.K1M(t, append([]string{"up", "--name", c.Name, "--apiservers", "2", "--timeout", upTimeout}, flags...)...)
 	t.Cleanup(func() { c.K1M(t, "down", "--name", c.Name) })
 	for _, component := range c.Components(t) {
 		if strings.HasPrefix(component.Name, "kube-apiserver") {
@@ -125,16 +129,18 @@ func (c *Cluster) Named(t *testing.T, name string) Component {
 	return Component{}
 }
 
-// PIDAt returns the process that serves at a URL.
-func (c *Cluster) PIDAt(t *testing.T, url string) int {
+// PIDAt returns the process that serves at a URL. If it has ended, PIDAt waits until the supervisor has started the next one.
+func (c *Cluster) PIDAt(t *testing.T, url string) (pid int) {
 	t.Helper()
-	for _, component := range c.Components(t) {
-		if component.Address == url {
-			return component.PID
+	Eventually(t, commandTimeout, "a process serves at "+url, func() bool {
+		for _, component := range c.Components(t) {
+			if component.Address == url {
+				pid = component.PID
+			}
 		}
-	}
-	t.Fatalf("no component has the address %s", url)
-	return 0
+		return pid != 0
+	})
+	return pid
 }
 
 // Dir returns the directory of the cluster.

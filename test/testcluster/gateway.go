@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -52,13 +54,32 @@ func Page(address, path string) string {
 	return text.String()
 }
 
-// FreeAddress returns a loopback address with a port that was free.
+// triedPorts is the number of ports that FreePort has tried.
+var triedPorts atomic.Int32
+
+// FreePort returns a loopback port that has no listener and that no other test of this process gets. It is below the ephemeral
+// ports, which outgoing connections of other tests take at any time, also while the process that listens is restarted.
+func FreePort(t *testing.T) int {
+	t.Helper()
+	// test/store uses the ports from 10,000 on, and k1m's clusters those from 20,000 on.
+	const first, count = 4000, 6000
+	start := os.Getpid() * 97
+	for range count {
+		port := first + (start+int(triedPorts.Add(1)))%count
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			_ = listener.Close()
+			return port
+		}
+	}
+	t.Fatalf("no port from %d to %d is free", first, first+count-1)
+	return 0
+}
+
+// FreeAddress returns a loopback address with a FreePort.
 func FreeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer listener.Close()
-	return listener.Addr().String()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(FreePort(t)))
 }
 
 // Eventually waits until a condition is true.

@@ -274,12 +274,22 @@ func (c *cluster) changeLease(ctx context.Context, name string, random *rand.Ran
 	return err
 }
 
-// mark changes an object for each watch, and returns the versions: of pods by node, of nodes by name, of Services and of
-// Leases.
-func (c *cluster) mark(t *testing.T) (pods, objects map[string]int64, services, leases int64) {
+// marks are versions of objects that were changed last: of pods by node, of nodes by name, of Services and of Leases.
+type marks struct {
+	pods, nodes      map[string]int64
+	services, leases int64
+}
+
+// of returns the version that a watch of a resource must see, as the kubelet of a node or as a user; 0 if there is none.
+func (m marks) of(resource, node string) int64 {
+	return map[string]int64{"pods": m.pods[node], "nodes": m.nodes[node], "services": m.services, "leases": m.leases}[resource]
+}
+
+// mark changes an object for each watch.
+func (c *cluster) mark(t *testing.T) marks {
 	t.Helper()
 	ctx := context.Background()
-	pods, objects = map[string]int64{}, map[string]int64{}
+	pods, objects := map[string]int64{}, map[string]int64{}
 	version := func(object metav1.Object) int64 {
 		number, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
 		must(t, err)
@@ -310,5 +320,5 @@ func (c *cluster) mark(t *testing.T) (pods, objects map[string]int64, services, 
 		ObjectMeta: metav1.ObjectMeta{Name: "mark-" + suffix},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	return pods, objects, version(service), version(lease)
+	return marks{pods, objects, version(service), version(lease)}
 }

@@ -3,6 +3,7 @@ package watches
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -23,8 +24,6 @@ const (
 	manyLeases, manyEvents, manyWriters = 100, 40_000, 32
 	// maxLease bounds the memory of a Lease with its last change, as resident memory, of which the allocator keeps some free.
 	maxLease = 1536
-	// readAgain is more than the 30 s after which a gateway reads Leases again that it could not serve.
-	readAgain = 45 * time.Second
 	// servesLeases is 1 while the gateway serves Leases from the store.
 	servesLeases = `kube_gateway_node_path_cache_serving{resource="leases"}`
 	// unreadable is 1 while the gateway cannot serve Leases from the store.
@@ -34,16 +33,15 @@ const (
 // testNewcomer begins a watch as a user about whom the gateway knows nothing. An API server begins it, and the gateway goes on
 // when it knows that this is allowed.
 func testNewcomer(t *testing.T, c *cluster, g *gateway) {
-	client, name := c.client(t, newcomer), `kube_gateway_node_path_reads_total{reason="",resource="leases",result="continued"`
-	before := g.metric(name)
-	path := namespacedLeasesPath + "&watch=true&allowWatchBookmarks=true&timeoutSeconds=300&resourceVersion=" + c.version(t)
+	client, before := c.client(t, newcomer), g.continued("leases")
+	path := namespacedLeasesPath + "&watch=true&allowWatchBookmarks=true&timeoutSeconds=600&resourceVersion=" + c.version(t)
 	ours, theirs := stream(t, client, g.address, path), stream(t, client, c.Servers[0], path)
 	testcluster.Eventually(t, startTimeout, "the gateway goes on with the watch", func() bool {
 		c.mark(t)
-		return g.metric(name) == before+1
+		return g.continued("leases") == before+1
 	})
-	c.mark(t)
-	a, b := collectBoth(ours, theirs)
+	last := c.mark(t).leases
+	a, b := collectBoth(ours, theirs, patience, func(a, b []event) bool { return haveSameLength(a, b) && hasVersion(a, last) && hasVersion(b, last) })
 	if differs := difference(withoutBookmarks(a), withoutBookmarks(b)); differs != "" || len(a) < 2 {
 		t.Errorf("%d events: %s", len(a), differs)
 	}
@@ -67,9 +65,26 @@ func testManyEvents(t *testing.T, c *cluster, g *gateway) {
 	}
 	client := c.client(t, controllerManager)
 	c.isServed(t, g, client, query{"leases", leasesPath, "", controllerManager})
-	seen := stream(t, client, g.address, leasesPath+"&watch=true&timeoutSeconds=300&resourceVersion="+c.version(t))
-	counted := make(chan int, 1)
-	go func() { counted <- countMany(t, seen) }()
+	g.uninterrupted(t, func() string { return c.watchMany(t, g, client, keys, values) })
+	for i := range manyLeases {
+		must(t, leases.Delete(ctx, fmt.Sprintf("many-%d", i), metav1.DeleteOptions{}))
+	}
+}
+
+// watchMany writes values to keys at random while a client watches, and returns what is wrong with its events.
+func (c *cluster) watchMany(t *testing.T, g *gateway, client *http.Client, keys, values [manyLeases]string) string {
+	t.Helper()
+	ctx, finished := context.Background(), fmt.Sprintf("finished-%d", time.Now().UnixNano())
+	seen := stream(t, client, g.address, leasesPath+"&watch=true&timeoutSeconds=600&resourceVersion="+c.version(t))
+	type result struct {
+		count int
+		wrong string
+	}
+	counted := make(chan result, 1)
+	go func() {
+		count, wrong := countMany(seen, finished)
+		counted <- result{count, wrong}
+	}()
 	cpu, started := g.cpu(t), time.Now()
 	var writers sync.WaitGroup
 	for writer := range manyWriters {
@@ -85,41 +100,40 @@ func testManyEvents(t *testing.T, c *cluster, g *gateway) {
 	}
 	writers.Wait()
 	took := time.Since(started)
-	must(t, leases.Delete(ctx, "many-0", metav1.DeleteOptions{}))
+	_, err := c.admin.CoordinationV1().Leases(namespace).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: finished}}, metav1.CreateOptions{})
+	must(t, err)
 	select {
-	case count := <-counted:
-		perEvent := float64((g.cpu(t) - cpu).Microseconds()) / float64(max(count, 1))
-		t.Logf("%d events in %v (%.0f/s), the last one after %v: %.1f µs of CPU of the gateway each", count, took, float64(count)/took.Seconds(), time.Since(started), perEvent)
-		if count != manyEvents {
-			t.Errorf("%d events, want %d", count, manyEvents)
+	case got := <-counted:
+		perEvent := float64((g.cpu(t) - cpu).Microseconds()) / float64(max(got.count, 1))
+		t.Logf("%d events in %v (%.0f/s), the last one after %v: %.1f µs of CPU of the gateway each", got.count, took, float64(got.count)/took.Seconds(), time.Since(started), perEvent)
+		if got.wrong == "" && got.count != manyEvents {
+			got.wrong = fmt.Sprintf("%d events, want %d", got.count, manyEvents)
 		}
+		return got.wrong
 	case <-time.After(settleTimeout):
-		t.Error("the watch does not get the last event")
-	}
-	for i := range manyLeases - 1 {
-		must(t, leases.Delete(ctx, fmt.Sprintf("many-%d", i+1), metav1.DeleteOptions{}))
+		return "the watch does not get the last event"
 	}
 }
 
-// countMany counts the changes of Leases that testManyEvents makes, until the first one is deleted or the watch ends.
-func countMany(t *testing.T, reader interface{ Read([]byte) (int, error) }) (count int) {
+// countMany counts the changes of Leases that watchMany makes, until the Lease with a name is created. It returns why the events
+// are wrong, or an empty text.
+func countMany(reader io.Reader, finished string) (count int, wrong string) {
 	version := int64(0)
 	for {
 		next, err := read(reader)
 		if err != nil {
-			t.Errorf("the watch ended after %d events: %v", count, err)
-			return count
+			return count, fmt.Sprintf("the watch ended after %d events: %v", count, err)
 		}
 		if next.version <= version {
-			t.Errorf("version %d after %d", next.version, version)
+			return count, fmt.Sprintf("version %d after %d", next.version, version)
 		}
 		version = next.version
 		lease, isLease := next.object.(*coordinationv1.Lease)
 		switch {
-		case !isLease || !strings.HasPrefix(lease.Name, "many-"):
-		case next.kind == watch.Deleted:
-			return count
-		case next.kind == watch.Modified:
+		case !isLease:
+		case lease.Name == finished:
+			return count, ""
+		case strings.HasPrefix(lease.Name, "many-") && next.kind == watch.Modified:
 			count++
 		}
 	}
@@ -144,6 +158,10 @@ func testManyLeases(t *testing.T, c *cluster, g *gateway) {
 	objects := `kube_gateway_node_path_objects{resource="leases"}`
 	time.Sleep(idleTime)
 	before, existing := g.memory(t), g.metric(objects)
+	hasAll := func() bool {
+		stored := c.countLeases(t)
+		return stored >= count && g.metric(objects) == stored
+	}
 	var writers sync.WaitGroup
 	for writer := range manyWriters {
 		writers.Go(func() {
@@ -157,9 +175,8 @@ func testManyLeases(t *testing.T, c *cluster, g *gateway) {
 		})
 	}
 	writers.Wait()
-	testcluster.Eventually(t, settleTimeout, "all Leases are in the cache", func() bool { return g.metric(objects) == existing+count })
-	time.Sleep(idleTime)
-	each := (g.memory(t) - before) / count
+	testcluster.Eventually(t, settleTimeout, "all Leases are in the cache", hasAll)
+	each := g.settledMemory(t, before, count, maxLease)
 	t.Logf("%d Leases of %d bytes: %d bytes of memory each", count, len(value), each)
 	if each > maxLease {
 		t.Errorf("%d bytes for a Lease, want at most %d", each, maxLease)
@@ -168,9 +185,15 @@ func testManyLeases(t *testing.T, c *cluster, g *gateway) {
 	_, err = c.store.Delete(ctx, leaseKeys+namespace+"/memory-", clientv3.WithPrefix())
 	must(t, err)
 	testcluster.Eventually(t, settleTimeout, "no Leases are in the cache", func() bool { return g.metric(objects) < existing+count/2 })
-	if g.metric(unreadable) != 0 || g.metric(servesLeases) != 1 {
-		t.Error("Leases are not served any more")
-	}
+	testcluster.Eventually(t, settleTimeout, "Leases are served", func() bool { return g.metric(unreadable) == 0 && g.metric(servesLeases) == 1 })
+}
+
+// countLeases returns how many Leases are in the store.
+func (c *cluster) countLeases(t *testing.T) int {
+	t.Helper()
+	stored, err := c.store.Get(context.Background(), leaseKeys, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	must(t, err)
+	return int(stored.Count)
 }
 
 // testUnreadable looks at a value that the gateway does not know, and at a certificate that may not read all Leases: their
@@ -188,13 +211,12 @@ func testUnreadable(t *testing.T, c *cluster, g *gateway) {
 	must(t, isLogged(g, "is not a Lease of coordination.k8s.io/v1"))
 	_, err = c.store.Delete(context.Background(), key)
 	must(t, err)
-	testcluster.Eventually(t, readAgain, "Leases are served again", func() bool {
+	// The gateway reads them again after 30 s.
+	testcluster.Eventually(t, settleTimeout, "Leases are served again", func() bool {
 		return g.metric(unreadable) == 0 && g.metric(servesLeases) == 1
 	})
 	limited := c.startGatewayAs(t, limitedStoreName, "references: true", 9)
-	if limited.metric(unreadable) != 1 {
-		t.Error("a gateway that may not read all Leases does not say so")
-	}
+	testcluster.Eventually(t, startTimeout, "a gateway that may not read all Leases says so", func() bool { return limited.metric(unreadable) == 1 })
 	isForwarded(t, client, limited, "kube-node-lease")
 	must(t, isLogged(limited, "needs permission to read all keys below "+leaseKeys))
 }
