@@ -90,7 +90,7 @@ func TestBenchList(t *testing.T) {
 func TestBenchCluster(t *testing.T) {
 	w := newWorkspace(t)
 	out := filepath.Join(t.TempDir(), "out")
-	printed := w.succeed(t, "bench", "nodes-and-pods", "--nodes", "20", "--pods", "400", "--stores", "mem_etcd", "--out", out, "-o", "json")
+	printed := w.succeed(t, "bench", "nodes-and-pods", "--nodes", "20", "--pods", "400", "--stores", "mem_etcd", "--timeout", upTimeout, "--out", out, "-o", "json")
 	r := readBench(t, []byte(printed.stdout))
 	if r.Name != "nodes-and-pods" || r.Partial || r.Machine.Cores < 1 || r.Versions["kube-apiserver"] == "" || r.Parameters["nodes"] != "20" {
 		t.Errorf("the result is partial, or has wrong or missing metadata: %+v", r)
@@ -139,15 +139,15 @@ func TestBenchCluster(t *testing.T) {
 func TestBenchWatchers(t *testing.T) {
 	w := newWorkspace(t)
 	out := filepath.Join(t.TempDir(), "out")
-	printed := w.succeed(t, "bench", "watchers", "--nodes", "5", "--pods", "20", "--watchers", "10", "--duration", "2s",
-		"--stores", "mem_etcd", "--out", out, "-o", "json")
+	printed := w.succeed(t, "bench", "watchers", "--nodes", "5", "--pods", "20", "--watchers", "10", "--duration", "10s",
+		"--stores", "mem_etcd", "--timeout", upTimeout, "--out", out, "-o", "json")
 	rows := readBench(t, []byte(printed.stdout)).rows(t, "Updates with watchers")
 	const watchers, updates, errors, ended, share = 1, 2, 3, 4, 6
-	if len(rows) != 2 || rows[1][watchers] != 10.0 || rows[1][updates].(float64) < 10 || rows[1][errors] != 0.0 {
+	if len(rows) != 2 || rows[1][watchers] != 10.0 || rows[1][updates].(float64) <= 0 || rows[1][errors] != 0.0 {
 		t.Fatalf("the table has the rows %v; want two, the second with 10 watchers, updates and no errors", rows)
 	}
-	// Every watcher receives all updates, but the last updates may still be in flight.
-	if sent := rows[1][share].(float64); rows[1][ended] == 0.0 && (sent < 90 || sent > 110) {
+	// Every watcher receives all updates, but the last updates may still be in flight: those of some seconds on a busy machine.
+	if sent := rows[1][share].(float64); rows[1][ended] == 0.0 && (sent < 50 || sent > 110) {
 		t.Errorf("watchers received %.0f %% of the events", sent)
 	}
 }
@@ -157,7 +157,7 @@ func TestBenchInterrupted(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	cmd := w.command(ctx, "bench", "nodes-and-pods", "--nodes", "20", "--pods", "2000", "--stores", "mem_etcd", "--out", out)
+	cmd := w.command(ctx, "bench", "nodes-and-pods", "--nodes", "20", "--pods", "2000", "--stores", "mem_etcd", "--timeout", upTimeout, "--out", out)
 	// Interrupt the command one second after the warm-up, while it creates pods.
 	var stderr bytes.Buffer
 	cmd.Stderr = &once{to: &stderr, when: "warming up               done", do: func() {

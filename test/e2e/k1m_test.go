@@ -28,8 +28,17 @@ import (
 )
 
 const (
-	commandTimeout = 3 * time.Minute
-	pollInterval   = 100 * time.Millisecond
+	// commandTimeout bounds a command. The start of a cluster takes longest. upTimeout is shorter, so that k1m says what is not
+	// ready.
+	commandTimeout = 11 * time.Minute
+	upTimeout      = "10m"
+	// patience bounds what takes seconds on a machine without other work. It only decides when a test fails.
+	patience     = 5 * time.Minute
+	pollInterval = 100 * time.Millisecond
+	// requestTimeout bounds a request that is repeated if it fails.
+	requestTimeout = 10 * time.Second
+	// signalInterval is the time between two looks at a command that is to be interrupted at some point.
+	signalInterval = 5 * time.Millisecond
 )
 
 // workspace is a temporary K1M_HOME with its clusters.
@@ -74,6 +83,10 @@ type result struct {
 
 // command returns a k1m command that is not started.
 func (w *workspace) command(ctx context.Context, args ...string) *exec.Cmd {
+	if len(args) > 0 && args[0] == "up" {
+		// A flag of the test that follows is used in its place.
+		args = append([]string{"up", "--timeout", upTimeout}, args[1:]...)
+	}
 	cmd := exec.CommandContext(ctx, filepath.Join(w.bin, "k1m"), args...)
 	cmd.Env = append(os.Environ(), "K1M_HOME="+w.home)
 	return cmd
@@ -99,6 +112,30 @@ func finish(t *testing.T, cmd *exec.Cmd) result {
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatalf("%v: %v", cmd.Args, err)
 	}
+	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// finishAfter runs a command, sends it a signal as soon as a condition is true, and returns its result.
+func finishAfter(t *testing.T, cmd *exec.Cmd, signal syscall.Signal, what string, condition func() bool) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	must(t, cmd.Start())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = cmd.Wait() }()
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(signalInterval) {
+		select {
+		case <-ended:
+			t.Fatalf("%v ended before %s: %s%s", cmd.Args, what, &stdout, &stderr)
+		default:
+		}
+		if time.Now().After(deadline) {
+			_ = cmd.Process.Kill()
+			t.Fatalf("%v: not within %v: %s", cmd.Args, patience, what)
+		}
+	}
+	must(t, cmd.Process.Signal(signal))
+	<-ended
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
@@ -183,7 +220,7 @@ func (w *workspace) killNow(t *testing.T, cluster, component string) componentSt
 // component before the kill.
 func (w *workspace) awaitRestart(t *testing.T, cluster string, before componentStatus) {
 	t.Helper()
-	eventually(t, time.Minute, before.Name+" is restarted", func() error {
+	eventually(t, patience, before.Name+" is restarted", func() error {
 		s := w.status(t, cluster)
 		after := s.component(t, before.Name)
 		if after.Restarts != before.Restarts+1 || s.State != "running" {
@@ -209,7 +246,7 @@ func (w *workspace) clientAt(t *testing.T, cluster, address string) kubernetes.I
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(content))
 	must(t, err)
 	config.QPS = -1
-	config.Timeout = time.Minute
+	config.Timeout = patience
 	if address != "" {
 		config.Host = address
 	}
@@ -238,10 +275,10 @@ func (w *workspace) processes() map[int]string {
 	return found
 }
 
-// assertNothingRuns fails the test if a process of this K1M_HOME is still running after 10 s.
+// assertNothingRuns waits until no process of this K1M_HOME is running.
 func (w *workspace) assertNothingRuns(t *testing.T) {
 	t.Helper()
-	eventually(t, 10*time.Second, "all processes have exited", func() error {
+	eventually(t, patience, "all processes have exited", func() error {
 		if left := w.processes(); len(left) > 0 {
 			return fmt.Errorf("still running: %v", left)
 		}

@@ -370,7 +370,7 @@ func TestNetworkCuts(t *testing.T) {
 		_, err = to.Read(make([]byte, 1))
 		return err == nil
 	}
-	const soon, notAtAll = 10 * time.Second, 300 * time.Millisecond
+	const soon, notAtAll = patience, 300 * time.Millisecond
 	if !arrives(b, a, soon) || !arrives(a, b, soon) {
 		t.Fatal("no data arrives although no path is cut")
 	}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 // network connects replicas with each other and with the API server, which has the name "api". The test can
@@ -97,7 +99,7 @@ func (n *proxies) description() string { return "proxies" }
 
 func (n *proxies) addReplica(t *testing.T, name string) (bind, reach string) {
 	t.Helper()
-	bind = fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	bind = testcluster.FreeAddress(t)
 	return bind, n.reach(t, name, bind)
 }
 

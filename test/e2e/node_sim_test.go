@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 )
 
 const nodeSimCluster = "node-sim"
@@ -23,7 +22,7 @@ func TestNodeSim(t *testing.T) {
 	w.succeed(t, "pods", "create", "--name", nodeSimCluster, "--count", "100")
 	awaitReady := func(want int) {
 		t.Helper()
-		eventually(t, 90*time.Second, fmt.Sprintf("%d nodes are Ready", want), func() error {
+		eventually(t, patience, fmt.Sprintf("%d nodes are Ready", want), func() error {
 			if s := w.status(t, nodeSimCluster); s.Nodes.Ready != want {
 				return fmt.Errorf("%d are", s.Nodes.Ready)
 			}
@@ -51,7 +50,7 @@ func TestNodeSim(t *testing.T) {
 	w.succeed(t, "up", "--name", nodeSimCluster)
 	awaitReady(nodes)
 	metrics := w.status(t, nodeSimCluster).component(t, "node-sim").Address + "/metrics"
-	eventually(t, 30*time.Second, "all nodes renew their Leases", func() error {
+	eventually(t, patience, "all nodes renew their Leases", func() error {
 		if heartbeats, err := countOnPage(metrics, heartbeatsOnPage); err != nil || heartbeats < nodes {
 			return fmt.Errorf("%d heartbeats were sent (%v)", heartbeats, err)
 		}

@@ -93,7 +93,7 @@ func (c *churn) isFull(kind string, count map[string]int) bool {
 func (c *churn) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		c.stepping.Lock()
-		step, done := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		step, done := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		c.step(step)
 		done()
 		c.stepping.Unlock()

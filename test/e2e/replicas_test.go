@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 // replicas are dist-scheduler replicas that the test starts in a cluster with another scheduler. The test
@@ -70,7 +71,7 @@ func (rs *replicas) add(relay bool) *replica {
 // prepare creates the files and the network of another replica.
 func (rs *replicas) prepare(relay bool) *replica {
 	rs.t.Helper()
-	r := &replica{set: rs, relay: relay, name: fmt.Sprintf("replica-%d", rs.created), metrics: freePort(rs.t)}
+	r := &replica{set: rs, relay: relay, name: fmt.Sprintf("replica-%d", rs.created), metrics: testcluster.FreePort(rs.t)}
 	rs.created++
 	must(rs.t, pki.EnsureReplicas(rs.folder, "dist-scheduler", []string{r.name}, time.Now()))
 	cert, key := pki.ReplicaFiles(r.name)
@@ -153,8 +154,8 @@ func (r *replica) signal(s syscall.Signal) { _ = r.cmd.Process.Signal(s) }
 func (r *replica) await() {
 	select {
 	case <-r.ended:
-	case <-time.After(30 * time.Second):
-		r.set.t.Fatalf("%s did not exit within 30 s", r.name)
+	case <-time.After(patience):
+		r.set.t.Fatalf("%s did not exit within %v", r.name, patience)
 	}
 }
 
@@ -163,7 +164,7 @@ var members = regexp.MustCompile(`(?m)^scheduler_replica_members (\S+)$`)
 
 // scrape returns the metrics of a replica.
 func (r *replica) scrape() ([]byte, error) {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
+	client := http.Client{Timeout: requestTimeout, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true, DialContext: r.set.net.dial(r.name),
 	}}
 	response, err := client.Get(fmt.Sprintf("https://127.0.0.1:%d/metrics", r.metrics))
@@ -200,7 +201,7 @@ func (r *replica) objectCounts() (map[string]int, error) {
 func (rs *replicas) leader() *replica {
 	rs.t.Helper()
 	var found *replica
-	eventually(rs.t, time.Minute, "a replica is the leader", func() error {
+	eventually(rs.t, patience, "a replica is the leader", func() error {
 		for _, r := range rs.all {
 			if r.runs() {
 				if counts, err := r.objectCounts(); err == nil && counts["members"] > 0 {

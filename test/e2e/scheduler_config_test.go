@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 )
 
 const configHeader = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -124,7 +123,7 @@ func (w *workspace) checkSameRejection(t *testing.T, args ...string) {
 // rejection returns the exit code and the last error of a scheduler. The error may have several lines.
 func (w *workspace) rejection(t *testing.T, scheduler string, args []string) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	r := finish(t, exec.CommandContext(ctx, filepath.Join(w.bin, scheduler), args...))
 	if ctx.Err() != nil {

@@ -3,10 +3,10 @@ package e2e
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -119,7 +119,7 @@ func storedNodesAreEqual(t *testing.T, w *workspace, keys *clientv3.Client) {
 	w.succeed(t, "nodes", "create", "--name", "seeded", "--count", "3", "--prefix", "api-")
 	for i := range 3 {
 		seeded := normalNode(t, first(t, keys, nodeKeys+fmt.Sprintf("node-%06d", i)))
-		eventually(t, 30*time.Second, "a node of the API equals a seeded one", func() error {
+		eventually(t, patience, "a node of the API equals a seeded one", func() error {
 			created := normalNode(t, current(t, keys, nodeKeys+fmt.Sprintf("api-%06d", i)))
 			if !bytes.Equal(created, seeded) {
 				return fmt.Errorf("stored by the API server: %q\nseeded: %q", created, seeded)
@@ -139,7 +139,7 @@ func storedLeasesAreEqual(t *testing.T, w *workspace, keys *clientv3.Client) {
 	leases := w.client(t, "seeded").CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	release := []byte(`{"spec":{"holderIdentity":null}}`)
 	// kwok takes the Lease again at its next renewal, which may be before the read.
-	eventually(t, 30*time.Second, "a released Lease equals a seeded one", func() error {
+	eventually(t, patience, "a released Lease equals a seeded one", func() error {
 		_, err := leases.Patch(t.Context(), "lease-000000", types.MergePatchType, release, metav1.PatchOptions{FieldManager: "k1m"})
 		must(t, err)
 		released := normalLease(t, current(t, keys, leaseKeys+"lease-000000"))
@@ -253,8 +253,10 @@ func TestInterruptedSeedLeavesNothing(t *testing.T) {
 	w := newWorkspace(t)
 	t.Cleanup(func() { w.k1m(t, "down") })
 	up := w.command(t.Context(), "up", "--store", storeKind(), "--nodes", "5000000", "--seed-store")
-	time.AfterFunc(4*time.Second, func() { up.Process.Signal(os.Interrupt) })
-	r := finish(t, up)
+	started := time.Now()
+	r := finishAfter(t, up, syscall.SIGINT, "the store writes nodes", func() bool {
+		return len(w.clusters(t)) > 0 && time.Since(started) > 4*time.Second
+	})
 	if want := "k1m: interrupted before the cluster was complete; repeat the command\n"; r.code != 1 || r.stderr != want {
 		t.Errorf("interrupted up: exit code %d, %q, want %q", r.code, r.stderr, want)
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -148,7 +147,7 @@ func restoredPodsAreManaged(t *testing.T, w *workspace, name string) {
 	t.Helper()
 	w.succeed(t, "pods", "create", "--name", name, "--count", "5", "--prefix", "after-")
 	w.succeed(t, "pods", "delete", "--name", name, "--count", fmt.Sprint(snapshotPods))
-	eventually(t, time.Minute, "only the new pods exist", func() error {
+	eventually(t, patience, "only the new pods exist", func() error {
 		if s := w.status(t, name); s.Pods.ByPhase["Running"] != 5 || s.Pods.Total != 5 {
 			return fmt.Errorf("the pods are %+v", s.Pods)
 		}
