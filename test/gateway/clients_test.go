@@ -24,7 +24,7 @@ const (
 	defaultConnections = 1000
 	// connectionMemory bounds the memory of the gateway for a connection with a watch, on both sides.
 	connectionMemory = 100 // KiB
-	// settleTime is the time until memory that is no longer used has been returned.
+	// settleTime is the time until memory that is no longer used has been returned, on a machine without other work.
 	settleTime = 12 * time.Second
 	// slowMemory bounds the memory of the gateway for a client that reads nothing.
 	slowMemory  = 2 << 10 // KiB
@@ -135,7 +135,13 @@ func TestConnections(t *testing.T) {
 	opened := time.Since(started)
 	// The allocator returns the memory of the handshakes.
 	time.Sleep(settleTime)
-	each := float64(s.residentKiB(t)-before) / float64(count)
+	var each float64
+	for deadline := time.Now().Add(startTimeout); ; time.Sleep(time.Second) {
+		each = float64(s.residentKiB(t)-before) / float64(count)
+		if each <= connectionMemory || time.Now().After(deadline) {
+			break
+		}
+	}
 	started = time.Now()
 	events.event()
 	for _, watcher := range watchers {
@@ -246,13 +252,13 @@ func TestUnfinishedClients(t *testing.T) {
 		return err != nil && !(isNet && timeout.Timeout())
 	}
 	for _, conn := range silent {
-		if !ended(conn, 20*time.Second) {
-			t.Fatal("a client without a handshake is still connected after 20 s")
+		if !ended(conn, startTimeout) {
+			t.Fatalf("a client without a handshake is still connected after %v", startTimeout)
 		}
 	}
 	// The gateway may answer before it closes the connection.
-	if !ended(half, time.Minute) && !ended(half, time.Second) {
-		t.Error("a client with half a request is still connected after a minute")
+	if !ended(half, startTimeout) && !ended(half, startTimeout) {
+		t.Errorf("a client with half a request is still connected after %v", startTimeout)
 	}
 	if received := s.of("/half"); len(received) != 0 {
 		t.Errorf("the API server received %v", received)

@@ -21,7 +21,7 @@ import (
 
 const (
 	informers    = 30
-	faultTimeout = 3 * time.Minute
+	faultTimeout = 6 * time.Minute
 )
 
 // reader is an informer on ConfigMaps with a connection of its own.

@@ -25,8 +25,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
-// startTimeout bounds the time for whatever a test waits for.
-const startTimeout = 30 * time.Second
+// startTimeout bounds the time for whatever a test waits for. A machine without other work needs seconds.
+const startTimeout = 3 * time.Minute
 
 // cluster is a k1m cluster with two API servers and a gateway in front of them.
 type cluster struct {

@@ -19,7 +19,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
-const kubectlTimeout = time.Minute
+const (
+	kubectlTimeout = 5 * time.Minute
+	// tries is how often a command is sent that depends on controllers.
+	tries = 60
+)
 
 // kubectl runs kubectl as the administrator, and returns its output and exit code. It caches the discovery of each
 // address in the cluster's folder.
@@ -92,12 +96,12 @@ func steps() []step {
 		step{args: "apply -n NS -f -", input: deployment}, step{args: "apply -n NS --server-side --force-conflicts -f -", input: strings.Replace(deployment, "nginx:1", "nginx:2", 1)},
 		step{args: "apply -n NS -f - --validate=strict", input: strings.Replace(deployment, "replicas: 2", "replikas: 2", 1)},
 		step{args: "create -n NS -f -", input: deployment}, step{args: "create -n NS -f -", input: "{"},
-		step{args: "rollout status deployment/web -n NS --timeout=50s", settles: true})
-	steps = append(steps, do("wait deployment/web -n NS --for=condition=Available --timeout=50s", "get deployments -n NS -o wide", "get pods -n NS -l app=web -o name --sort-by=metadata.name",
+		step{args: "rollout status deployment/web -n NS --timeout=4m", settles: true})
+	steps = append(steps, do("wait deployment/web -n NS --for=condition=Available --timeout=4m", "get deployments -n NS -o wide", "get pods -n NS -l app=web -o name --sort-by=metadata.name",
 		"get all -n NS -o name --show-kind", "get deployment web -n NS -o jsonpath={.spec.replicas}", "get deployment web -n NS -o json --show-managed-fields", "get deployment web -n NS -o yaml",
 		"get pods -n NS --field-selector=status.phase=Running --chunk-size=1 -o custom-columns=P:.status.phase", "get pods -n NS --field-selector=nothing=x",
 		"describe deployment web -n NS", "describe pods -n NS", "events -n NS --types=Warning", "scale deployment web -n NS --replicas=3", "rollout restart deployment/web -n NS")...)
-	steps = append(steps, step{args: "rollout status deployment/web -n NS --timeout=50s", settles: true})
+	steps = append(steps, step{args: "rollout status deployment/web -n NS --timeout=4m", settles: true})
 	steps = append(steps, do("set image deployment/web c=nginx:3 -n NS", "rollout undo deployment/web -n NS", "rollout history deployment/web -n NS", "rollout pause deployment/web -n NS",
 		"rollout resume deployment/web -n NS", "set env deployment/web A=b -n NS", "set resources deployment/web --limits=cpu=1 -n NS", "autoscale deployment web --min=1 --max=3 -n NS",
 		"expose deployment web --port=80 -n NS", "get service web -n NS", "label deployment web a=b -n NS", "annotate deployment web a=b -n NS", "patch deployment web -n NS -p {\"spec\":{\"replicas\":1}}",
@@ -106,14 +110,14 @@ func steps() []step {
 		"create serviceaccount sa -n NS", "create role r -n NS --verb=get --resource=pods", "create rolebinding rb -n NS --role=r --serviceaccount=NS:sa", "auth can-i get pods -n NS --as=system:serviceaccount:NS:sa",
 		"get secrets -n NS --as=system:serviceaccount:NS:sa", "create quota q -n NS --hard=pods=100", "create job j -n NS --image=busybox", "create cronjob cj -n NS --image=busybox --schedule=@daily",
 		"create ingress i -n NS --rule=a/b=web:80", "create poddisruptionbudget pdb -n NS --selector=app=web --min-available=1", "create priorityclass NS-high --value=5",
-		"run single -n NS --image=busybox --labels=app=single", "get configmap cm -n NS -w --request-timeout=2s", "delete configmap cm -n NS", "delete configmap cm -n NS", "delete secret s -n NS --dry-run=server")...)
-	steps = append(steps, step{args: "wait pod/single -n NS --for=condition=Ready --timeout=50s", settles: true}, step{args: "debug single -n NS --image=busybox -c debugger --attach=false"},
+		"run single -n NS --image=busybox --labels=app=single", "get configmap cm -n NS -w --request-timeout=10s", "delete configmap cm -n NS", "delete configmap cm -n NS", "delete secret s -n NS --dry-run=server")...)
+	steps = append(steps, step{args: "wait pod/single -n NS --for=condition=Ready --timeout=4m", settles: true}, step{args: "debug single -n NS --image=busybox -c debugger --attach=false"},
 		step{args: "get pod single -n NS -o jsonpath={.spec.ephemeralContainers[0].name}"}, step{args: "replace -n NS -f - --force", input: deployment},
 		step{args: "auth reconcile -n NS -f -", input: "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: r}\nrules: []\n"},
-		step{args: "apply -f -", input: crd}, step{args: "wait crd/things.NS.example.com --for=condition=Established --timeout=20s", settles: true},
+		step{args: "apply -f -", input: crd}, step{args: "wait crd/things.NS.example.com --for=condition=Established --timeout=4m", settles: true},
 		step{args: "create -n NS -f -", input: "apiVersion: NS.example.com/v1\nkind: Thing\nmetadata: {name: t}\nspec: {size: 5}\n", settles: true},
-		step{args: "get things.NS.example.com -n NS", settles: true})
-	return append(steps, do("apply -n NS -f - --prune", "get things.NS.example.com t -n NS -o yaml", "explain things.NS.example.com.spec", "delete things.NS.example.com t -n NS", "cordon kwok-node-that-is-not-there", "get events -n NS -o name --limit=1",
+		step{args: "get things.NS.example.com -n NS", settles: true}, step{args: "explain things.NS.example.com.spec", settles: true})
+	return append(steps, do("apply -n NS -f - --prune", "get things.NS.example.com t -n NS -o yaml", "delete things.NS.example.com t -n NS", "cordon kwok-node-that-is-not-there", "get events -n NS -o name --limit=1",
 		"delete pod single -n NS --grace-period=0 --force", "delete deployment web -n NS --cascade=foreground --wait=false", "delete crd things.NS.example.com", "delete priorityclass NS-high",
 		"delete namespace NS --wait=false", "kustomize none", "completion bash", "config view", "plugin list", "options")...)
 }
@@ -134,10 +138,10 @@ func testKubectl(t *testing.T, c *cluster) {
 		var results []result
 		for _, s := range steps() {
 			var r result
-			for try := range 10 {
+			for try := range tries {
 				args := strings.Fields(strings.ReplaceAll(s.args, "NS", namespace))
 				r.output, r.code = c.kubectl(t, address, nil, strings.ReplaceAll(s.input, "NS", namespace), args...)
-				if r.code == 0 || !s.settles || try == 9 {
+				if r.code == 0 || !s.settles || try == tries-1 {
 					break
 				}
 				time.Sleep(time.Second)
@@ -222,7 +226,7 @@ func (c *cluster) startStreams(t *testing.T) {
 	for _, command := range [][]string{
 		{"", "patch", "node", node, "--subresource=status", "--type=merge", "-p", patch},
 		{pod, "create", "-f", "-"},
-		{"", "wait", "pod/streams", "--for=condition=Ready", "--timeout=50s"},
+		{"", "wait", "pod/streams", "--for=condition=Ready", "--timeout=4m"},
 	} {
 		if output, code := c.kubectl(t, c.Servers[0], nil, command[0], command[1:]...); code != 0 {
 			t.Fatalf("kubectl %v: %s", command[1:], output)

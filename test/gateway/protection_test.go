@@ -276,6 +276,30 @@ func testRefusedLists(t *testing.T, c *cluster, reader tls.Certificate) {
 	c.configure(t, "lists: {maxBytes: 1Mi, maxWaiting: 2, maxWait: 1s}\n")
 	defer c.configure(t, "")
 	var refused atomic.Int64
+	// On a busy machine, the clients may come one after the other.
+	for deadline := time.Now().Add(startTimeout); refused.Load() == 0 && time.Now().Before(deadline); {
+		c.stormLists(t, reader, &refused)
+	}
+	if counted := c.metric(t, "kube_gateway_lists_refused_total"); refused.Load() == 0 || int64(counted) != refused.Load() {
+		t.Errorf("%d of %d lists were refused, and %.0f counted", refused.Load(), storm, counted)
+	}
+	// client-go sends a refused request ten times again, which is enough for some clients.
+	var clients sync.WaitGroup
+	for i := range storm / 4 {
+		client := c.as(t, reader, fmt.Sprintf("retry-%d", i%3))
+		clients.Go(func() {
+			maps, err := client.CoreV1().ConfigMaps("lists").List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(maps.Items) < listedMaps {
+				t.Errorf("a list of client-go: %d objects, %v", len(maps.Items), err)
+			}
+		})
+	}
+	clients.Wait()
+}
+
+// stormLists lists with many clients at once, and counts those that are refused.
+func (c *cluster) stormLists(t *testing.T, reader tls.Certificate, refused *atomic.Int64) {
+	t.Helper()
 	var clients sync.WaitGroup
 	for range storm {
 		client := httpClient(t, []tls.Certificate{reader}, true)
@@ -290,20 +314,6 @@ func testRefusedLists(t *testing.T, c *cluster, reader tls.Certificate) {
 				}
 			default:
 				t.Errorf("status %d", code)
-			}
-		})
-	}
-	clients.Wait()
-	if counted := c.metric(t, "kube_gateway_lists_refused_total"); refused.Load() == 0 || int64(counted) != refused.Load() {
-		t.Errorf("%d of %d lists were refused, and %.0f counted", refused.Load(), storm, counted)
-	}
-	// client-go.
-	for i := range storm {
-		client := c.as(t, reader, fmt.Sprintf("retry-%d", i%3))
-		clients.Go(func() {
-			maps, err := client.CoreV1().ConfigMaps("lists").List(t.Context(), metav1.ListOptions{})
-			if err != nil || len(maps.Items) < listedMaps {
-				t.Errorf("a list of client-go: %d objects, %v", len(maps.Items), err)
 			}
 		})
 	}
@@ -343,7 +353,8 @@ func testThrottle(t *testing.T, c *cluster, reader tls.Certificate) {
 		}
 		return passed, refused
 	}
-	c.throttle(t, "add", "--user-agent", "noisy*", "--qps", "0.1", "--burst", "3", "--for", "1h")
+	// So few requests per second that none of them is earned while the test sends its own.
+	c.throttle(t, "add", "--user-agent", "noisy*", "--qps", "0.001", "--burst", "3", "--for", "1h")
 	if passed, refused := count(client, "/version", "noisy-thing/v1 (linux)"); passed != 3 || refused != 17 {
 		t.Errorf("passed %d and refused %d, want 3 and 17", passed, refused)
 	}
@@ -367,10 +378,10 @@ func testThrottle(t *testing.T, c *cluster, reader tls.Certificate) {
 	}
 	must(t, json.Unmarshal([]byte(c.throttle(t, "list", "--output", "json")), &list))
 	if len(list.Rules) != 1 || list.Rules[0].Rule.UserAgent != "noisy*" || list.Rules[0].Passed != 3 ||
-		list.Rules[0].Refused != 17 || list.Rules[0].ExpiresInSeconds < 3500 {
+		list.Rules[0].Refused != 17 || list.Rules[0].ExpiresInSeconds < 3000 {
 		t.Errorf("rules %+v", list.Rules)
 	}
-	c.configure(t, "throttle: [{userAgent: quiet, qps: 0.1, burst: 1}]\n")
+	c.configure(t, "throttle: [{userAgent: quiet, qps: 0.001, burst: 1}]\n")
 	if text := c.throttle(t, "list"); strings.Count(text, "\n") != 3 || !strings.Contains(text, "quiet") {
 		t.Errorf("rules:\n%s", text)
 	}
@@ -443,7 +454,9 @@ func testSlowReaders(t *testing.T, c *cluster, reader tls.Certificate) {
 		must(t, err)
 		answers = append(answers, response)
 	}
-	time.Sleep(2 * time.Second)
+	testcluster.Eventually(t, startTimeout, "connections are stopped", func() bool {
+		return c.metric(t, "kube_gateway_buffered_stopped_connections") >= 10
+	})
 	if code, _ := readAll(t, httpClient(t, []tls.Certificate{reader}, true), c.gateway, mapsPath, "fast"); code != http.StatusOK {
 		t.Errorf("a client that reads got status %d", code)
 	}

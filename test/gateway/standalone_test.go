@@ -17,7 +17,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
@@ -176,7 +175,7 @@ func dial(t *testing.T, address, protocol string, certificate tls.Certificate) *
 func (s *standalone) alive(t *testing.T) {
 	t.Helper()
 	client := httpClient(t, []tls.Certificate{s.user(t, "somebody")}, true)
-	client.Timeout = 10 * time.Second
+	client.Timeout = startTimeout
 	response, err := client.Get("https://" + s.gateway + "/alive")
 	if err != nil || response.StatusCode != http.StatusOK {
 		t.Fatalf("the gateway no longer serves new clients: %v %v", response, err)
