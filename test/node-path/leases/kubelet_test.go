@@ -21,7 +21,7 @@ const (
 	leasesPath = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 	protobuf   = "application/vnd.kubernetes.protobuf"
 	// requestTimeout is longer than that of a kubelet, for the time in which the store is down.
-	requestTimeout = 20 * time.Second
+	requestTimeout = time.Minute
 )
 
 // kubelet sends what a kubelet sends for its Lease, with the certificate of a user.
