@@ -13,12 +13,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,11 +30,13 @@ import (
 )
 
 const (
-	// startTimeout bounds the time until nodes are ready, or pods run.
-	startTimeout = time.Minute
+	// startTimeout bounds the time until nodes are ready, or pods run. A machine without other work needs seconds.
+	startTimeout = 5 * time.Minute
 	// notReadyTimeout bounds the time until kube-controller-manager notices that a node is silent: 40 s by default.
-	notReadyTimeout = 100 * time.Second
-	leaseNamespace  = "kube-node-lease"
+	notReadyTimeout = 6 * time.Minute
+	// renewals is the number of renewals of which one must come after the interval. On a busy machine, some are late.
+	renewals       = 8
+	leaseNamespace = "kube-node-lease"
 )
 
 // simulator is a process of node-sim.
@@ -192,10 +196,8 @@ func testNodes(t *testing.T, c *cluster, prefix string, flags ...string) {
 	if _, err := c.client.StorageV1().CSINodes().Get(t.Context(), name, metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
-	first := c.renewed(t, name)
-	testcluster.Eventually(t, startTimeout, "the Lease is renewed", func() bool { return c.renewed(t, name).After(first) })
-	if interval := c.renewed(t, name).Sub(first); interval < 9900*time.Millisecond || interval > 11*time.Second {
-		t.Errorf("the Lease was renewed after %v, want 10 s to 10.4 s", interval)
+	if intervals := c.intervals(t, name); !slices.ContainsFunc(intervals, isInterval) {
+		t.Errorf("the Lease was renewed after %v, want 10 s to 10.4 s", intervals)
 	}
 	testcluster.Eventually(t, startTimeout, "all Leases are renewed", func() bool {
 		return s.metric(t, "node_sim_heartbeats_total") >= nodes
@@ -211,6 +213,25 @@ func testNodes(t *testing.T, c *cluster, prefix string, flags ...string) {
 	}
 }
 
+// intervals returns the times between renewals of a node's Lease, up to one that is as expected.
+func (c *cluster) intervals(t *testing.T, node string) (intervals []time.Duration) {
+	t.Helper()
+	for last := c.renewed(t, node); len(intervals) < renewals && !slices.ContainsFunc(intervals, isInterval); {
+		next := last
+		testcluster.Eventually(t, startTimeout, "the Lease is renewed", func() bool {
+			next = c.renewed(t, node)
+			return next.After(last)
+		})
+		intervals, last = append(intervals, next.Sub(last)), next
+	}
+	return intervals
+}
+
+// isInterval returns whether a time is the interval of renewals.
+func isInterval(interval time.Duration) bool {
+	return interval >= 9900*time.Millisecond && interval <= 11*time.Second
+}
+
 // checkWire checks the connections and watches of nodes in mode wire.
 func checkWire(t *testing.T, s *simulator, nodes float64) {
 	t.Helper()
@@ -218,9 +239,9 @@ func checkWire(t *testing.T, s *simulator, nodes float64) {
 		t.Errorf("%v connections of %v nodes", connections, nodes)
 	}
 	for _, resource := range []string{"pods", "services", "csidrivers", "runtimeclasses"} {
-		if watches := s.metric(t, fmt.Sprintf(`node_sim_watches{resource=%q}`, resource)); watches != nodes {
-			t.Errorf("%v watches of %s of %v nodes", watches, resource, nodes)
-		}
+		testcluster.Eventually(t, startTimeout, fmt.Sprintf("%v nodes watch %s", nodes, resource), func() bool {
+			return s.metric(t, fmt.Sprintf(`node_sim_watches{resource=%q}`, resource)) == nodes
+		})
 	}
 }
 
@@ -231,9 +252,9 @@ func testMixed(t *testing.T, c *cluster) {
 	s := c.start(t, "mixed", nodes, flags...)
 	defer c.deleteNodes(t, "mixed", nodes)
 	c.awaitReady(t, "mixed", nodes, startTimeout)
-	if watches := s.metric(t, `node_sim_watches{resource="services"}`); watches != wire {
-		t.Errorf("%v nodes have watches, want %d", watches, wire)
-	}
+	testcluster.Eventually(t, startTimeout, fmt.Sprintf("%d nodes have watches", wire), func() bool {
+		return s.metric(t, `node_sim_watches{resource="services"}`) == wire
+	})
 }
 
 // testAdoption checks that nodes with an annotation are adopted, before and after the start, and keep their capacity and
@@ -338,8 +359,12 @@ func testPods(t *testing.T, c *cluster, prefix string, flags ...string) {
 	if state := failed.Status.ContainerStatuses[0].State.Terminated; state == nil || state.ExitCode != 3 {
 		t.Errorf("status of a pod that failed: %+v", failed.Status)
 	}
-	events, err := c.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + prefix + "-runs,reason=Started"})
-	must(t, err)
+	var events *corev1.EventList
+	testcluster.Eventually(t, startTimeout, "there is an Event of a pod that was started", func() bool {
+		events, err = c.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + prefix + "-runs,reason=Started"})
+		must(t, err)
+		return len(events.Items) > 0
+	})
 	if len(events.Items) != 1 || events.Items[0].Source.Host != node {
 		t.Errorf("Events of a pod that was started: %+v", events.Items)
 	}
@@ -389,11 +414,19 @@ func testConflicts(t *testing.T, c *cluster) {
 	s := c.start(t, "conflict", 2, "--lease-interval", "2s")
 	defer c.deleteNodes(t, "conflict", 2)
 	leases := c.client.CoordinationV1().Leases(leaseNamespace)
-	changed, err := leases.Get(t.Context(), "conflict-000", metav1.GetOptions{})
-	must(t, err)
-	changed.Labels = map[string]string{"changed": "yes"}
-	changed, err = leases.Update(t.Context(), changed, metav1.UpdateOptions{})
-	must(t, err)
+	c.awaitReady(t, "conflict", 2, startTimeout)
+	var changed *coordinationv1.Lease
+	testcluster.Eventually(t, startTimeout, "the Lease is changed between two renewals", func() bool {
+		var err error
+		changed, err = leases.Get(t.Context(), "conflict-000", metav1.GetOptions{})
+		must(t, err)
+		changed.Labels = map[string]string{"changed": "yes"}
+		changed, err = leases.Update(t.Context(), changed, metav1.UpdateOptions{})
+		if !apierrors.IsConflict(err) {
+			must(t, err)
+		}
+		return err == nil
+	})
 	must(t, leases.Delete(t.Context(), "conflict-001", metav1.DeleteOptions{}))
 	testcluster.Eventually(t, startTimeout, "the changed Lease is renewed", func() bool {
 		return c.renewed(t, "conflict-000").After(changed.Spec.RenewTime.Time)
@@ -423,17 +456,18 @@ func testFaults(t *testing.T, c *cluster, prefix string, flags ...string) {
 		c.createPod(t, pod(node, node, "runs", 0))
 		c.awaitPod(t, node, true, startTimeout)
 	}
-	if stopped := s.fault(t, "stop", `{"zone": "zone-1"}`); stopped != nodes/2 {
-		t.Fatalf("%d nodes were stopped, want %d", stopped, nodes/2)
+	if count := s.fault(t, "stop", `{"zone": "zone-1"}`); count != nodes/2 {
+		t.Fatalf("%d nodes were stopped, want %d", count, nodes/2)
 	}
+	stopped := time.Now()
 	if len(flags) > 0 {
 		testcluster.Eventually(t, startTimeout, "the connections are closed", func() bool {
 			return s.metric(t, `node_sim_watches{resource="services"}`) == nodes/2
 		})
 	}
-	before := c.renewed(t, stopping)
 	c.awaitReady(t, prefix, nodes/2, notReadyTimeout)
-	if c.renewed(t, stopping) != before || !c.renewed(t, running).After(before) {
+	// A request that was under way may have arrived later, but its time is older.
+	if c.renewed(t, stopping).After(stopped) || !c.renewed(t, running).After(stopped) {
 		t.Error("a stopped node renewed its Lease, or another one did not")
 	}
 	c.awaitPod(t, stopping, false, startTimeout)

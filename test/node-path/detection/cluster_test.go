@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	leasePrefix  = "/registry/leases/kube-node-lease/"
-	startTimeout = time.Minute
+	leasePrefix = "/registry/leases/kube-node-lease/"
+	// startTimeout bounds what a machine without other work does within seconds.
+	startTimeout = 5 * time.Minute
 )
 
 // cluster is a k1m cluster with two API servers, and a gateway in front of them.
