@@ -95,7 +95,7 @@ oracle: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok) ## Compare decisions of dist
 	@status=0; \
 	go test -count=1 -timeout 2h -v -run 'Oracle' ./internal/scheduler/attach -oracle.clusters $(CLUSTERS) || status=1; \
 	go test -race -count=1 -timeout 2h -v -run 'TestOracle$$' ./internal/scheduler/replica -oracle.worlds $(CLUSTERS) -oracle.decisions 100 || status=1; \
-	ORACLE_WORLDS=$(WORLDS) ORACLE_DECISIONS=60 go test -count=1 -timeout 4h -v ./test/oracle || status=1; \
+	ORACLE_SEED=$${ORACLE_SEED:-random} ORACLE_WORLDS=$(WORLDS) ORACLE_DECISIONS=60 go test -count=1 -timeout 4h -v ./test/oracle || status=1; \
 	exit $$status
 
 bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd and etcd and compare the results (12 minutes): BENCH_FLAGS="-only put,watch"

@@ -80,15 +80,15 @@ var faults = []fault{
 //
 //	FAULTS          number of faults (default 7)
 //	FAULTS_ONLY     inject only faults whose name contains this text
-//	FAULTS_SEED     seed of an earlier run, to repeat its sequence of faults
+//	FAULTS_SEED     seed of an earlier run, to repeat its sequence of faults (default 1; a new one with FAULTS)
 //	FAULTS_NETWORK  proxy: use proxies instead of network namespaces
 //	FAULTS_LOGS     directory for the logs of the replicas
 func TestReplicaFaults(t *testing.T) {
-	count, kinds, seed := 7, faults[:7], uint64(time.Now().UnixNano())
+	count, kinds, seed := 7, faults[:7], uint64(1)
 	if text := os.Getenv("FAULTS"); text != "" {
 		number, err := strconv.Atoi(text)
 		must(t, err)
-		count, kinds = number, faults
+		count, kinds, seed = number, faults, uint64(time.Now().UnixNano())
 	}
 	if text := os.Getenv("FAULTS_SEED"); text != "" {
 		number, err := strconv.ParseUint(text, 10, 64)

@@ -145,7 +145,7 @@ func (w *world) settle(pause time.Duration) {
 	if w.cluster.replicas > 1 {
 		pause = max(pause, settleReplicas)
 	}
-	time.Sleep(max(pause, 2*time.Since(started)))
+	time.Sleep(max(pause, 5*time.Since(started)))
 }
 
 // deletePod deletes a pod at once, as the kubelet does after its containers have ended.

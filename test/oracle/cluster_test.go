@@ -22,7 +22,13 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-const commandTimeout = 3 * time.Minute
+const (
+	// commandTimeout bounds a command of k1m, and upTimeout the start of a cluster. A machine without other work needs seconds.
+	commandTimeout = 11 * time.Minute
+	upTimeout      = "10m"
+	// settleTimeout bounds the time until all have what the API server has.
+	settleTimeout = 5 * time.Minute
+)
 
 // cluster is a control plane that k1m started, without nodes.
 type cluster struct {
@@ -55,11 +61,11 @@ func newCluster(t *testing.T, scheduler string, replicas int) *cluster {
 			t.Errorf("k1m down: %v\n%s", err, out)
 		}
 	})
-	c.run(t, "up", "--nodes", "0", "--scheduler", scheduler, "--scheduler-replicas", fmt.Sprint(replicas),
+	c.run(t, "up", "--timeout", upTimeout, "--nodes", "0", "--scheduler", scheduler, "--scheduler-replicas", fmt.Sprint(replicas),
 		"--apiserver-arg", admissionOff, "--controller-manager-arg", "controllers=persistentvolume-binder-controller")
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(c.run(t, "kubeconfig")))
 	must(t, err)
-	config.QPS, config.Timeout, config.WarningHandler = -1, time.Minute, rest.NoWarnings{}
+	config.QPS, config.Timeout, config.WarningHandler = -1, settleTimeout, rest.NoWarnings{}
 	pages, err := rest.HTTPClientFor(config)
 	must(t, err)
 	config.ContentType = runtime.ContentTypeProtobuf
@@ -143,7 +149,7 @@ func (c *cluster) awaitReplicas(t *testing.T, nodes, pods int) {
 		return
 	}
 	urls := c.schedulers(t)
-	eventually(t, time.Minute, "the replicas own all nodes and pods", func() error {
+	eventually(t, settleTimeout, "the replicas own all nodes and pods", func() error {
 		have, err := c.replicaCounts(urls)
 		if err == nil && (have["members"] != c.replicas || have["nodes"] != nodes || have["pods"] != pods || have["reservations"]+have["assumed"] != 0) {
 			err = fmt.Errorf("they have %v, want %d members, %d nodes, %d pods, no reservations and no assumed pods", have, c.replicas, nodes, pods)

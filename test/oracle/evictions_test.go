@@ -12,7 +12,7 @@ import (
 )
 
 // eventPatience is how long an event may be later than the eviction that it reports.
-const eventPatience = 10 * time.Second
+const eventPatience = time.Minute
 
 // withoutOthers removes the pods from the outcome for a pod that the scheduler evicted for another pod. Another pending pod
 // may need room meanwhile, for example because the pod has taken the node to which it was nominated. Pods whose event does

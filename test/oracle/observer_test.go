@@ -92,7 +92,7 @@ func kindsOf(ctx context.Context, client kubernetes.Interface, f informers.Share
 // observe lists all objects, and waits until the informers of the plugins have exactly these objects.
 func (o *observer) observe() (s state) {
 	o.t.Helper()
-	eventually(o.t, 30*time.Second, "the informers of the reference have what the API server has", func() error {
+	eventually(o.t, settleTimeout, "the informers of the reference have what the API server has", func() error {
 		s = state{}
 		for _, kind := range o.kinds {
 			list, err := kind.list()

@@ -5,9 +5,9 @@
 //	K1M_BIN           directory of the binaries (default ../../bin)
 //	ORACLE_WORLDS     number of random worlds for each mode (default 1)
 //	ORACLE_DECISIONS  number of decisions in each world (default 12)
-//	ORACLE_SEED       seed of the first world (default: a new seed)
+//	ORACLE_SEED       seed of the first world, or "random" (default 1)
 //	ORACLE_REPORTS    directory for the objects of wrong decisions (default ../../target/oracle)
-//	ORACLE_PATIENCE   time after which a pod that should be on a node counts as pending (default 10s)
+//	ORACLE_PATIENCE   time after which a pod that should be on a node counts as pending (default 1m)
 //	ORACLE_UPSTREAM   true: test kube-scheduler instead, which must pass too
 package oracle
 
@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 // settings are the length of a run and where it reports to.
@@ -31,12 +33,13 @@ type settings struct {
 
 func readSettings(t *testing.T) settings {
 	t.Helper()
-	s := settings{worlds: 1, decisions: 12, seed: uint64(time.Now().UnixNano()), reports: filepath.Join("..", "..", "target", "oracle"), patience: 10 * time.Second}
+	s := settings{
+		worlds: 1, decisions: 12, seed: testcluster.Seed(t, "ORACLE_SEED"), reports: filepath.Join("..", "..", "target", "oracle"), patience: time.Minute,
+	}
 	var err error
 	for name, read := range map[string]func(string){
 		"ORACLE_WORLDS":    func(v string) { s.worlds, err = strconv.Atoi(v) },
 		"ORACLE_DECISIONS": func(v string) { s.decisions, err = strconv.Atoi(v) },
-		"ORACLE_SEED":      func(v string) { s.seed, err = strconv.ParseUint(v, 10, 64) },
 		"ORACLE_REPORTS":   func(v string) { s.reports = v },
 		"ORACLE_UPSTREAM":  func(v string) { s.upstream, err = strconv.ParseBool(v) },
 		"ORACLE_PATIENCE":  func(v string) { s.patience, err = time.ParseDuration(v) },

@@ -61,7 +61,7 @@ func envInt(t *testing.T, name string, defaultValue int) int {
 // call sends a request to the method that takes its type.
 func call(t *testing.T, a *api, request proto.Message) (proto.Message, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	if r, ok := request.(*streamRequest); ok {
 		return rangeStream(ctx, a, r.RangeRequest)
@@ -150,7 +150,7 @@ func clearServerFields(m proto.Message) {
 // etcd does not specify how a watch splits events into messages.
 func history(t *testing.T, a *api, from, to int64) proto.Message {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	stream, err := a.watch.Watch(ctx)
 	if err != nil {

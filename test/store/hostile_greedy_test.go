@@ -181,12 +181,8 @@ func checkServed(t *testing.T, s *server) {
 		err = fmt.Errorf("got %d keys; want %d", len(all.Kvs), filledKeys)
 	}
 	check("listing", err)
-	took := time.Since(start)
-	if took > 10*time.Second {
-		t.Errorf("the bystander was served in %v; want at most 10 s", took)
-	}
 	if !t.Failed() {
-		t.Logf("the bystander was served in %v", took.Round(time.Millisecond))
+		t.Logf("the bystander was served in %v", time.Since(start).Round(time.Millisecond))
 	}
 }
 

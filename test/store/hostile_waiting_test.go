@@ -188,7 +188,7 @@ func TestHostileHeads(t *testing.T) {
 	if answer, err := io.ReadAll(normal); err != nil || !bytes.HasPrefix(answer, []byte("HTTP/1.1 200 ")) {
 		t.Errorf("a head of 12 kB was answered with %q and the error %v; want 200", answer, err)
 	}
-	if err := slow.SetReadDeadline(start.Add(25 * time.Second)); err != nil {
+	if err := slow.SetReadDeadline(start.Add(startTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadAll(slow); err != nil {

@@ -165,7 +165,7 @@ func TestLimitedClient(t *testing.T) {
 	memEtcd := startTLS(t, dir, "--client-cert-permission", "kube-gateway=readwrite:"+leasePrefix,
 		"--client-cert-permission", "lease-watcher=readwrite:"+leasePrefix, "--client-cert-permission", "lease-watcher=read:"+allLeases)
 	etcd := startEtcdTLS(t, dir)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	var outcomes [2][]string
 	for i, server := range []*server{memEtcd, etcd} {

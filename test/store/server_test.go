@@ -24,7 +24,7 @@ import (
 
 // startTimeout is the time limit for the start of a server, and for most requests. It is long because
 // the machine may be busy with other tests.
-const startTimeout = 30 * time.Second
+const startTimeout = 3 * time.Minute
 
 // binary returns the path of a program in bin/, or in the directory K1M_BIN.
 func binary(t testing.TB, name string) string {

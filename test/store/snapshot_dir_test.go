@@ -80,7 +80,7 @@ func TestSharedSnapshotDirectory(t *testing.T) {
 	first := startMemEtcd(t, flags...)
 	secondData := filepath.Join(t.TempDir(), "data")
 	args := append([]string{"--data-dir", secondData, "--listen-client-urls", fmt.Sprintf("http://127.0.0.1:%d", freePort(t)), "--log-level", "error"}, flags...)
-	output, code := runFor(t, 5*time.Second, args...)
+	output, code := runFor(t, startTimeout, args...)
 	if code != 1 || !strings.Contains(output, snapshots+" is in use by another process: every store needs its own --snapshot-dir") {
 		t.Fatalf("start with the snapshot directory of another server: exit code %d, output %s", code, output)
 	}
@@ -116,7 +116,7 @@ func TestRestoreIntoOtherSnapshotDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "restored")
 	mustMemEtcd(t, "restore", file, "--data-dir", dir)
 	args := []string{"--data-dir", dir, "--snapshot-dir", t.TempDir(), "--listen-client-urls", fmt.Sprintf("http://127.0.0.1:%d", freePort(t)), "--log-level", "error"}
-	output, code := runFor(t, 5*time.Second, args...)
+	output, code := runFor(t, startTimeout, args...)
 	if code != 1 || !strings.Contains(output, "is --snapshot-dir the directory that was used before?") {
 		t.Fatalf("start of a restored store with an empty snapshot directory: exit code %d, output %s", code, output)
 	}
