@@ -411,6 +411,7 @@ fn small_window_updates_wake_few_streams() {
         pair.read();
         pair.acknowledge_pings();
     }
+    // It is less than a second on a machine without other work.
     let took = start.elapsed();
-    assert!(took < Duration::from_secs(5), "2,000 updates took {took:?}");
+    assert!(took < Duration::from_secs(20), "2,000 updates took {took:?}");
 }

@@ -60,14 +60,14 @@ impl Scene {
 
 /// Reads one event.
 async fn event(answer: &mut Response<Incoming>) {
-    let frame = tokio::time::timeout(Duration::from_secs(10), answer.body_mut().frame());
+    let frame = tokio::time::timeout(Duration::from_secs(120), answer.body_mut().frame());
     let frame = frame.await.expect("an event arrives").unwrap().unwrap();
     assert_eq!(frame.into_data().unwrap().len(), EVENT);
 }
 
 /// Reads a watch to its end, which is the end of its stream and no reset.
 async fn read(answer: Response<Incoming>) -> Bytes {
-    let body = tokio::time::timeout(Duration::from_secs(10), answer.into_body().collect());
+    let body = tokio::time::timeout(Duration::from_secs(120), answer.into_body().collect());
     body.await.expect("the watch ends").expect("the watch ends well").to_bytes()
 }
 

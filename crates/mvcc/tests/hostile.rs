@@ -31,21 +31,28 @@ fn repeated_deletes() -> TxnRequest {
     TxnRequest { success: vec![op(Request::RequestTxn(inner)); 50], ..Default::default() }
 }
 
-/// Neither the bound of the effects nor the execution visits each key for each deletion.
+/// Neither the bound of the effects nor the execution visits each key for each deletion. On a busy
+/// machine they may take longer, but not each time.
 #[test]
 fn repeated_deletes_visit_each_key_a_few_times_at_most() {
-    let mut store = store(20_000);
+    const ATTEMPTS: usize = 5;
     let txn = Command::Txn(repeated_deletes());
-    let start = Instant::now();
-    let bound = store.effect_bytes(&txn);
-    let took = start.elapsed();
-    assert!(took < Duration::from_millis(500), "the bound: {took:?}");
-    assert!((20_000 * 7..20_000 * 100).contains(&bound), "{bound} bytes");
-    let start = Instant::now();
-    store.apply(&txn, &mut Effects::new()).unwrap();
-    let took = start.elapsed();
-    assert!(took < Duration::from_millis(1000), "the execution: {took:?}");
-    assert_eq!(store.stats().live_keys, 0);
+    let (mut of_bound, mut of_execution) = (Duration::MAX, Duration::MAX);
+    for _ in 0..ATTEMPTS {
+        let mut store = store(20_000);
+        let start = Instant::now();
+        let bound = store.effect_bytes(&txn);
+        of_bound = of_bound.min(start.elapsed());
+        assert!((20_000 * 7..20_000 * 100).contains(&bound), "{bound} bytes");
+        let start = Instant::now();
+        store.apply(&txn, &mut Effects::new()).unwrap();
+        of_execution = of_execution.min(start.elapsed());
+        assert_eq!(store.stats().live_keys, 0);
+        if of_bound < Duration::from_millis(500) && of_execution < Duration::from_millis(1000) {
+            return;
+        }
+    }
+    panic!("the bound took {of_bound:?} at least, and the execution {of_execution:?}");
 }
 
 /// A branch that is not selected does not count.

@@ -4,7 +4,7 @@
 
 mod test_store;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, RequestOp, TxnRequest};
@@ -282,27 +282,30 @@ fn a_lease_of_unlogged_keys_survives_without_them() {
 #[test]
 fn leases_keep_their_remaining_ttl() {
     let mut test_store = TestStore::new(WalMode::Buffered, &[]);
+    let granted = Instant::now();
     for id in [1, 2] {
         test_store.run(Command::LeaseGrant { id, ttl_seconds: 1000 }).unwrap();
     }
     std::thread::sleep(Duration::from_millis(2100));
+    let renewed = Instant::now();
     assert_eq!(block_on(test_store.store().lease_renew(2)).unwrap(), Some(1000));
     let left = |test_store: &TestStore, id| test_store.store().lease_time_to_live(id).unwrap().0;
+    let killed = Instant::now();
     test_store.kill();
     std::thread::sleep(Duration::from_millis(1500));
     test_store.start();
-    assert_eq!(
-        (left(&test_store, 1), left(&test_store, 2)),
-        (997, 999),
-        "remaining TTLs after a kill"
-    );
+    let away = killed.elapsed();
+    // They are 997 s and 999 s unless the machine is so busy that the store has run for longer.
+    let check = |test_store: &TestStore, end: &str| {
+        let (first, second) = (left(test_store, 1), left(test_store, 2));
+        let least = |since: Instant| 1000 - (since.elapsed() - away).as_secs_f64().ceil() as i64;
+        assert!((least(granted)..=997).contains(&first), "the first TTL after {end}: {first}");
+        assert!((least(renewed)..=999).contains(&second), "the second TTL after {end}: {second}");
+    };
+    check(&test_store, "a kill");
     test_store.stop();
     test_store.start();
-    assert_eq!(
-        (left(&test_store, 1), left(&test_store, 2)),
-        (997, 999),
-        "remaining TTLs after a clean shutdown"
-    );
+    check(&test_store, "a clean shutdown");
     // A power cut may lose acknowledged renewals, so every lease gets its full TTL.
     test_store.cut_power(|| true);
     test_store.start();
@@ -362,8 +365,12 @@ fn a_head_without_space_refuses_writes_until_there_is_space() {
         set_free_bytes(&test_store, Some(1 << 20));
         std::thread::sleep(Duration::from_millis(1100));
         let first = put(&test_store);
-        std::thread::sleep(Duration::from_millis(200));
         assert_eq!(first.is_ok(), mode == WalMode::Buffered, "{mode:?}: {first:?}");
+        let started = Instant::now();
+        while !test_store.store().status().no_space {
+            assert!(started.elapsed() < Duration::from_secs(180), "{mode:?}: there is space");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let refused = put(&test_store);
         assert!(matches!(refused, Err(Error::NoSpace)), "{mode:?}: {refused:?}");
         assert!(test_store.store().status().no_space);
@@ -424,9 +431,9 @@ fn a_failure_while_idle_is_reported() {
     // While a lease exists, the idle store logs store time every five seconds.
     test_store.run(Command::LeaseGrant { id: 1, ttl_seconds: 1000 }).unwrap();
     test_store.disk.0.lock().unwrap().fail_next_write_after = Some(0);
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     while test_store.store().status().failure.is_none() {
-        assert!(started.elapsed() < Duration::from_secs(20), "the failure is not reported");
+        assert!(started.elapsed() < Duration::from_secs(180), "the failure is not reported");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(matches!(test_store.put("after", "x"), Err(Error::LogFailed(_))));
@@ -536,9 +543,9 @@ fn a_snapshot_of_an_idle_store_survives_a_power_cut() {
         test_store.options.snapshot_log_bytes = 400;
         let before = test_store.snapshots();
         test_store.start();
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         while test_store.snapshots() == before {
-            assert!(started.elapsed() < Duration::from_secs(20), "no snapshot is taken");
+            assert!(started.elapsed() < Duration::from_secs(180), "no snapshot is taken");
             std::thread::sleep(Duration::from_millis(10));
         }
         test_store.cut_power(|| false);

@@ -123,7 +123,7 @@ fn renewals_on_a_full_disk_survive_a_snapshot() {
     let before = test_store.snapshots();
     let started = Instant::now();
     while test_store.snapshots() == before {
-        assert!(started.elapsed() < Duration::from_secs(40), "no snapshot is taken");
+        assert!(started.elapsed() < Duration::from_secs(180), "no snapshot is taken");
         assert!(matches!(test_store.put("filler", "x"), Err(Error::NoSpace)));
         renew_for(&test_store, Duration::from_millis(500));
     }

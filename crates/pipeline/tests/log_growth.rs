@@ -64,7 +64,7 @@ fn snapshots(dir: &Path) -> Vec<String> {
 
 /// Waits until the store has so many snapshots, and none is being written.
 fn wait_for_snapshots(dir: &Path, count: usize) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(180);
     while snapshots(dir).len() < count {
         let bytes = log_bytes(dir);
         assert!(Instant::now() < deadline, "no {count} snapshots, {} MiB of log", bytes >> 20);

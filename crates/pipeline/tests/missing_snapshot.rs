@@ -61,7 +61,7 @@ impl TestStore {
     /// Writes keys with `prefix` until the first snapshot is due, and waits for it. Returns
     /// their number.
     fn write_until_snapshot(&self, pipeline: &Pipeline, prefix: &str) -> usize {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(180);
         let before = self.newest();
         let number = DUE_AFTER + 5;
         for number in 0..number {

@@ -96,7 +96,7 @@ fn the_directory_is_locked_until_all_threads_have_ended() {
         };
         block_on(pipeline.propose(ClientId(0), Command::Put(put), 0)).unwrap();
     }
-    created.recv_timeout(Duration::from_secs(20)).expect("the flusher prepares a segment");
+    created.recv_timeout(Duration::from_secs(180)).expect("the flusher prepares a segment");
     // `DataDir::open` would create the log of a store that has none on this disk.
     let open = || DataDir::open(root.path(), IDENTITY, |_| Ok(()));
     std::thread::scope(|scope| {

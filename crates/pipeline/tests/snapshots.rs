@@ -54,7 +54,7 @@ impl TestStore {
     /// Writes keys with `prefix` until the store has taken another snapshot.
     fn write_until_snapshot(&self, pipeline: &Pipeline, prefix: &str) {
         let before = taken(self.snapshots());
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(180);
         for number in 0.. {
             put(pipeline, &format!("{prefix}{number}"), &[b'x'; 5000]);
             if !taken(self.snapshots()).is_subset(&before) {

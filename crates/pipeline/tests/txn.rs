@@ -154,11 +154,18 @@ fn puts_do_not_wait_for_deletes_that_are_not_executed() {
     let compare = Compare { result: CompareResult::Less as i32, ..compare_all_keys() };
     let success = vec![nested(vec![delete; 50]); 50];
     let txn = TxnRequest { compare: vec![compare], success, failure: vec![] };
-    let start = Instant::now();
-    let response = block_on(store.txn(ClientId(0), txn, 0)).and_then(TxnRead::finish).unwrap();
-    let took = start.elapsed();
-    assert!(!response.succeeded);
-    assert!(took < Duration::from_secs(2), "nothing was executed, in {took:?}");
+    // It may take longer on a busy machine, but not each time.
+    let mut least = Duration::MAX;
+    for _ in 0..5 {
+        let start = Instant::now();
+        let response = block_on(store.txn(ClientId(0), txn.clone(), 0));
+        least = least.min(start.elapsed());
+        assert!(!response.and_then(TxnRead::finish).unwrap().succeeded);
+        if least < Duration::from_secs(2) {
+            return;
+        }
+    }
+    panic!("nothing was executed, in {least:?}");
 }
 
 #[test]

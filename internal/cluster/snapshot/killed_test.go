@@ -38,7 +38,7 @@ func TestProgramOfAKilledRestoreEnds(t *testing.T) {
 	if err := restore.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := program.AwaitExit(10 * time.Second); err != nil {
+	if err := program.AwaitExit(time.Minute); err != nil {
 		t.Errorf("after its parent was killed: %v", err)
 		_ = program.KillGroup()
 	}
@@ -47,7 +47,7 @@ func TestProgramOfAKilledRestoreEnds(t *testing.T) {
 // startedProgram waits for the file with the process ID.
 func startedProgram(t *testing.T, file string) process.Identity {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			continue

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 // fixture is a running supervisor whose components are idle processes.
@@ -36,12 +36,7 @@ func run(t *testing.T, components ...component.Component) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	listener.Close()
+	address := testcluster.FreeAddress(t)
 	reader, writer := io.Pipe()
 	f := &fixture{dir: dir, parentPipe: writer, ended: make(chan error, 1)}
 	stopped := make(chan struct{})
@@ -58,16 +53,19 @@ func run(t *testing.T, components ...component.Component) *fixture {
 	return f
 }
 
+// patience bounds what takes seconds on a machine without other work.
+const patience = 3 * time.Minute
+
 // await waits until a condition of the supervisor's state holds, and returns the state.
 func (f *fixture) await(t *testing.T, condition string, holds func(State) bool) State {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		state, err := ReadState(f.dir)
 		if err == nil && holds(state) {
 			return state
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("timed out after 20 s waiting until %s: state %+v, error %v", condition, state, err)
+			t.Fatalf("timed out after %v waiting until %s: state %+v, error %v", patience, condition, state, err)
 		}
 	}
 }
@@ -154,7 +152,7 @@ func TestDependentsWaitAndMetricsReportReadiness(t *testing.T) {
 
 func get(t *testing.T, url string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

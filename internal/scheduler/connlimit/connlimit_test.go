@@ -38,7 +38,7 @@ func TestConnectionsOverTheLimitAreClosed(t *testing.T) {
 		<-accepted
 	}
 	excess := dial()
-	if err := excess.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := excess.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := excess.Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {

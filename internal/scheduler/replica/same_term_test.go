@@ -154,7 +154,7 @@ func TestReservationsOfReplicaThatDoesNotLeadCount(t *testing.T) {
 	if n := owner.holder.Counts().Reservations; n != 0 {
 		t.Errorf("the owner has %d reservations, want none of a replica that does not lead", n)
 	}
-	ctx, cancel := context.WithTimeout(g.Ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(g.Ctx, schedtest.Patience)
 	defer cancel()
 	query := &wire.Request{
 		Query:        &wire.Query{Pod: wire.MarshalObject(schedtest.PlainPod("other", "1")), Profile: v1.DefaultSchedulerName, Offers: 1, Steps: 1},

@@ -10,8 +10,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
 )
 
-// Patience is how long a test waits for an expected condition.
-const Patience = 30 * time.Second
+// Patience is how long a test waits for an expected condition. It is long because the machine may be busy with other tests.
+const Patience = 3 * time.Minute
 
 // Eventually waits until check returns no error. The condition, for example "pod a is bound", is
 // part of the failure message.

@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
 const (
@@ -54,7 +56,7 @@ func (f *handlerFixture) deliverAll() {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var delivering sync.WaitGroup
 	delivering.Go(func() { f.handler.deliver(ctx) })
-	for deadline := time.Now().Add(10 * time.Second); f.bytes.Load() > 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(schedtest.Patience); f.bytes.Load() > 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	cancel()

@@ -23,6 +23,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
 func TestOptionsAreValidatedAndSetBaseURL(t *testing.T) {
@@ -70,7 +73,7 @@ func newServerFixture(t *testing.T, client *fake.Clientset, changes ...func(*Opt
 	t.Helper()
 	s := &serverFixture{t: t, client: client, pods: make(chan *v1.Pod, 10)}
 	o := DefaultOptions()
-	o.Mode, o.BindAddress, o.Port, o.Name = ModeWebhook, host, freePort(t), name
+	o.Mode, o.BindAddress, o.Port, o.Name = ModeWebhook, host, testcluster.FreePort(t), name
 	for _, change := range changes {
 		change(&o)
 	}
@@ -90,16 +93,6 @@ func newServerFixture(t *testing.T, client *fake.Clientset, changes ...func(*Opt
 	return s
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", host+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
-}
-
 func configurationOf(client kubernetes.Interface) (*admissionregistration.ValidatingWebhookConfiguration, error) {
 	return client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(context.Background(), name, metav1.GetOptions{})
 }
@@ -116,7 +109,7 @@ func (s *serverFixture) callWith(certificates ...tls.Certificate) error {
 	client := configuration.Webhooks[0].ClientConfig
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(client.CABundle)
-	web := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates}, ForceAttemptHTTP2: true}}
+	web := http.Client{Timeout: schedtest.Patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates}, ForceAttemptHTTP2: true}}
 	defer web.CloseIdleConnections()
 	response, err := web.Post(*client.URL, "application/json", strings.NewReader(createReview(s.t, nil)))
 	if err != nil {
@@ -140,7 +133,7 @@ func (s *serverFixture) callWith(certificates ...tls.Certificate) error {
 // eventually waits until check returns no error.
 func (s *serverFixture) eventually(condition string, check func() error) {
 	s.t.Helper()
-	const patience = 20 * time.Second
+	const patience = schedtest.Patience
 	deadline := time.Now().Add(patience)
 	for {
 		err := check()

@@ -28,7 +28,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
 
 /// Time for everything that should happen at once.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(120);
 
 /// A certificate authority, and files of certificates that it signed.
 pub struct Pki {

@@ -22,7 +22,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use super::*;
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(120);
 
 /// What a link reported.
 #[derive(Default)]

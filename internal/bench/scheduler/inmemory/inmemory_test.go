@@ -68,11 +68,18 @@ func TestUnschedulablePodsAreCounted(t *testing.T) {
 func TestInterruptedRunReturnsPartialResult(t *testing.T) {
 	o := DefaultOptions()
 	o.Scheduler, o.Nodes, o.Pods = clusterdir.SchedulerKube, 1000, 100_000
-	ctx, cancel := context.WithTimeout(quiet(t), time.Second)
-	defer cancel()
-	result, err := Run(ctx, o, progress.New(io.Discard))
-	if !errors.Is(err, ErrInterrupted) || result.Decided == 0 || result.Decided == o.Pods {
-		t.Errorf("the interrupted run decided %d of %d pods and returned %v", result.Decided, o.Pods, err)
+	// On a busy machine, the first decision comes later.
+	for limit := time.Second; ; limit *= 2 {
+		ctx, cancel := context.WithTimeout(quiet(t), limit)
+		result, err := Run(ctx, o, progress.New(io.Discard))
+		cancel()
+		if errors.Is(err, ErrInterrupted) && result.Decided == 0 && limit < time.Minute {
+			continue
+		}
+		if !errors.Is(err, ErrInterrupted) || result.Decided == 0 || result.Decided == o.Pods {
+			t.Errorf("the interrupted run decided %d of %d pods and returned %v", result.Decided, o.Pods, err)
+		}
+		return
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
 // TestHeldNodesAreDueOnce checks which held nodes are due after confirmations: each once, in the order of the
@@ -110,7 +111,7 @@ func TestAwaitNodes(t *testing.T) {
 	}
 	ended := make(chan error)
 	go func() { ended <- m.AwaitNodes(t.Context()) }()
-	within := func(change func()) bool {
+	within := func(limit time.Duration, change func()) bool {
 		time.Sleep(50 * time.Millisecond)
 		m.mu.Lock()
 		change()
@@ -121,19 +122,19 @@ func TestAwaitNodes(t *testing.T) {
 				t.Errorf("AwaitNodes() = %v", err)
 			}
 			return true
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(limit):
 			return false
 		}
 	}
-	if within(func() { m.held.add("c", 30, time.Now()); m.held.remove("a") }) {
+	if within(100*time.Millisecond, func() { m.held.add("c", 30, time.Now()); m.held.remove("a") }) {
 		t.Error("AwaitNodes() ended while a node was held")
 	}
-	if !within(func() { m.held.remove("b") }) {
+	if !within(schedtest.Patience, func() { m.held.remove("b") }) {
 		t.Error("AwaitNodes() did not end after the nodes were used")
 	}
 	m.lastID = 30
 	go func() { ended <- m.AwaitNodes(t.Context()) }()
-	if !within(m.held.clear) {
+	if !within(schedtest.Patience, m.held.clear) {
 		t.Error("AwaitNodes() did not end after all nodes were removed")
 	}
 }

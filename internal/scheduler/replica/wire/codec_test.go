@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
@@ -88,7 +87,7 @@ func TestMessagesWithManyEmptyElementsAreRejected(t *testing.T) {
 func TestUndecodableAnswerFailsOnlyItsPod(t *testing.T) {
 	address, stop := serve(t, "127.0.0.1:0", &recorder{answer: &Answer{Values: make([]string, maxElements+1)}})
 	defer stop()
-	q := &Request{Query: &Query{}, Term: 1, Number: 1, Patience: Patience{Deadline: 20 * time.Second, Quorum: 100}}
+	q := &Request{Query: &Query{}, Term: 1, Number: 1, Patience: Patience{Deadline: patience, Quorum: 100}}
 	answer := NewDialer(nil).Scatter(t.Context(), nil, []membership.Member{{Name: "other", Address: address}}, 10, nil, q)
 	if len(answer.Absent) > 0 || !strings.HasPrefix(answer.Failed, "other: decoding the answer: ") {
 		t.Errorf("Scatter() = failure %q, absent %v, errors %v, want a failure of replica other", answer.Failed, answer.Absent, answer.Errors)

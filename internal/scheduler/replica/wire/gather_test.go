@@ -30,8 +30,8 @@ func TestGatherReportsReplicasWithoutAnswer(t *testing.T) {
 		return answer(10), nil
 	}
 	for _, patience := range []Patience{
-		{Deadline: 50 * time.Millisecond, Quorum: 100},
-		{Deadline: time.Hour, Quorum: 60, Grace: time.Millisecond},
+		{Deadline: time.Second, Quorum: 100},
+		{Deadline: time.Hour, Quorum: 60, Grace: time.Second},
 	} {
 		all := Gather(t.Context(), func() *Answer { return answer(1) }, branches, patience, 1, send)
 		slices.Sort(all.Absent)
@@ -51,7 +51,7 @@ func TestGatherUsesAnswersThatHaveArrived(t *testing.T) {
 	const deadline = 10 * time.Millisecond
 	answer := func() *Answer { return &Answer{Summary: index.Summary{Nodes: 1}, Values: []string{NoValue, ""}} }
 	send := func(context.Context, *membership.Branch) (*Answer, error) { return answer(), nil }
-	own := func() *Answer { time.Sleep(5 * deadline); return answer() }
+	own := func() *Answer { time.Sleep(50 * deadline); return answer() }
 	all := Gather(t.Context(), own, membership.Grow(members, 20, nil), Patience{Deadline: deadline, Quorum: 90}, 1, send)
 	if all.Summary.Nodes != 21 || len(all.Absent) > 0 {
 		t.Errorf("Gather() = %d nodes, absent %v, want 21 nodes and none absent", all.Summary.Nodes, all.Absent)

@@ -227,7 +227,7 @@ func TestSlowBatchDelaysOnlyItsSender(t *testing.T) {
 	}()
 	select {
 	case <-other:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("another replica cannot connect for 10 s")
 	}
 	if len(later) > 0 {

@@ -201,7 +201,7 @@ func TestOnlyReplicasOfTheGroupAreAccepted(t *testing.T) {
 		"server with another name":               {good.load(t, "client"), claimed, false},
 		"server with a kubelet's certificate":    {good.load(t, "client"), impersonator, false},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		_, err := NewDialer(c.client).Query(ctx, c.to, seedRequest())
 		cancel()
 		if (err == nil) != c.accepted {
@@ -214,7 +214,7 @@ func TestOnlyReplicasOfTheGroupAreAccepted(t *testing.T) {
 // the connection.
 func send(t *testing.T, certificates *TLS, to membership.Member, batches ...*Batch) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	connection, err := NewDialer(certificates).connections.get(to, certificates)
 	if err != nil {
@@ -301,7 +301,7 @@ func TestRotationOfTheCA(t *testing.T) {
 	receiver := &recorder{answer: &Answer{}}
 	to := membership.Branch{Member: membership.Member{Name: "server", Address: serveTLS(t, server, receiver)}}
 	query := func(dialer *Dialer) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		_, err := dialer.Query(ctx, &to, seedRequest())
 		return err
