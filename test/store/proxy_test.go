@@ -429,12 +429,21 @@ func TestProxyDoesNotWaitForItsRecorder(t *testing.T) {
 // report runs `etcd-proxy report` and returns its result.
 func report(t *testing.T, files ...string) (summary proxyReport) {
 	t.Helper()
-	output, err := exec.Command(binary(t, "etcd-proxy"), append([]string{"report", "-o", "json"}, files...)...).Output()
+	summary, err := tryReport(t, files...)
 	if err != nil {
 		t.Fatalf("etcd-proxy report: %v", err)
 	}
-	fromJSON(t, string(output), &summary)
 	return summary
+}
+
+// tryReport returns an error if there is nothing to report, such as while the file is created.
+func tryReport(t *testing.T, files ...string) (summary proxyReport, err error) {
+	t.Helper()
+	output, err := exec.Command(binary(t, "etcd-proxy"), append([]string{"report", "-o", "json"}, files...)...).Output()
+	if err == nil {
+		fromJSON(t, string(output), &summary)
+	}
+	return summary, err
 }
 
 // proxyReport is the part of the JSON of `etcd-proxy report` that the tests check.
@@ -460,7 +469,10 @@ func TestProxyKilledLeavesATrace(t *testing.T) {
 			}
 		}
 		waitFor(t, "the records to be written", func() bool { return p.metric("records_written_total") == 500 })
-		waitFor(t, "the records to be in the file", func() bool { return report(t, file).Totals.Calls == 500 })
+		waitFor(t, "the records to be in the file", func() bool {
+			summary, err := tryReport(t, file)
+			return err == nil && summary.Totals.Calls == 500
+		})
 		p.kill()
 		if totals := report(t, file).Totals; totals.Calls != 500 || totals.MissingRecords != 0 {
 			t.Errorf("%s has %+v; want 500 calls and no missing records", name, totals)
