@@ -289,7 +289,7 @@ const (
 	silence = 700 * time.Millisecond
 	// patience is the time after which they are different: a busy machine delays one of them. briefly is used if the
 	// comparison is repeated anyway.
-	patience, briefly = 30 * time.Second, 5 * time.Second
+	patience, briefly = 2 * time.Minute, 5 * time.Second
 )
 
 // collectBoth reads the events of two streams at the same time, until both have ended, or are silent and complete, but not for
@@ -336,7 +336,7 @@ func eventsOf(reader io.Reader) <-chan event {
 	return events
 }
 
-// haveSameLength returns whether two streams can be equal, apart from bookmarks. An empty one may just be late.
+// haveSameLength returns whether two streams can be equal, apart from bookmarks.
 func haveSameLength(a, b []event) bool {
 	return len(withoutBookmarks(a)) == len(withoutBookmarks(b))
 }
