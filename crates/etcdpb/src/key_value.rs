@@ -55,9 +55,7 @@ impl KeyValue {
     /// a pair without value.
     pub fn held_bytes(&self) -> usize {
         match &self.0 {
-            Form::Whole(r) | Form::NoValue(r) | Form::KeyOnly(r) => {
-                r.key().as_bytes().len() + r.value().len()
-            }
+            Form::Whole(r) | Form::NoValue(r) | Form::KeyOnly(r) => r.key().len() + r.value().len(),
             Form::Decoded(p) => p.key.len() + p.value.len(),
         }
     }
@@ -65,7 +63,7 @@ impl KeyValue {
     /// The key's bytes.
     pub fn key(&self) -> &[u8] {
         match &self.0 {
-            Form::Whole(r) | Form::NoValue(r) | Form::KeyOnly(r) => r.key().as_bytes(),
+            Form::Whole(r) | Form::NoValue(r) | Form::KeyOnly(r) => r.key(),
             Form::Decoded(p) => &p.key,
         }
     }
@@ -226,10 +224,9 @@ fn int64_len(value: i64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Key;
 
     fn record() -> Record {
-        Record::put(Key::new(b"/a"), b"value", 3, 300, 7, -5)
+        Record::put(b"/a", b"value", 3, 300, 7, -5)
     }
 
     #[test]
@@ -243,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_tombstone_has_only_key_and_revision() {
-        let gone = KeyValue::from(Record::tombstone(Key::new(b"/a"), 9));
+        let gone = KeyValue::from(Record::tombstone(b"/a", 9));
         assert_eq!(gone.encode_to_vec(), [0x0a, 2, b'/', b'a', 0x18, 9]);
     }
 

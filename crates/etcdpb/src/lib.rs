@@ -6,11 +6,13 @@
 
 #![warn(missing_docs)]
 
+mod key;
 mod key_value;
 mod record;
 
+pub use key::Key;
 pub use key_value::KeyValue;
-pub use record::{Key, Record};
+pub use record::Record;
 
 /// Generated messages of package `mvccpb`.
 #[allow(clippy::all, missing_docs)]

@@ -21,16 +21,17 @@ impl Store {
             self.collection.target = target;
         }
         let target = self.collection.target;
+        self.key_changes.remove(target, max_events);
         for _ in 0..max_events {
             let event = self.history.get(self.collection.visited);
             let Some(event) = event.filter(|event| event.revision() <= target) else {
                 self.collection = CollectionProgress { done: target, target, visited: 0 };
                 return target < self.compacted.min(oldest_needed);
             };
-            let (key, revision) = (event.record.key().clone(), event.revision());
+            let revision = event.revision();
             let stats = &mut self.stats;
             let freed = |record: &Record| stats.total_bytes -= record_bytes(record);
-            self.index.compact(key.as_bytes(), target, freed);
+            self.index.compact(event.record.key(), target, freed);
             if revision < target {
                 self.history.pop_front();
             } else {

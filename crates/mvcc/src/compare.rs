@@ -62,14 +62,14 @@ impl<'r> CompareCursor<'r> {
             return Some(compare_record(compare, record));
         }
         let after = self.after.take();
-        let mut last: Option<&Key> = None;
-        for (key, entry) in store.index.range(&span, after.as_ref().map(Key::as_bytes)) {
+        let mut last = None;
+        for entry in store.index.range(&span, after.as_ref().map(Key::as_bytes)) {
             if *keys_left == 0 {
-                self.after = last.cloned();
+                self.after = last.map(Key::new);
                 return None;
             }
             *keys_left -= 1;
-            last = Some(key);
+            last = Some(entry.key());
             let Some(record) = entry.live_at(revision) else { continue };
             self.found = true;
             if !compare_record(compare, Some(record)) {

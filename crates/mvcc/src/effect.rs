@@ -33,7 +33,7 @@
 //!
 //! This version does not write tag 3.
 
-use etcdpb::{Key, Record};
+use etcdpb::Record;
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{decode_varint, encode_varint};
 
@@ -194,7 +194,7 @@ impl Effect {
             Effect::Write(record) if record.is_tombstone() => {
                 buf.put_u8(DELETE);
                 encode_number(record.mod_revision(), buf);
-                encode_bytes(record.key().as_bytes(), buf);
+                encode_bytes(record.key(), buf);
             }
             Effect::Write(record) => encode_pair(PUT, record, buf),
             Effect::Base(record) => encode_pair(BASE, record, buf),
@@ -247,7 +247,7 @@ impl Effect {
             REVISION => decode_number(buf).map(Effect::Revision),
             DELETE => {
                 let revision = decode_number(buf)?;
-                let key = Key::new(decode_bytes(buf)?);
+                let key = decode_bytes(buf)?;
                 Ok(Effect::Write(Record::tombstone(key, revision)))
             }
             LEASE_GRANTED => {
@@ -315,7 +315,7 @@ fn encode_pair(tag: u8, record: &Record, buf: &mut Vec<u8>) {
     encode_number(record.create_revision(), buf);
     encode_number(record.version(), buf);
     encode_number(record.lease(), buf);
-    encode_bytes(record.key().as_bytes(), buf);
+    encode_bytes(record.key(), buf);
     encode_bytes(record.value(), buf);
 }
 
@@ -324,7 +324,7 @@ fn decode_pair(buf: &mut &[u8]) -> Result<Record, DecodeEffectError> {
     let create_revision = decode_number(buf)?;
     let version = decode_number(buf)?;
     let lease = decode_number(buf)?;
-    let key = Key::new(decode_bytes(buf)?);
+    let key = decode_bytes(buf)?;
     let value = decode_bytes(buf)?;
     if version < 1 || create_revision < 1 || create_revision > mod_revision {
         return Err(DecodeEffectError::Inconsistent);
@@ -369,7 +369,7 @@ mod tests {
     /// them.
     #[test]
     fn format_is_fixed() {
-        let put = Record::put(Key::new(b"k"), b"vv", 2, 300, 5, -1);
+        let put = Record::put(b"k", b"vv", 2, 300, 5, -1);
         let opened = LogDurability { unlogged: true, buffered_boot_id: Some(b"id".to_vec()) };
         let synced = LogDurability::default();
         let alarm = Alarm { kind: AlarmKind::Corrupt, member_id: 300 };
@@ -383,7 +383,7 @@ mod tests {
                 b"\x06\xac\x02\x02\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01k\x02vv",
             ),
             (Effect::Revision(301), b"\x07\xad\x02"),
-            (Effect::Write(Record::tombstone(Key::new(b"k"), 301)), b"\x02\xad\x02\x01k"),
+            (Effect::Write(Record::tombstone(b"k", 301)), b"\x02\xad\x02\x01k"),
             (Effect::LeaseGranted { id: 7, ttl_seconds: 60, at_ms: None }, b"\x03\x07\x3c"),
             (
                 Effect::LeaseGranted { id: 7, ttl_seconds: 60, at_ms: Some(300) },
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn every_truncation_is_an_error() {
         let mut encoded = Vec::new();
-        Effect::Write(Record::put(Key::new(b"key"), b"value", 1, 2, 2, 3)).encode(&mut encoded);
+        Effect::Write(Record::put(b"key", b"value", 1, 2, 2, 3)).encode(&mut encoded);
         for len in 0..encoded.len() {
             assert!(Effect::decode(&mut &encoded[..len]).is_err(), "the first {len} bytes");
         }

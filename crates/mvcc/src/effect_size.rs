@@ -92,12 +92,12 @@ impl Store {
             return Some(EFFECT_OVERHEAD_BYTES + key.len());
         }
         let mut bytes = 0;
-        for (visited, (key, entry)) in self.index.range(span, None).enumerate() {
+        for (visited, entry) in self.index.range(span, None).enumerate() {
             if visited % STEP_KEYS == STEP_KEYS - 1 && cancelled() {
                 return None;
             }
             if !entry.latest().is_tombstone() {
-                bytes += EFFECT_OVERHEAD_BYTES + key.as_bytes().len();
+                bytes += EFFECT_OVERHEAD_BYTES + entry.key().len();
             }
         }
         Some(bytes)

@@ -155,13 +155,13 @@ impl HashCursor {
         after: Option<Key>,
         max_entries: usize,
     ) -> Option<Key> {
-        let mut last: Option<&Key> = None;
+        let mut last = None;
         let after = after.as_ref().map(Key::as_bytes);
-        for (visited, (key, entry)) in store.index.range(&self.span, after).enumerate() {
+        for (visited, entry) in store.index.range(&self.span, after).enumerate() {
             if visited == max_entries {
-                return last.cloned();
+                return last.map(Key::new);
             }
-            last = Some(key);
+            last = Some(entry.key());
             let is_base = |record: &&Record| record.mod_revision() < self.compacted;
             let Some(record) = entry.live_at(self.revision).filter(is_base) else { continue };
             self.gathered.push(Change { sub_revision: 0, record: record.clone() });
@@ -199,7 +199,7 @@ impl HashCursor {
     /// Whether `record`, a change at the compacted revision, still exists at the hashed
     /// revision.
     fn is_visible(&self, store: &Store, record: &Record) -> bool {
-        let entry = store.index.get(record.key().as_bytes());
+        let entry = store.index.get(record.key());
         let visible = entry.and_then(|entry| entry.live_at(self.revision));
         visible.is_some_and(|visible| visible.mod_revision() == record.mod_revision())
     }
@@ -213,7 +213,7 @@ impl HashCursor {
         buffer.extend_from_slice(&sub_revision.to_be_bytes());
         if record.is_tombstone() {
             buffer.push(TOMBSTONE);
-            let key = record.key().as_bytes();
+            let key = record.key();
             encode_key(1, WireType::LengthDelimited, buffer);
             encode_varint(key.len() as u64, buffer);
             buffer.extend_from_slice(key);

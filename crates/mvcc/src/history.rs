@@ -21,7 +21,7 @@ impl Event {
 
     /// Returns the size of the keys and values of both records in bytes.
     pub fn pair_bytes(&self) -> usize {
-        let record_bytes = |r: &Record| r.key().as_bytes().len() + r.value().len();
+        let record_bytes = |r: &Record| r.key().len() + r.value().len();
         record_bytes(&self.record) + self.previous.as_ref().map_or(0, record_bytes)
     }
 }

@@ -139,7 +139,7 @@ impl Leases {
             lease.keys.remove(new.key());
         }
         if let Some(lease) = self.get_mut(new.lease()) {
-            lease.keys.insert(new.key().clone());
+            lease.keys.insert(Key::new(new.key()));
         }
     }
 }

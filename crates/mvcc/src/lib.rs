@@ -18,8 +18,8 @@
 //!    `access`: how readers get a turn during a long command.
 //! 2. `write`: the revision of one command and its puts and deletes. `txn`: transactions.
 //!    `branches`, `compare`: their compares. `txn_cursor`: their large ranges.
-//! 3. `store`: the state. `index` (keys in order), `history` (events in order), `lease` and
-//!    `alarm` are its parts.
+//! 3. `store`: the state. `index` (keys in order), `history` (events in order), `key_changes`
+//!    (counts at earlier revisions), `lease` and `alarm` are its parts.
 //! 4. `effect`: the format of effects in the log. `replay`: applies effects to a store at
 //!    startup.
 //! 5. `range`, `snapshot`, `hash`: long reads, each in bounded steps.
@@ -52,6 +52,7 @@ mod error;
 mod hash;
 mod history;
 mod index;
+mod key_changes;
 mod lease;
 mod range;
 mod replay;

@@ -10,6 +10,7 @@ use etcdpb::{Key, KeyValue, Record};
 
 use crate::error::Error;
 use crate::index::Entry;
+use crate::key_changes::KeyCount;
 use crate::span::Span;
 use crate::store::Store;
 
@@ -21,7 +22,7 @@ pub struct RangeCursor {
     /// The revision for the response header.
     header_revision: i64,
     /// Maximum number of records to gather: one more than the limit, to find out whether
-    /// more keys exist.
+    /// more keys exist. `usize::MAX` if all have to be gathered.
     max_records: usize,
     /// The range ends when the gathered keys and values have at least this size in bytes.
     max_bytes: usize,
@@ -29,18 +30,21 @@ pub struct RangeCursor {
     gathered_bytes: usize,
     /// Whether the range ended at `max_bytes`.
     truncated: bool,
-    /// Whether to count all keys of the range, also after the last gathered one.
-    count_all: bool,
+    /// Whether keys have to be counted that are not gathered.
+    counts_all: bool,
     /// The key after which the next step continues.
     after: Option<Key>,
-    /// Whether all keys have been visited.
+    /// Whether all records have been gathered.
+    is_gathered: bool,
+    /// Whether the range is complete.
     complete: bool,
-    /// Number of keys visited so far, including those that do not exist at the revision.
+    /// Number of keys visited so far, including those that do not exist at the revision, and
+    /// of creations and deletions that the count has visited.
     visited: usize,
     /// The gathered records.
     gathered: Vec<Record>,
-    /// Number of keys counted so far.
-    count: i64,
+    /// The count of all keys, if `counts_all` is set and the first step was made.
+    count: Option<KeyCount>,
     /// The options of the request for filtering, sorting and formatting.
     options: RangeOptions,
 }
@@ -58,8 +62,8 @@ struct RangeOptions {
 
 impl RangeCursor {
     /// Starts a range. `current` is the published revision. With `count_all`, the count
-    /// of the response includes all keys of the range, as in etcd's Range; without it,
-    /// only the returned keys.
+    /// of the response includes all keys of the range, as in etcd's Range; without it, it is
+    /// unspecified.
     ///
     /// # Errors
     /// Fails if the requested revision is compacted or greater than `current`.
@@ -76,8 +80,7 @@ impl RangeCursor {
 
     /// Starts a range at `revision`. The caller must ensure that the history of
     /// `revision` is not collected. `header_revision` is the revision for the response
-    /// header. The count of the response includes only the returned keys, unless the
-    /// request is count-only.
+    /// header. The count of the response is unspecified, unless the request is count-only.
     pub fn pinned(request: &RangeRequest, header_revision: i64, revision: i64) -> Self {
         let options = RangeOptions::new(request);
         let needs_all = options.needs_all();
@@ -94,19 +97,21 @@ impl RangeCursor {
             max_bytes: usize::MAX,
             gathered_bytes: 0,
             truncated: false,
-            count_all: request.count_only,
+            counts_all: request.count_only,
             after: None,
+            is_gathered: max_records == 0,
             complete: false,
             visited: 0,
             gathered: Vec::new(),
-            count: 0,
+            count: None,
             options,
         }
     }
 
     /// Includes all keys of the range in the count of the response.
     pub(crate) fn counting_all(mut self) -> Self {
-        self.count_all = true;
+        // If all keys are gathered, their number is the count.
+        self.counts_all = self.max_records < usize::MAX;
         self
     }
 
@@ -143,19 +148,19 @@ impl RangeCursor {
         self.visited
     }
 
-    /// Visits at most `max_keys` keys. Returns whether the range is complete.
+    /// Visits about `max_keys` keys. Returns whether the range is complete.
     pub fn step(&mut self, store: &Store, max_keys: usize) -> bool {
         let revision = self.revision;
-        self.step_with(store, max_keys, |_, entry| entry.live_at(revision))
+        self.step_with(store, max_keys, |entry| entry.live_at(revision))
     }
 
     /// Like [`RangeCursor::step`], but `read` returns the record of a key; `None` if the key
-    /// does not exist.
+    /// does not exist. The count is that of the first step.
     pub(crate) fn step_with<'s>(
         &mut self,
         store: &'s Store,
         max_keys: usize,
-        read: impl Fn(&Key, &'s Entry) -> Option<&'s Record>,
+        read: impl Fn(Entry<'s>) -> Option<&'s Record>,
     ) -> bool {
         self.complete = self.complete || self.visit(store, max_keys, read);
         self.complete
@@ -165,37 +170,50 @@ impl RangeCursor {
         &mut self,
         store: &'s Store,
         max_keys: usize,
-        read: impl Fn(&Key, &'s Entry) -> Option<&'s Record>,
+        read: impl Fn(Entry<'s>) -> Option<&'s Record>,
     ) -> bool {
         if let Some(key) = self.span.as_point() {
-            let record = store.index.get(key).and_then(|e| read(e.latest().key(), e));
-            self.count = i64::from(record.is_some());
-            if self.max_records > 0 {
-                self.gathered.extend(record.cloned());
-            }
+            self.gathered.extend(store.index.get(key).and_then(read).cloned());
             return true;
         }
-        let mut last: Option<&Key> = None;
+        let before = self.visited;
+        if self.counts_all && self.count.is_none() {
+            self.count = Some(KeyCount::new(store, &self.span, self.revision));
+        }
+        self.is_gathered = self.is_gathered || self.gather(store, max_keys, read);
+        let Some(count) = self.count.as_mut().filter(|_| self.is_gathered) else {
+            return self.is_gathered;
+        };
+        let keys_left = max_keys.saturating_sub(self.visited - before);
+        self.visited += count.step(store, &self.span, keys_left);
+        count.get().is_some()
+    }
+
+    /// Gathers the records of the next keys. Returns whether no more have to be gathered.
+    fn gather<'s>(
+        &mut self,
+        store: &'s Store,
+        max_keys: usize,
+        read: impl Fn(Entry<'s>) -> Option<&'s Record>,
+    ) -> bool {
+        let mut last = None;
         let after = self.after.take();
-        let after = after.as_ref().map(Key::as_bytes);
-        let keys = store.index.range(&self.span, after);
-        for (visited, (key, entry)) in keys.enumerate() {
+        let keys = store.index.range(&self.span, after.as_ref().map(Key::as_bytes));
+        for (visited, entry) in keys.enumerate() {
             if visited == max_keys {
-                self.after = last.cloned();
+                self.after = last.map(Key::new);
                 return false;
             }
-            last = Some(key);
+            last = Some(entry.key());
             self.visited += 1;
-            let Some(record) = read(key, entry) else { continue };
-            self.count += 1;
+            let Some(record) = read(entry) else { continue };
             if self.gathered_bytes >= self.max_bytes {
                 self.truncated = true;
                 return true;
             }
-            if self.gathered.len() < self.max_records {
-                self.gathered_bytes += key.as_bytes().len() + record.value().len();
-                self.gathered.push(record.clone());
-            } else if !self.count_all {
+            self.gathered_bytes += entry.key().len() + record.value().len();
+            self.gathered.push(record.clone());
+            if self.gathered.len() == self.max_records {
                 return true;
             }
         }
@@ -204,7 +222,11 @@ impl RangeCursor {
 
     /// Returns the response. [`RangeCursor::step`] must have returned true.
     pub fn finish(self) -> RangeResponse {
-        let RangeCursor { options, mut gathered, header_revision, count, truncated, .. } = self;
+        let RangeCursor { options, mut gathered, header_revision, truncated, .. } = self;
+        let counted = self.count.as_ref().and_then(KeyCount::get);
+        let count = counted.unwrap_or(gathered.len() as i64);
+        // A count of one key gathers it.
+        gathered.truncate(self.max_records);
         gathered.retain(|record| options.admits(record));
         options.sort(&mut gathered);
         let over_limit = options.limit > 0 && gathered.len() as i64 > options.limit;

@@ -122,13 +122,13 @@ fn push_base(
     max_entries: usize,
     effects: &mut Effects,
 ) -> Option<Key> {
-    let (mut last, mut bytes): (Option<&Key>, usize) = (None, 0);
+    let (mut last, mut bytes) = (None, 0);
     let after = after.as_ref().map(Key::as_bytes);
-    for (visited, (key, entry)) in store.index.range(span, after).enumerate() {
+    for (visited, entry) in store.index.range(span, after).enumerate() {
         if visited == max_entries || bytes > STEP_BYTES {
-            return last.cloned();
+            return last.map(Key::new);
         }
-        last = Some(key);
+        last = Some(entry.key());
         // Changes at the compacted revision itself are appended as events.
         let record = entry.live_at(compacted).filter(|r| r.mod_revision() < compacted);
         bytes += record.map_or(0, record_bytes);
@@ -167,7 +167,7 @@ fn push_events(
 
 /// Returns the size of the key and the value in bytes.
 fn record_bytes(record: &Record) -> usize {
-    record.key().as_bytes().len() + record.value().len()
+    record.key().len() + record.value().len()
 }
 
 #[cfg(test)]
@@ -194,8 +194,8 @@ mod tests {
         let mut store = Store::default();
         let value = vec![b'x'; 300_000];
         for number in 1..=20 {
-            let key = Key::new(format!("key{number:02}").as_bytes());
-            let record = Record::put(key, &value, number + 1, number + 1, 1, 0);
+            let key = format!("key{number:02}");
+            let record = Record::put(key.as_bytes(), &value, number + 1, number + 1, 1, 0);
             store.replay(Effect::Write(record)).unwrap();
         }
         let as_events = largest_step(&store);
@@ -211,13 +211,13 @@ mod tests {
     #[test]
     fn a_large_revision_is_read_in_steps() {
         let mut store = Store::default();
-        let key = |number: i64| Key::new(format!("key{number:04}").as_bytes());
+        let key = |number: i64| format!("key{number:04}").into_bytes();
         for number in 1..=1000 {
-            let record = Record::put(key(number), b"value", 2, 2, 1, 0);
+            let record = Record::put(&key(number), b"value", 2, 2, 1, 0);
             store.replay(Effect::Write(record)).unwrap();
         }
         for number in 1..=1000 {
-            store.replay(Effect::Write(Record::tombstone(key(number), 3))).unwrap();
+            store.replay(Effect::Write(Record::tombstone(&key(number), 3))).unwrap();
         }
         let mut all = Effects::new();
         let mut cursor = SnapshotCursor::new(&store, &mut all);
@@ -233,7 +233,7 @@ mod tests {
         all.into_iter().for_each(|effect| restored.replay(effect).unwrap());
         assert_eq!(restored.revision(), 3);
         let events = |store: &Store| -> Vec<_> {
-            store.events_since(0).map(|e| (e.revision(), e.record.key().clone())).collect()
+            store.events_since(0).map(|e| (e.revision(), e.record.key().to_vec())).collect()
         };
         assert_eq!(events(&restored), events(&store));
         assert_eq!(events(&restored).len(), 2000);

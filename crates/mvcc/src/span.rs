@@ -1,6 +1,5 @@
 //! Spans of keys. Requests specify them with `key` and `range_end`.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 /// A span of keys: one key, the keys in `[start, end)`, or all keys from `start` on. Clones
@@ -95,24 +94,6 @@ impl Span {
             End::Before(end) => key >= &self.start[..] && key < &end[..],
             End::Infinity => key >= &self.start[..],
         }
-    }
-
-    /// Returns the bounds for an ordered map, after the key `after` if it is set. The
-    /// span must not be empty, and `after` must be in it.
-    pub(crate) fn bounds<'a>(
-        &'a self,
-        after: Option<&'a [u8]>,
-    ) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
-        let lower = match after {
-            Some(key) => Bound::Excluded(key),
-            None => Bound::Included(&self.start[..]),
-        };
-        let upper = match &self.end {
-            End::Point => Bound::Included(&self.start[..]),
-            End::Before(end) => Bound::Excluded(&end[..]),
-            End::Infinity => Bound::Unbounded,
-        };
-        (lower, upper)
     }
 }
 

@@ -5,6 +5,7 @@ use etcdpb::Record;
 use crate::alarm::{Alarms, Quota};
 use crate::history::{Event, History};
 use crate::index::{Index, Replaced};
+use crate::key_changes::KeyChanges;
 use crate::lease::{Lease, Leases};
 use crate::span::Span;
 
@@ -20,6 +21,8 @@ pub(crate) const LEASE_BYTES: i64 = 200;
 pub struct Store {
     pub(crate) index: Index,
     pub(crate) history: History,
+    /// The creations and deletions of keys since the last compaction.
+    pub(crate) key_changes: KeyChanges,
     pub(crate) leases: Leases,
     pub(crate) alarms: Alarms,
     pub(crate) quota: Quota,
@@ -68,6 +71,7 @@ impl Default for Store {
         Store {
             index: Index::default(),
             history: History::default(),
+            key_changes: KeyChanges::default(),
             leases: Leases::default(),
             alarms: Alarms::default(),
             quota: Quota::default(),
@@ -144,6 +148,12 @@ impl Store {
         self.index.len()
     }
 
+    /// Returns the number of creations and deletions of keys that are stored for counts at
+    /// earlier revisions.
+    pub fn key_changes(&self) -> usize {
+        self.key_changes.len()
+    }
+
     /// Returns the events of `revision` and later, in order. Events before the compacted
     /// revision may be missing: compare `revision` with [`Store::compacted`] under the
     /// same lock.
@@ -155,6 +165,10 @@ impl Store {
     /// the record before it, if the key existed.
     pub(crate) fn install(&mut self, record: Record) -> Option<Record> {
         let Replaced { live, previous, .. } = self.install_without_event(&record);
+        let is_changed = live.is_some() == record.is_tombstone();
+        if is_changed {
+            self.key_changes.push(record.clone());
+        }
         self.history.push(Event { record, previous });
         live
     }
@@ -196,5 +210,5 @@ impl Store {
 
 /// Returns the size of a record in bytes, as [`Stats`] counts it.
 pub(crate) fn record_bytes(record: &Record) -> i64 {
-    (record.key().as_bytes().len() + record.value().len()) as i64 + RECORD_OVERHEAD_BYTES
+    (record.key().len() + record.value().len()) as i64 + RECORD_OVERHEAD_BYTES
 }

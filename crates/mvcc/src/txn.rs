@@ -203,7 +203,7 @@ impl<A: StoreAccess> OpExecutor for WriteExecution<'_, A> {
         let mut cursor = RangeCursor::new(write.store, request, write.revision(), true)
             .expect("the revision was checked in pass 2");
         let complete = cursor.step(write.store, self.range_keys);
-        self.range_keys -= cursor.visited();
+        self.range_keys = self.range_keys.saturating_sub(cursor.visited());
         if complete && let Some(left) = self.sort_bytes.checked_sub(cursor.bytes_to_sort()) {
             self.sort_bytes = left;
             return cursor.finish();

@@ -6,11 +6,13 @@
 //! this revision sees all of them. Therefore the changes after a range are recorded, with
 //! the record that each key had before. The range reads that record instead.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 
 use etcdpb::rpc::response_op::Response;
 use etcdpb::rpc::{RangeResponse, TxnResponse};
-use etcdpb::{Key, KeyValue, Record};
+use etcdpb::{KeyValue, Record};
 use prost::Message;
 
 use crate::error::Error;
@@ -40,9 +42,33 @@ struct OpenRange {
     changes_before: usize,
 }
 
+/// The key of a record. A copy of the key would need more memory than the record, which the
+/// store has as well.
+struct RecordKey(Record);
+
+impl Borrow<[u8]> for RecordKey {
+    fn borrow(&self) -> &[u8] {
+        self.0.key()
+    }
+}
+
+impl PartialEq for RecordKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key() == other.0.key()
+    }
+}
+
+impl Eq for RecordKey {}
+
+impl Hash for RecordKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.key().hash(state);
+    }
+}
+
 /// A change of a key.
 struct Change {
-    key: Key,
+    key: RecordKey,
     /// The record before the change, if the key existed.
     before: Option<Record>,
 }
@@ -64,10 +90,10 @@ impl OpenRanges {
         self.recording
     }
 
-    /// Records a change of `key`. `before` is the record before the change, if the key
-    /// existed.
-    pub(crate) fn record(&mut self, key: Key, before: Option<Record>) {
-        self.changes.push(Change { key, before });
+    /// Records a change of a key to `record`. `before` is the record before the change, if
+    /// the key existed.
+    pub(crate) fn record(&mut self, record: Record, before: Option<Record>) {
+        self.changes.push(Change { key: RecordKey(record), before });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -82,7 +108,7 @@ pub struct TxnCursor {
     response: TxnResponse,
     open: OpenRanges,
     /// The records that keys had before the changes after the last open range.
-    before: HashMap<Key, Option<Record>>,
+    before: HashMap<RecordKey, Option<Record>>,
     /// Whether the last open range has visited all its keys.
     gathered: bool,
     /// Complete ranges with their positions; the last of the transaction is the first here.
@@ -133,8 +159,8 @@ impl TxnCursor {
             self.gathered = range.cursor.step(store, max_keys);
         } else if changes.len() == range.changes_before {
             let before = &self.before;
-            self.gathered = range.cursor.step_with(store, max_keys, |key, entry| {
-                before.get(key).map_or_else(|| entry.live_at(revision), Option::as_ref)
+            self.gathered = range.cursor.step_with(store, max_keys, |entry| {
+                before.get(entry.key()).map_or_else(|| entry.live_at(revision), Option::as_ref)
             });
         }
         self.gathered

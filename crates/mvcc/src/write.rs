@@ -70,10 +70,10 @@ impl<'a, A: StoreAccess> Write<'a, A> {
     pub(crate) fn add(&mut self, record: Record) {
         self.changed = true;
         self.effects.push(Effect::Write(record.clone()));
-        let recorded_key = self.open_ranges.is_recording().then(|| record.key().clone());
+        let recorded = self.open_ranges.is_recording().then(|| record.clone());
         let before = self.store.install(record);
-        if let Some(key) = recorded_key {
-            self.open_ranges.record(key, before);
+        if let Some(record) = recorded {
+            self.open_ranges.record(record, before);
         }
     }
 
@@ -93,11 +93,7 @@ impl<'a, A: StoreAccess> Write<'a, A> {
             Some(p) if request.ignore_lease => p.lease(),
             _ => request.lease,
         };
-        let key = match entry {
-            Some(entry) => entry.latest().key().clone(),
-            None => Key::new(&request.key),
-        };
-        self.add(Record::put(key, value, create, self.next_revision, version, lease));
+        self.add(Record::put(&request.key, value, create, self.next_revision, version, lease));
         self.emptied.remove(&request.key);
         PutResponse {
             header: header(self.revision()),
@@ -130,7 +126,7 @@ impl<'a, A: StoreAccess> Write<'a, A> {
         loop {
             let (visited, last) = gather_live(self.store, span, after.as_ref(), &mut live);
             for record in &live {
-                self.add(Record::tombstone(record.key().clone(), self.next_revision));
+                self.add(Record::tombstone(record.key(), self.next_revision));
             }
             deleted(&mut live);
             self.store.visited(visited);
@@ -148,7 +144,7 @@ impl<'a, A: StoreAccess> Write<'a, A> {
             let keys: Vec<_> = keys.into_iter().flatten().take(STEP_KEYS).cloned().collect();
             let visited = keys.len();
             for key in keys {
-                self.add(Record::tombstone(key, self.next_revision));
+                self.add(Record::tombstone(key.as_bytes(), self.next_revision));
             }
             if visited < STEP_KEYS {
                 return;
@@ -167,13 +163,13 @@ fn gather_live(
     after: Option<&Key>,
     live: &mut Vec<Record>,
 ) -> (usize, Option<Key>) {
-    let (mut visited, mut last): (usize, Option<&Key>) = (0, None);
-    for (key, entry) in store.index.range(span, after.map(Key::as_bytes)) {
+    let (mut visited, mut last) = (0, None);
+    for entry in store.index.range(span, after.map(Key::as_bytes)) {
         if visited == STEP_KEYS {
-            return (visited, last.cloned());
+            return (visited, last.map(Key::new));
         }
         visited += 1;
-        last = Some(key);
+        last = Some(entry.key());
         live.extend(Some(entry.latest()).filter(|record| !record.is_tombstone()).cloned());
     }
     (visited, None)

@@ -414,7 +414,7 @@ impl Run {
         effects.iter().for_each(|effect| effect.encode(&mut self.log));
         assert!(self.log.len() - before <= bound, "the effects of {command:?} exceed the bound");
         let logged = |effect: &&Effect| match effect {
-            Effect::Write(record) => !is_unlogged(record.key().as_bytes()),
+            Effect::Write(record) => !is_unlogged(record.key()),
             _ => true,
         };
         effects.iter().filter(logged).for_each(|effect| effect.encode(&mut self.partial_log));
@@ -663,7 +663,7 @@ impl Run {
             .store
             .events_since(from)
             .map(|event| {
-                let key = event.record.key().as_bytes().to_vec();
+                let key = event.record.key().to_vec();
                 // At or before the compacted revision, the pair before the change may be
                 // missing.
                 let is_known = event.revision() > self.model.compacted;

@@ -93,14 +93,14 @@ impl EtcdImport {
             return Ok(());
         }
         let record = match deleted {
-            true => Record::tombstone(Key::new(pair.key()), revision),
+            true => Record::tombstone(pair.key(), revision),
             false => to_record(&pair, revision)?,
         };
         if revision < self.compacted {
             let base = self.base.get_or_insert_default();
             match deleted {
                 true => base.remove(record.key()),
-                false => base.insert(record.key().clone(), record),
+                false => base.insert(Key::new(record.key()), record),
             };
             return Ok(());
         }
@@ -155,6 +155,5 @@ fn to_record(pair: &KeyValue, revision: i64) -> Result<Record, String> {
             "the key-value pair of revision {revision} has inconsistent revisions"
         ));
     }
-    let key = Key::new(pair.key());
-    Ok(Record::put(key, pair.value(), create, revision, version, pair.lease()))
+    Ok(Record::put(pair.key(), pair.value(), create, revision, version, pair.lease()))
 }

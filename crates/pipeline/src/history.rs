@@ -39,7 +39,7 @@ impl HistoryReader for SharedStore {
                 return Ok(next);
             }
             next.visited += 1;
-            if span.contains(event.record.key().as_bytes()) {
+            if span.contains(event.record.key()) {
                 bytes += event.pair_bytes();
                 let mut event = event.clone();
                 if event.revision() <= compacted {

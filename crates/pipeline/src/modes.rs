@@ -55,7 +55,7 @@ impl Modes {
     pub(crate) fn of_effect(&self, effect: &Effect) -> WalMode {
         match effect {
             Effect::Write(record) | Effect::Base(record) if !self.prefixes.is_empty() => {
-                self.mode_of(record.key().as_bytes())
+                self.mode_of(record.key())
             }
             _ => self.default,
         }

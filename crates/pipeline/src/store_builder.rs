@@ -259,7 +259,7 @@ mod tests {
     fn an_effect_out_of_order_fails_the_visit_of_its_payload() {
         let payload = |revision| {
             let mut payload = Vec::new();
-            let record = etcdpb::Record::put(etcdpb::Key::new(b"k"), b"v", 2, revision, 1, 0);
+            let record = etcdpb::Record::put(b"k", b"v", 2, revision, 1, 0);
             Effect::Write(record).encode(&mut payload);
             payload
         };

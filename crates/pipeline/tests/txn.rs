@@ -128,7 +128,8 @@ fn assert_not_held_up(what: &str, mut run: impl FnMut() -> (Duration, Duration))
 fn puts_do_not_wait_for_the_ranges_of_a_transaction() {
     let store = store_with(MANY_KEYS, 1);
     let put_other = || put_now(&store, "other", b"", 0);
-    let ranges = || vec![range_op(RangeRequest { count_only: true, ..all_keys() }); 16];
+    // No key was created so early: the ranges visit all keys and return none.
+    let ranges = || vec![range_op(RangeRequest { max_create_revision: 1, ..all_keys() }); 16];
     for first in [None, Some(put_op("first", ""))] {
         assert_not_held_up(&format!("a transaction with {first:?}"), || {
             let ops: Vec<_> = first.clone().into_iter().chain(ranges()).collect();

@@ -123,7 +123,7 @@ impl Subscriptions {
         let (groups, groups_with_events) = (&mut self.groups, &mut self.groups_with_events);
         let mut published = 0;
         for event in events {
-            let key = event.record.key().as_bytes();
+            let key = event.record.key();
             let mut add = |id: usize| {
                 let group = &mut groups[id];
                 if group.events.is_empty() {
@@ -240,7 +240,7 @@ impl Subscriptions {
 mod tests {
     use std::cell::Cell;
 
-    use etcdpb::{Key, Record};
+    use etcdpb::Record;
 
     use super::*;
     use crate::delivery::{Compacted, Delivery, HistoryPosition, HistoryReader};
@@ -261,9 +261,7 @@ mod tests {
         /// Publishes a revision that deletes or puts these keys.
         fn publish(&mut self, hub: &Hub, keys: impl IntoIterator<Item = String>, value: &[u8]) {
             let revision = hub.lock().revision + 1;
-            let record = |key: String| {
-                Record::put(Key::new(key.as_bytes()), value, revision, revision, 1, 0)
-            };
+            let record = |key: String| Record::put(key.as_bytes(), value, revision, revision, 1, 0);
             let event = |key| Event { record: record(key), previous: None };
             let events: Vec<_> = keys.into_iter().map(event).collect();
             hub.publish(&events, revision);
@@ -283,7 +281,7 @@ mod tests {
             let first = self.events.partition_point(|e| e.revision() < from.revision);
             let left = &self.events[first + from.visited..];
             let visited = &left[..left.len().min(Self::READ_EVENTS)];
-            let wanted = |e: &&Event| span.contains(e.record.key().as_bytes());
+            let wanted = |e: &&Event| span.contains(e.record.key());
             events.extend(visited.iter().filter(wanted).cloned());
             let Some(next) = left.get(visited.len()) else {
                 return Ok(HistoryPosition::start_of(to + 1));

@@ -8,7 +8,7 @@ pub(crate) struct SortedKeys<'a>(Vec<&'a [u8]>);
 impl<'a> SortedKeys<'a> {
     /// Returns the keys of `events`.
     pub(crate) fn new(events: &'a [Event]) -> Self {
-        let mut keys: Vec<_> = events.iter().map(|event| event.record.key().as_bytes()).collect();
+        let mut keys: Vec<_> = events.iter().map(|event| event.record.key()).collect();
         // The stable sort is fast for keys that are in order already, as those of a deletion.
         keys.sort();
         keys.dedup();
@@ -37,7 +37,7 @@ impl<'a> SortedKeys<'a> {
 
 #[cfg(test)]
 mod tests {
-    use etcdpb::{Key, Record};
+    use etcdpb::Record;
     use proptest::prelude::*;
 
     use super::*;
@@ -54,7 +54,7 @@ mod tests {
             end in prop::collection::vec(0u8..4, 0..4),
         ) {
             let event = |key: &Vec<u8>| {
-                Event { record: Record::tombstone(Key::new(key), 2), previous: None }
+                Event { record: Record::tombstone(key, 2), previous: None }
             };
             let events: Vec<_> = keys.iter().map(event).collect();
             let sorted = SortedKeys::new(&events);

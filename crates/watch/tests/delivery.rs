@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use etcdpb::{Key, Record};
+use etcdpb::Record;
 use mvcc::{Event, Span};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -40,7 +40,7 @@ impl HistoryReader for History {
         if from.visited > 0 && revision > from.revision {
             return Ok(HistoryPosition::start_of(revision));
         }
-        events.extend(Some(event).filter(|e| span.contains(e.record.key().as_bytes())).cloned());
+        events.extend(Some(event).filter(|e| span.contains(e.record.key())).cloned());
         let visited = if revision > from.revision { 1 } else { from.visited + 1 };
         match later.next().is_none_or(|next| next.revision() > revision) {
             true => Ok(HistoryPosition::start_of(revision + 1)),
@@ -138,7 +138,7 @@ impl Client {
                 for event in events.as_slice().iter().cloned() {
                     received
                         .events
-                        .push((event.revision(), event.record.key().as_bytes().to_vec()));
+                        .push((event.revision(), event.record.key().to_vec()));
                 }
                 let last = received.events.last().expect("at least one event").0;
                 let expected = received.expected(history).into_iter().filter(|e| e.0 <= last);
@@ -168,11 +168,11 @@ impl Received {
     fn expected(&self, history: &History) -> Vec<(i64, Vec<u8>)> {
         let wanted = |event: &&Event| {
             event.revision() >= self.from
-                && self.watch.span.contains(event.record.key().as_bytes())
+                && self.watch.span.contains(event.record.key())
                 && (event.record.is_tombstone() || !self.watch.filter.no_put)
         };
         let events = history.events.borrow();
-        let pair = |e: &Event| (e.revision(), e.record.key().as_bytes().to_vec());
+        let pair = |e: &Event| (e.revision(), e.record.key().to_vec());
         events.iter().filter(wanted).map(pair).collect()
     }
 }
@@ -183,10 +183,9 @@ fn batch(revisions: &[Vec<u8>], now: &mut i64) -> Vec<Event> {
     for keys in revisions {
         *now += 1;
         for key in keys {
-            let key = Key::new(&[*key]);
             let record = match *now % 3 {
-                0 => Record::tombstone(key, *now),
-                _ => Record::put(key, b"v", *now, *now, 1, 0),
+                0 => Record::tombstone(&[*key], *now),
+                _ => Record::put(&[*key], b"v", *now, *now, 1, 0),
             };
             events.push(Event { record, previous: None });
         }
@@ -278,7 +277,7 @@ proptest! {
 }
 
 fn put(revision: i64, key: &[u8]) -> Event {
-    Event { record: Record::put(Key::new(key), b"", revision, revision, 1, 0), previous: None }
+    Event { record: Record::put(key, b"", revision, revision, 1, 0), previous: None }
 }
 
 fn all(id: i64) -> Watch {

@@ -450,16 +450,15 @@ impl Iterator for Pieces {
 #[cfg(test)]
 mod tests {
     use data_dir::Identity;
+    use etcdpb::Record;
     use etcdpb::rpc::ResponseHeader;
-    use etcdpb::{Key, Record};
     use pipeline::{PipelineOptions, WalMode};
 
     use super::*;
 
     fn pairs(count: usize, value_bytes: usize) -> Vec<KeyValue> {
-        let record = |n: usize| {
-            Record::put(Key::new(n.to_string().as_bytes()), &vec![7; value_bytes], 1, 2, 1, 0)
-        };
+        let record =
+            |n: usize| Record::put(n.to_string().as_bytes(), &vec![7; value_bytes], 1, 2, 1, 0);
         (0..count).map(|n| record(n).into()).collect()
     }
 
@@ -518,7 +517,7 @@ mod tests {
     fn discarded_pieces_release_their_records_and_end() {
         let mut parts = Parts::default();
         // A pair without value keeps the value as well.
-        let record = Record::put(Key::new(b"key"), &vec![7; 500_000], 1, 2, 1, 0);
+        let record = Record::put(b"key", &vec![7; 500_000], 1, 2, 1, 0);
         parts.push_pairs(field::KVS, vec![KeyValue::key_only(record)]);
         parts.push_pairs(field::KVS, pairs(10, 200_000));
         let shared = Arc::new(SharedPieces::new(parts));

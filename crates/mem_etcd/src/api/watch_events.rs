@@ -129,7 +129,7 @@ fn wire_event(event: &mvcc::Event, prev_kv: bool) -> mvccpb::Event {
 
 #[cfg(test)]
 mod tests {
-    use etcdpb::{Key, Record};
+    use etcdpb::Record;
     use mvcc::Span;
     use watch::{Compacted, Delivery, HistoryPosition, HistoryReader, Hub, Watch, WatchStream};
 
@@ -151,8 +151,7 @@ mod tests {
 
     /// Events with values of `bytes` bytes.
     fn events(count: i64, bytes: usize) -> Events {
-        let record =
-            |revision| Record::put(Key::new(b"key"), &vec![b'v'; bytes], 1, revision, revision, 0);
+        let record = |revision| Record::put(b"key", &vec![b'v'; bytes], 1, revision, revision, 0);
         let event = |revision| mvcc::Event {
             record: record(revision),
             previous: (revision > 2).then(|| record(revision - 1)),

@@ -100,7 +100,7 @@ impl Change {
     fn pair(&self) -> KeyValue {
         let revision = self.revision.cast_signed();
         let value = self.value.clone().unwrap_or_default();
-        Record::put(self.key(), &value, revision, revision, 1, 0).into()
+        Record::put(self.key().as_bytes(), &value, revision, revision, 1, 0).into()
     }
 
     fn event(&self) -> Event {
