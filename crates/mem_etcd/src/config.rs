@@ -11,9 +11,10 @@ use clap::{CommandFactory, Parser, ValueEnum};
 use sockets::{SocketUrl, TlsFiles};
 use url::Url;
 
+use crate::auto_compaction::Retention;
 use crate::permissions::Permission;
 use crate::wal_mode::{self, PrefixMode, WalMode};
-use crate::{etcd_flags, host};
+use crate::{auto_compaction, etcd_flags, host};
 
 /// The version of etcd whose API mem_etcd implements.
 pub const ETCD_VERSION: &str = "3.7.3";
@@ -126,6 +127,21 @@ pub struct Config {
     #[arg(long, env = "ETCD_QUOTA_BACKEND_BYTES", default_value_t = 0, value_name = "BYTES")]
     pub quota_backend_bytes: i64,
 
+    /// What --auto-compaction-retention means: periodic for a duration, revision for a number
+    /// of revisions.
+    #[arg(long, env = "ETCD_AUTO_COMPACTION_MODE", value_enum, default_value_t = auto_compaction::Mode::Periodic)]
+    pub auto_compaction_mode: auto_compaction::Mode,
+
+    /// History that automatic compaction keeps: a duration such as 30m or a number of hours, or
+    /// a number of revisions. 0 disables automatic compaction.
+    #[arg(
+        long,
+        env = "ETCD_AUTO_COMPACTION_RETENTION",
+        default_value = "0",
+        value_name = "RETENTION"
+    )]
+    pub auto_compaction_retention: String,
+
     /// Largest request that a client may send, in bytes.
     #[arg(long, env = "ETCD_MAX_REQUEST_BYTES", default_value_t = 1_572_864, value_name = "BYTES")]
     pub max_request_bytes: usize,
@@ -233,6 +249,7 @@ impl Config {
             return Err("--wal-mode none stores nothing, so it takes no --snapshot-dir".into());
         }
         wal_mode::validate(self.wal_mode, &self.wal_mode_prefix)?;
+        self.parse_auto_compaction()?;
         if self.max_txn_ops == 0 || self.max_request_bytes == 0 {
             return Err("--max-txn-ops and --max-request-bytes must be at least 1".into());
         }
@@ -261,6 +278,17 @@ impl Config {
             )),
             None => Ok(()),
         }
+    }
+
+    /// Returns the history that automatic compaction keeps; `None` if it is disabled.
+    pub fn auto_compaction(&self) -> Option<Retention> {
+        self.parse_auto_compaction().expect("the retention was validated")
+    }
+
+    fn parse_auto_compaction(&self) -> Result<Option<Retention>, String> {
+        let (mode, retention) = (self.auto_compaction_mode, &self.auto_compaction_retention);
+        auto_compaction::parse_retention(mode, retention)
+            .map_err(|error| format!("--auto-compaction-retention: {error}"))
     }
 
     /// Returns the quota of the store in bytes; 0 means no limit.
@@ -477,6 +505,12 @@ mod tests {
             (&["--wal-mode", "none", "--wal-mode-prefix", "/a=fsync"], "WAL mode none has no log"),
             (&["--wal-flush-interval", "soon"], "is not a duration"),
             (&["--wal-flush-interval", "0s"], "at least 1ms"),
+            (&["--auto-compaction-mode", "hourly"], "invalid value 'hourly'"),
+            (&["--auto-compaction-retention", "soon"], "is not a duration, such as 30m"),
+            (
+                &["--auto-compaction-mode=revision", "--auto-compaction-retention=5m"],
+                "is not a number of revisions",
+            ),
             (&["--max-txn-ops", "0"], "at least 1"),
             (&["--max-request-bytes", "-1"], "invalid value '-1'"),
             (&["--listen-metrics-urls", "https://x:1"], "http only"),

@@ -6,9 +6,6 @@
 pub fn rejection_reason(name: &str) -> Option<&'static str> {
     let name = name.strip_prefix("experimental-").unwrap_or(name);
     let reason = match name {
-        "auto-compaction-mode" | "auto-compaction-retention" => {
-            "there is no automatic compaction yet, and Kubernetes compacts by itself; remove the flag"
-        }
         "wal-dir" => {
             "the log is always in --data-dir; remove the flag. Snapshots can be elsewhere: --snapshot-dir"
         }
@@ -23,10 +20,24 @@ pub fn rejection_reason(name: &str) -> Option<&'static str> {
         "auto-tls" | "self-signed-cert-validity" => {
             "mem_etcd does not create certificates; use --cert-file and --key-file"
         }
+        "client-cert-file" | "client-key-file" => {
+            "mem_etcd does not connect to itself; remove the flag"
+        }
+        "listen-client-http-urls" => {
+            "--listen-client-urls serves gRPC and HTTP; remove the flag, and use --listen-metrics-urls for the HTTP pages"
+        }
         "client-cert-allowed-hostname" => {
             "the check of client host names is not implemented yet; remove the flag"
         }
-        "cors" | "host-whitelist" => "there is no JSON gateway; remove the flag",
+        "cors" | "host-whitelist" | "enable-grpc-gateway" => {
+            "there is no JSON gateway; remove the flag"
+        }
+        "warning-apply-duration" | "warning-unary-request-duration" => {
+            "slow requests are not logged; remove the flag, and use /metrics"
+        }
+        "v2-deprecation" => "there is no v2 store; remove the flag",
+        "downgrade-check-time" => "a downgrade has nothing to wait for; remove the flag",
+        _ if name.contains("distributed-tracing") => "there is no tracing; remove the flag",
         "enable-pprof" => "there is no profiling endpoint: use perf",
         "metrics" => "/metrics always contains all metrics; remove the flag",
         "feature-gates" => "there are no feature gates; remove the flag",
@@ -43,9 +54,8 @@ pub fn rejection_reason(name: &str) -> Option<&'static str> {
 }
 
 fn is_cluster_flag(name: &str) -> bool {
-    const PREFIXES: [&str; 5] =
-        ["initial-", "peer-", "discovery", "listen-peer", "strict-reconfig"];
-    const NAMES: [&str; 7] = [
+    const PREFIXES: [&str; 5] = ["initial-", "peer-", "discovery", "listen-peer", "raft-"];
+    const NAMES: [&str; 9] = [
         "heartbeat-interval",
         "election-timeout",
         "pre-vote",
@@ -53,6 +63,8 @@ fn is_cluster_flag(name: &str) -> bool {
         "proxy",
         "max-learners",
         "corrupt-check-time",
+        "compact-hash-check-time",
+        "strict-reconfig-check",
     ];
     PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name)
 }
@@ -71,7 +83,58 @@ fn is_backend_flag(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::rejection_reason;
+    use crate::config::Config;
+
+    /// All flags of etcd 3.7.3, in the order of its source code.
+    const ETCD_FLAGS: &str = "
+        data-dir wal-dir listen-peer-urls listen-client-urls listen-client-http-urls
+        listen-metrics-urls max-snapshots max-wals name snapshot-count heartbeat-interval
+        election-timeout initial-election-tick-advance quota-backend-bytes
+        backend-bbolt-freelist-type backend-batch-interval backend-batch-limit max-txn-ops
+        max-request-bytes grpc-keepalive-min-time grpc-keepalive-interval
+        grpc-keepalive-timeout socket-reuse-port socket-reuse-address max-concurrent-streams
+        raft-read-timeout raft-write-timeout initial-advertise-peer-urls
+        advertise-client-urls discovery-endpoints discovery-token discovery-dial-timeout
+        discovery-request-timeout discovery-keepalive-time discovery-keepalive-timeout
+        discovery-insecure-transport discovery-insecure-skip-tls-verify discovery-cert
+        discovery-key discovery-cacert discovery-user discovery-password discovery-srv
+        discovery-srv-name initial-cluster initial-cluster-token strict-reconfig-check
+        pre-vote cert-file key-file client-cert-file client-key-file client-cert-auth
+        client-crl-file client-cert-allowed-hostname trusted-ca-file auto-tls peer-cert-file
+        peer-key-file peer-client-cert-file peer-client-key-file peer-client-cert-auth
+        peer-trusted-ca-file peer-auto-tls self-signed-cert-validity peer-crl-file
+        peer-cert-allowed-cn peer-cert-allowed-hostname cipher-suites
+        peer-skip-client-san-verification tls-min-version tls-max-version cors
+        host-whitelist logger log-outputs log-level log-format enable-log-rotation
+        log-rotation-config-json auto-compaction-retention auto-compaction-mode enable-pprof
+        metrics enable-distributed-tracing distributed-tracing-address
+        distributed-tracing-service-name distributed-tracing-instance-id
+        distributed-tracing-sampling-rate auth-token bcrypt-cost auth-token-ttl
+        enable-grpc-gateway corrupt-check-time compact-hash-check-time
+        compaction-batch-limit compaction-sleep-interval watch-progress-notify-interval
+        downgrade-check-time warning-apply-duration warning-unary-request-duration
+        memory-mlock bootstrap-defrag-threshold-megabytes max-learners
+        snapshot-catchup-entries unsafe-no-fsync force-new-cluster feature-gates config-file
+        discovery-fallback initial-cluster-state v2-deprecation version";
+
+    /// Also the page lists each flag.
+    #[test]
+    fn each_flag_of_etcd_is_accepted_or_rejected_with_a_reason() {
+        let mut command = Config::command();
+        command.build();
+        let page = include_str!("../../../docs/mem_etcd.md");
+        let (_, table) = page.split_once("### Flags of etcd").expect("the page has a table");
+        let (table, _) = table.split_once("\n## ").expect("another section follows");
+        for name in ETCD_FLAGS.split_whitespace() {
+            let is_accepted = command.get_arguments().any(|arg| arg.get_long() == Some(name));
+            let is_rejected = rejection_reason(name).is_some();
+            assert!(is_accepted != is_rejected, "--{name}: accepted is {is_accepted}");
+            assert!(table.contains(&format!("`{name}`")), "docs/mem_etcd.md lacks --{name}");
+        }
+    }
 
     #[test]
     fn only_rejected_flags_have_a_reason() {

@@ -2,10 +2,11 @@
 //!
 //! Reading order: `config` (flags), `server` (startup and shutdown), `listen`
 //! (connections), `api` (gRPC services; the handler of Put is in `api/kv.rs`), `http`
-//! (health, version and metrics pages), `command` (subcommands such as `mem_etcd check`).
+//! (health, version and metrics pages), `auto_compaction`, `command` (subcommands such as `mem_etcd check`).
 //! The store itself is in the crate `pipeline`.
 
 mod api;
+mod auto_compaction;
 mod client_routes;
 mod command;
 mod config;

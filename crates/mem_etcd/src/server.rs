@@ -13,7 +13,7 @@ use crate::client_routes::ClientRoutes;
 use crate::config::Config;
 use crate::listen::Served;
 use crate::metrics::Metrics;
-use crate::{http, listen, shutdown};
+use crate::{auto_compaction, http, listen, shutdown};
 
 /// Maximum number of threads for slow reads: those that run, and at most 532 that wait for another
 /// turn.
@@ -66,8 +66,16 @@ async fn serve(config: Config) -> Result<()> {
     }
     tracing::info!(wal_mode = config.wal_mode.name(), revision = pipeline.revision(), "ready");
 
+    let compaction = config.auto_compaction().map(|retention| {
+        let task = auto_compaction::run(retention, pipeline.clone());
+        tokio::spawn(task)
+    });
+
     let signal = shutdown_signal.await;
     tracing::info!(signal, "shutting down");
+    if let Some(task) = compaction {
+        task.abort();
+    }
     stop.cancel();
     serving.join_all().await;
     // Use a new thread, because slow reads may occupy all blocking threads of the

@@ -1,0 +1,66 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/status"
+)
+
+// autoCompactionTimeout is the time limit for a compaction that is due after a second.
+const autoCompactionTimeout = 5 * time.Minute
+
+// TestAutoCompaction writes to etcd and to mem_etcd with the same flags until they have compacted the first
+// revision. The newest revision stays readable.
+func TestAutoCompaction(t *testing.T) {
+	flags := []string{"--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1s"}
+	for name, start := range map[string]func(testing.TB, ...string) *server{"etcd": startEtcd, "mem_etcd": startMemEtcd} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), autoCompactionTimeout)
+			defer cancel()
+			a := start(t, flags...).dial()
+			for i, compacted := 0, false; !compacted; i++ {
+				written, err := a.kv.Put(ctx, putRequest("key", fmt.Sprint(i)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if isCompacted(ctx, t, a, written.Header.Revision) {
+					t.Fatalf("the newest revision %d is compacted", written.Header.Revision)
+				}
+				compacted = isCompacted(ctx, t, a, 2)
+				time.Sleep(50 * time.Millisecond)
+			}
+		})
+	}
+}
+
+// isCompacted reports whether a revision that exists can no longer be read.
+func isCompacted(ctx context.Context, t *testing.T, a *api, revision int64) bool {
+	t.Helper()
+	_, err := a.kv.Range(ctx, &pb.RangeRequest{Key: []byte("key"), Revision: revision})
+	if err == nil {
+		return false
+	}
+	if message := status.Convert(err).Message(); message != "etcdserver: mvcc: required revision has been compacted" {
+		t.Fatal(err)
+	}
+	return true
+}
+
+// TestAutoCompactionFlags starts both servers with values that have the same meaning in both.
+func TestAutoCompactionFlags(t *testing.T) {
+	for _, flags := range [][]string{
+		{"--auto-compaction-retention", "0"},
+		{"--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"},
+		{"--auto-compaction-mode", "periodic", "--auto-compaction-retention", "8"},
+		{"--auto-compaction-retention", "1h30m"},
+	} {
+		startMemEtcd(t, slices.Concat([]string{"--wal-mode", "none"}, flags)...)
+		startEtcd(t, flags...)
+	}
+}
