@@ -52,6 +52,16 @@ func rows(l *lab) []row {
 			FigureName: "etcd ÷ mem_etcd", Figure: etcdOverOurs, Limits: atLeast(2, 4),
 		},
 		{
+			ID: "count", Title: "count of " + thousands(l.scale(1_000_000)) + " keys",
+			Unit: "µs CPU per count", Stores: both, Once: true, Sample: readsOfPods("--count-only"),
+			FigureName: "µs", Figure: oursAlone, Limits: atMost(20, 10),
+		},
+		{
+			ID: "page", Title: "first page of 500 × 0.5 KiB of " + thousands(l.scale(1_000_000)) + " keys",
+			Unit: "µs CPU per page", Stores: both, Once: true, Sample: readsOfPods("--page", "500", "--pages", "1"),
+			FigureName: "etcd ÷ mem_etcd", Figure: etcdOverOurs, Limits: atLeast(4, 20),
+		},
+		{
 			ID: "shared", Title: "p99 of puts that share a connection with a busy watch",
 			Unit: "× p99 without the watch", Stores: both, Sample: sharedConnection,
 			FigureName: "with ÷ without", Figure: oursAlone, Limits: atMost(3, 1.5),
@@ -159,6 +169,33 @@ func secondsPerRead(l *lab, more ...string) sampler {
 	args := []string{"range", "--key-space-size", l.count(100_000), "--val-size", "1536", "--total", "11"}
 	perRead := func(r storeserver.Report) float64 { return float64(r.LatencyMicros.P50) / 1e6 }
 	return onFresh(perRead, append(args, more...)...)
+}
+
+// readsOfPods measures the CPU time of the server per read, in microseconds. The reads are of the keys of a
+// million pods, which are written first.
+func readsOfPods(how ...string) sampler {
+	return func(ctx context.Context, l *lab, store string) (sample, error) {
+		s, err := l.Fresh(ctx, store, memory)
+		if err != nil {
+			return sample{}, err
+		}
+		defer s.Discard()
+		_, fill, err := l.Run(ctx, s, fillArgs(group(pods, l.scale(1_000_000), 512))...)
+		if err != nil {
+			return sample{}, err
+		}
+		args := []string{"range", "--prefix", pods, "--clients", "10", "--connections", "10", "--total", readsOf(store)}
+		r, command, err := l.Run(ctx, s, append(args, how...)...)
+		return sample{Value: r.ServerCPUMicrosPerOp, Details: r.Details(), Commands: []string{s.Command, fill, command}}, err
+	}
+}
+
+// readsOf returns the number of reads in [readsOfPods]. etcd takes milliseconds for each.
+func readsOf(store string) string {
+	if store == etcd {
+		return "200"
+	}
+	return "20000"
 }
 
 // fsyncShare measures the throughput with fsync as a fraction of the throughput without fsync.

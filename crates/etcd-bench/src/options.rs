@@ -13,6 +13,7 @@ const EXAMPLES: &str = "Examples:
   etcd-bench lease-flood --existing --clients 64 --duration 30s --rate 1000
   etcd-bench watch --watchers 100 --clients 10 --duration 10s
   etcd-bench range --key-space-size 100000 --val-size 1536 --page 10000 --total 10
+  etcd-bench range --prefix /registry/pods/ --page 500 --pages 1 --clients 10 --total 1000
   etcd-bench replay trace.jsonl.zst --endpoints http://127.0.0.1:2379 --speed max
   etcd-bench fill --clients 64 --keys /registry/minions/node-=1000x1229 --key-size 8";
 
@@ -43,6 +44,12 @@ pub enum Workload {
         /// Maximum number of keys per request; 0 for all keys in one request.
         #[arg(long, default_value_t = 0)]
         page: i64,
+        /// Number of pages of a read; 0 for all.
+        #[arg(long, default_value_t = 0, requires = "page")]
+        pages: u64,
+        /// Only count the keys.
+        #[arg(long, conflicts_with_all = ["page", "stream"])]
+        count_only: bool,
         /// Read with RangeStream instead of Range.
         #[arg(long, conflicts_with = "page")]
         stream: bool,
@@ -155,6 +162,17 @@ mod tests {
     fn check(line: &str) -> Result<(), String> {
         let words = std::iter::once("etcd-bench").chain(line.split(' '));
         Options::try_parse_from(words).map_err(|error| error.to_string())?.validate()
+    }
+
+    #[test]
+    fn a_number_of_pages_needs_pages() {
+        assert_eq!(check("range --page 500 --pages 1"), Ok(()));
+        assert_eq!(check("range --count-only --prefix /registry/"), Ok(()));
+        for line in
+            ["range --pages 1", "range --count-only --page 500", "range --count-only --stream"]
+        {
+            assert!(check(line).is_err(), "{line}");
+        }
     }
 
     #[test]

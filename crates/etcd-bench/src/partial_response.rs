@@ -15,6 +15,8 @@ pub struct Page {
     pub pairs: Vec<Bytes>,
     #[prost(bool, tag = "3")]
     pub more: bool,
+    #[prost(int64, tag = "4")]
+    pub count: i64,
 }
 
 /// The used fields of a `RangeStreamResponse`.

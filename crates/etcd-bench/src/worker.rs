@@ -30,10 +30,22 @@ pub struct Worker {
 enum Operation {
     Put,
     TxnPut,
-    Range { span: Span, page: i64, stream: bool },
+    Range { span: Span, way: ReadWay },
     Fill { fill_keys: FillKeys, key_size: usize },
     Mixed { read_percent: u32 },
     LeaseFlood(LeaseFlood),
+}
+
+/// How a span is read.
+#[derive(Clone, Copy)]
+enum ReadWay {
+    /// With Range requests of at most `page` keys, 0 for no limit; only the first `pages` of
+    /// them, 0 for all.
+    Pages { page: i64, pages: u64 },
+    /// With a RangeStream request.
+    Stream,
+    /// With a Range request that returns only the number of keys.
+    Count,
 }
 
 /// A span of keys to read.
@@ -58,9 +70,14 @@ impl Worker {
         let operation = match workload {
             Workload::Put | Workload::Watch { .. } => Operation::Put,
             Workload::TxnPut => Operation::TxnPut,
-            Workload::Range { page, stream, prefix } => {
+            Workload::Range { page, pages, count_only, stream, prefix } => {
                 let span = Span::new(prefix.as_deref(), keys.count);
-                Operation::Range { span, page: *page, stream: *stream }
+                let way = match () {
+                    () if *count_only => ReadWay::Count,
+                    () if *stream => ReadWay::Stream,
+                    () => ReadWay::Pages { page: *page, pages: *pages },
+                };
+                Operation::Range { span, way }
             }
             Workload::Fill { .. } => {
                 let fill_keys = fill_keys.expect("the workload fill has fill keys").clone();
@@ -96,12 +113,13 @@ impl Worker {
                 let request = TxnRequest { success, ..Default::default() };
                 self.connection.call::<TxnResponse>(TXN, &request).await.map(drop)
             }
-            Operation::Range { span, stream: true, .. } => {
-                read_with_range_stream(&self.connection, span).await
-            }
-            Operation::Range { span, page, .. } => {
-                read_in_pages(&self.connection, span, *page).await
-            }
+            Operation::Range { span, way } => match *way {
+                ReadWay::Stream => read_with_range_stream(&self.connection, span).await,
+                ReadWay::Count => count(&self.connection, span).await,
+                ReadWay::Pages { page, pages } => {
+                    read_in_pages(&self.connection, span, page, pages).await
+                }
+            },
             Operation::Fill { fill_keys, key_size } => {
                 put(&self.connection, fill_keys.next_put(*key_size)).await
             }
@@ -153,13 +171,30 @@ impl Span {
     }
 }
 
-/// Reads a span with Range requests of at most `page` keys; 0 means a single request.
-async fn read_in_pages(connection: &Connection, span: &Span, page: i64) -> Result<(), Failure> {
+/// Counts the keys of a span.
+async fn count(connection: &Connection, span: &Span) -> Result<(), Failure> {
+    let request = RangeRequest { count_only: true, ..span.request() };
+    let response: Page = connection.call(RANGE, &request).await?;
+    span.check_count(response.count as usize)
+}
+
+/// Reads a span with Range requests of at most `page` keys; 0 means a single request. Stops
+/// after `pages` requests, unless it is 0.
+async fn read_in_pages(
+    connection: &Connection,
+    span: &Span,
+    page: i64,
+    pages: u64,
+) -> Result<(), Failure> {
     let mut request = RangeRequest { limit: page, ..span.request() };
-    let mut found = 0;
+    let (mut found, mut read) = (0, 0);
     loop {
         let response: Page = connection.call(RANGE, &request).await?;
         found += response.pairs.len();
+        read += 1;
+        if read == pages && response.more {
+            return span.check_count(response.count as usize);
+        }
         let Some(last) = response.last_key().filter(|_| response.more) else {
             return span.check_count(found);
         };
