@@ -420,10 +420,10 @@ async fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Waits until `counter` has not changed for two seconds, and returns it.
+/// Waits until `counter` has not changed at four looks in a row, and returns it.
 async fn settled(counter: &AtomicUsize) -> usize {
     let (mut before, mut unchanged) = (usize::MAX, 0);
-    while unchanged < 10 {
+    while unchanged < 4 {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let now = counter.load(Ordering::Relaxed);
         unchanged = if now == before { unchanged + 1 } else { 0 };
