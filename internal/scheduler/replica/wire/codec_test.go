@@ -87,7 +87,7 @@ func TestMessagesWithManyEmptyElementsAreRejected(t *testing.T) {
 func TestUndecodableAnswerFailsOnlyItsPod(t *testing.T) {
 	address, stop := serve(t, "127.0.0.1:0", &recorder{answer: &Answer{Values: make([]string, maxElements+1)}})
 	defer stop()
-	q := &Request{Query: &Query{}, Term: 1, Number: 1, Patience: Patience{Deadline: patience, Quorum: 100}}
+	q := &Request{Query: &Query{}, Term: 1, Number: 1, Patience: Patience{Deadline: MaxDeadline, Quorum: 100}}
 	answer := NewDialer(nil).Scatter(t.Context(), nil, []membership.Member{{Name: "other", Address: address}}, 10, nil, q)
 	if len(answer.Absent) > 0 || !strings.HasPrefix(answer.Failed, "other: decoding the answer: ") {
 		t.Errorf("Scatter() = failure %q, absent %v, errors %v, want a failure of replica other", answer.Failed, answer.Absent, answer.Errors)

@@ -191,7 +191,7 @@ func TestTooLargeMessageFailsOnlyItsPod(t *testing.T) {
 	for name, c := range map[string]struct{ query, answer []byte }{"answer": {nil, large}, "query": {large, nil}} {
 		address, _ := serve(t, "127.0.0.1:0", &recorder{answer: &Answer{Values: []string{NoValue, ""}, Node: c.answer}})
 		dial := NewDialer(nil)
-		q := &Request{Query: &Query{Pod: c.query}, Term: 1, Number: 1, Patience: Patience{Deadline: patience, Quorum: 100}}
+		q := &Request{Query: &Query{Pod: c.query}, Term: 1, Number: 1, Patience: Patience{Deadline: MaxDeadline, Quorum: 100}}
 		answer := dial.Scatter(t.Context(), nil, []membership.Member{{Name: "other", Address: address}}, 10, nil, q)
 		if len(answer.Absent) > 0 || !strings.HasPrefix(answer.Failed, "other: ") {
 			t.Errorf("too large %s: Scatter() = failure %q, absent %v, errors %v, want a failure of replica other", name, answer.Failed, answer.Absent, answer.Errors)
@@ -210,7 +210,7 @@ func TestScatterQueriesTree(t *testing.T) {
 	}
 	members = append(members, membership.Member{Name: "unreachable", Address: "127.0.0.1:1"})
 	for fanout := 1; fanout <= 8; fanout++ {
-		q := &Request{Query: &Query{Offers: 1}, Patience: Patience{Deadline: patience, Quorum: 100}}
+		q := &Request{Query: &Query{Offers: 1}, Patience: Patience{Deadline: MaxDeadline, Quorum: 100}}
 		answer := NewDialer(nil).Scatter(t.Context(), nil, members[:7], fanout, nil, q)
 		if answer.Summary.Nodes != 7 || len(answer.Absent) > 0 {
 			t.Errorf("Scatter() with fanout %d = %d nodes, absent %v, errors %v, want 7 nodes and none absent", fanout, answer.Summary.Nodes, answer.Absent, answer.Errors)
