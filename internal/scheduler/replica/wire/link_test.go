@@ -216,7 +216,7 @@ func TestScatterQueriesTree(t *testing.T) {
 			t.Errorf("Scatter() with fanout %d = %d nodes, absent %v, errors %v, want 7 nodes and none absent", fanout, answer.Summary.Nodes, answer.Absent, answer.Errors)
 		}
 	}
-	q := &Request{Query: &Query{Offers: 1}, Patience: Patience{Deadline: 20 * time.Second, Quorum: 100}}
+	q := &Request{Query: &Query{Offers: 1}, Patience: Patience{Deadline: 10 * time.Second, Quorum: 100}}
 	answer := NewDialer(nil).Scatter(t.Context(), nil, members, 8, nil, q)
 	if answer.Summary.Nodes != 7 || len(answer.Absent) != 1 {
 		t.Errorf("Scatter() with an unreachable replica = %d nodes, absent %v, errors %v, want 7 nodes and one absent", answer.Summary.Nodes, answer.Absent, answer.Errors)
