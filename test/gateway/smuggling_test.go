@@ -19,7 +19,7 @@ const (
 	// be missing, because the machine is busy.
 	quiet, latest = 700 * time.Millisecond, 30 * time.Second
 	// upgradeQuiet is that time for the two connections that are upgraded.
-	upgradeQuiet = 10 * time.Second
+	upgradeQuiet = 5 * time.Second
 	// parallelCases is the number of cases that run at the same time.
 	parallelCases = 32
 )
