@@ -38,15 +38,21 @@ count() {
     END {print n + 0}' "$1"
 }
 
-# explain LOG: prints why tests in LOG failed: what each failed Go test printed, or the lines that name an
-# error. A verbose log has the result of a test far below its messages.
+# explain LOG: prints why tests in LOG failed: the last lines that each failed Go test printed, or the lines that
+# name an error. A verbose log has the result of a test far below its messages.
 explain() {
-  awk '
+  awk -v most=40 '
     /^=== (RUN|CONT|NAME) / {name = $3; next}
-    /^[[:space:]]*--- FAIL: / {printf "%s\n%s", $0, printed[$3]; printed[$3] = ""; next}
+    /^[[:space:]]*--- FAIL: / {
+      print
+      first = lines[$3] > most ? lines[$3] - most : 0
+      for (i = first; i < lines[$3]; i++) print printed[$3, i % most]
+      lines[$3] = 0
+      next
+    }
     /panicked at|^error|^FAIL|^panic:|DATA RACE/ {print; next}
     /^[[:space:]]*---/ {name = ""; next}
-    name != "" && lines[name]++ < 40 {printed[name] = printed[name] "    " substr($0, 1, 2000) "\n"}' "$1" | head -n 200
+    name != "" {printed[name, lines[name]++ % most] = "    " substr($0, 1, 2000)}' "$1" | head -n 200
 }
 
 # run STAGE: runs the stage, writes its output to STAGE.log, and writes its verdict (ok or FAILED) and
