@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use etcdpb::Record;
 
+use crate::index::Index;
 use crate::span::Span;
-use crate::store::Store;
 
 /// Number of changes of a complete block. Sorting a block takes a fraction of a millisecond.
 const BLOCK_LEN: usize = 1024;
@@ -140,26 +140,26 @@ pub(crate) struct KeyCount {
 
 impl KeyCount {
     /// Starts to count the keys of `span` that exist at `revision`.
-    pub(crate) fn new(store: &Store, span: &Span, revision: i64) -> Self {
-        let count = store.index.count_live(span);
-        KeyCount { revision, count, end: store.key_changes.end(), complete: false }
+    pub(crate) fn new(index: &Index, changes: &KeyChanges, span: &Span, revision: i64) -> Self {
+        let count = index.count_live(span);
+        KeyCount { revision, count, end: changes.end(), complete: false }
     }
 
     /// Continues the count. `span` is that of the start. Stops after the block with which at
     /// least `max_changes` changes have been visited, and returns their number.
-    pub(crate) fn step(&mut self, store: &Store, span: &Span, max_changes: usize) -> usize {
+    pub(crate) fn step(&mut self, changes: &KeyChanges, span: &Span, max_changes: usize) -> usize {
         let mut visited = 0;
         while !self.complete && visited <= max_changes {
-            visited += self.visit_block(store, span);
+            visited += self.visit_block(changes, span);
         }
         visited
     }
 
     /// Visits the newest block that is left. Returns the cost.
-    fn visit_block(&mut self, store: &Store, span: &Span) -> usize {
+    fn visit_block(&mut self, changes: &KeyChanges, span: &Span) -> usize {
         let (number, end) = self.end;
         // A removed block has only changes that are visible at the revision.
-        let Some(block) = store.key_changes.block(number) else {
+        let Some(block) = changes.block(number) else {
             self.complete = true;
             return 0;
         };

@@ -178,14 +178,15 @@ impl RangeCursor {
         }
         let before = self.visited;
         if self.counts_all && self.count.is_none() {
-            self.count = Some(KeyCount::new(store, &self.span, self.revision));
+            self.count =
+                Some(KeyCount::new(&store.index, &store.key_changes, &self.span, self.revision));
         }
         self.is_gathered = self.is_gathered || self.gather(store, max_keys, read);
         let Some(count) = self.count.as_mut().filter(|_| self.is_gathered) else {
             return self.is_gathered;
         };
         let keys_left = max_keys.saturating_sub(self.visited - before);
-        self.visited += count.step(store, &self.span, keys_left);
+        self.visited += count.step(&store.key_changes, &self.span, keys_left);
         count.get().is_some()
     }
 

@@ -3,14 +3,35 @@
 use etcdpb::Record;
 
 use super::entry::Entry;
-use super::{MAX_LEN, MIN_LEN, Replaced};
+
+/// Maximum number of keys of a leaf, and of children of an inner node.
+pub(super) const MAX_LEN: usize = 64;
+
+/// A node with fewer keys or children is merged with a neighbour.
+pub(super) const MIN_LEN: usize = MAX_LEN / 4;
 
 /// Number of elements by which the vectors of a leaf grow. Small steps leave little memory
 /// unused, whatever the number of keys after a split.
 const GROWTH: usize = 8;
 
-/// The records of one key that are older than its newest record, oldest first.
+/// The records of one key that are older than its newest record, oldest first. The `Box`
+/// limits an element to the size of one pointer.
+#[allow(clippy::box_collection)]
 type Older = Option<Box<Vec<Record>>>;
+
+/// The state of a key before `Index::push` added a record.
+#[derive(Default)]
+pub(crate) struct Replaced {
+    /// The newest record before the push; `None` if there was none or it was a tombstone.
+    pub(crate) live: Option<Record>,
+    /// The newest record at the revision before that of the new record, if the key existed at
+    /// that revision. It differs from `live` if an earlier change at the revision of the new
+    /// record also changed the key.
+    pub(crate) previous: Option<Record>,
+    /// The record of that earlier change, which may be a tombstone. It is no longer in the
+    /// index.
+    pub(crate) removed: Option<Record>,
+}
 
 /// The records of up to [`MAX_LEN`] consecutive keys.
 #[derive(Default)]

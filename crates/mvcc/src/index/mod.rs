@@ -4,7 +4,7 @@
 //! The index is a B+ tree that knows how many existing keys each of its parts has, so that
 //! a count does not visit the keys:
 //!
-//! - `leaf`: up to [`MAX_LEN`] keys with their records
+//! - `leaf`: up to 64 keys with their records
 //! - `node`: the inner nodes, with the number of existing keys of each child
 //! - `entries`: iteration in key order
 //! - `entry`: the records of one key
@@ -23,27 +23,8 @@ mod node;
 
 use entries::Entries;
 pub(crate) use entry::Entry;
+pub(crate) use leaf::Replaced;
 use node::Node;
-
-/// Maximum number of keys of a leaf, and of children of an inner node.
-const MAX_LEN: usize = 64;
-
-/// A node with fewer keys or children is merged with a neighbour.
-const MIN_LEN: usize = MAX_LEN / 4;
-
-/// The state of a key before [`Index::push`] added a record.
-#[derive(Default)]
-pub(crate) struct Replaced {
-    /// The newest record before the push; `None` if there was none or it was a tombstone.
-    pub(crate) live: Option<Record>,
-    /// The newest record at the revision before that of the new record, if the key existed at
-    /// that revision. It differs from `live` if an earlier change at the revision of the new
-    /// record also changed the key.
-    pub(crate) previous: Option<Record>,
-    /// The record of that earlier change, which may be a tombstone. It is no longer in the
-    /// index.
-    pub(crate) removed: Option<Record>,
-}
 
 /// The ordered index of all keys. Lookup, insertion, removal and count take O(log n). No other
 /// module depends on the data structure.

@@ -3,8 +3,7 @@
 use etcdpb::Record;
 
 use super::entry::Entry;
-use super::leaf::Leaf;
-use super::{MAX_LEN, MIN_LEN, Replaced};
+use super::leaf::{Leaf, MAX_LEN, MIN_LEN, Replaced};
 
 /// A node of the tree: all leaves have the same depth. Only a root may be small or empty.
 pub(super) enum Node {

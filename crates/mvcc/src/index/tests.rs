@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::leaf::{MAX_LEN, MIN_LEN};
 use super::*;
 
 /// The newest revision at which a key was changed, and whether it exists.
