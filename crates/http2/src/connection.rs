@@ -12,6 +12,7 @@ mod streams;
 mod waste;
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::config::{Config, ConnectMethod, DEFAULT_WINDOW, Limits, Refill, Role};
@@ -302,6 +303,16 @@ impl<B: RequestBuilder> Connection<B> {
     /// says, because the request's method is HEAD. The body follows with
     /// [`send_data`](Self::send_data) and [`finish`](Self::finish).
     pub fn open(&mut self, fields: Fields, answers_head: bool) -> Option<u32> {
+        self.open_with(Head::Request(fields), answers_head)
+    }
+
+    /// As [`open`](Self::open), for a request whose fields are those of many others. They take a byte each from the
+    /// second one on. A program should have few such lists of fields for a connection.
+    pub fn open_repeated(&mut self, fields: &Arc<Fields>) -> Option<u32> {
+        self.open_with(Head::Repeated(fields.clone()), false)
+    }
+
+    fn open_with(&mut self, head: Head, answers_head: bool) -> Option<u32> {
         if !self.can_open() {
             return None;
         }
@@ -313,7 +324,7 @@ impl<B: RequestBuilder> Connection<B> {
         let window = self.limits.stream_window.into();
         let mut stream = Stream::new(window, self.sender.initial_window(), None);
         stream.incoming.answers_head = answers_head;
-        self.sender.queue_head(&mut stream.outgoing, Head::Request(fields));
+        self.sender.queue_head(&mut stream.outgoing, head);
         self.streams.insert(id, stream);
         Some(id)
     }
@@ -374,9 +385,14 @@ impl<B: RequestBuilder> Connection<B> {
         self.sender.schedule(id, outgoing);
     }
 
-    /// Resets a stream and discards its unsent data.
+    /// Resets a stream and discards its unsent data. The peer does not learn of a request of which nothing was framed: a
+    /// reset of a stream that was never opened would end the connection.
     pub fn reset(&mut self, id: u32, code: ErrorCode) {
         let Some(stream) = self.streams.get(&id) else { return };
+        if self.role == Role::Client && stream.outgoing.has_head() {
+            self.forget(id);
+            return;
+        }
         let ended = stream.incoming.ended;
         self.sender.rst_stream(id, code);
         self.forget(id);
@@ -403,6 +419,12 @@ impl<B: RequestBuilder> Connection<B> {
     /// not open.
     pub fn queued_bytes_of(&self, id: u32) -> usize {
         self.streams.get(&id).map_or(0, |stream| stream.outgoing.queued_bytes())
+    }
+
+    /// Approximate memory in bytes of what a stream has not framed yet; 0 if the stream is not open. Bodies that are
+    /// [produced](Data::Lazy) later count little.
+    pub fn held_bytes_of(&self, id: u32) -> usize {
+        self.streams.get(&id).map_or(0, |stream| stream.outgoing.held_bytes())
     }
 
     /// Whether nothing of a stream has been framed yet.

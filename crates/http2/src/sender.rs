@@ -344,6 +344,7 @@ impl Sender {
         self.encoder.start_block(&mut block);
         match head {
             Head::Request(fields) => self.encoder.encode_request(fields, &mut block),
+            Head::Repeated(fields) => self.encoder.encode_repeated(fields, &mut block),
             Head::Response(head) => {
                 self.encoder.encode_status(head.status, &mut block);
                 self.encoder.encode_fields(&head.headers, &mut block);

@@ -1,6 +1,7 @@
 //! One stream: a request that is received and a response that is sent.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -63,6 +64,8 @@ pub(crate) struct Outgoing {
 pub(crate) enum Head {
     /// Of a client: all fields, pseudo-header fields first.
     Request(Fields),
+    /// The same, shared by many requests.
+    Repeated(Arc<Fields>),
     Response(ResponseHead),
 }
 
@@ -71,6 +74,7 @@ impl Head {
     fn held_bytes(&self) -> usize {
         match self {
             Head::Request(fields) => fields.held_bytes(),
+            Head::Repeated(_) => 0,
             Head::Response(head) => head.headers.held_bytes(),
         }
     }

@@ -4,6 +4,7 @@
 mod wire;
 
 use std::io::IoSlice;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -336,4 +337,25 @@ fn the_connections_window_is_refilled_on_release() {
         pair.exchange();
     }
     assert!(received.iter().all(|bytes| *bytes == 64 << 10), "{received:?}");
+}
+
+#[test]
+fn a_request_that_was_not_sent_is_forgotten_silently() {
+    let mut pair = Pair::new(1000);
+    let fields: [(&[u8], &[u8]); 3] =
+        [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a")];
+    let head = Arc::new(Fields::from_iter(fields));
+    let first = pair.client.open_repeated(&head).unwrap();
+    pair.client.finish(first, None);
+    pair.client.reset(first, ErrorCode::Cancel);
+    assert!(pair.exchange().is_empty(), "a reset of a stream that was never opened is an error");
+    let second = pair.client.open_repeated(&head).unwrap();
+    pair.client.finish(second, None);
+    let events = pair.exchange();
+    let [("server", Event::Request { stream, request, .. })] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert!(*stream == second && *request == *head);
+    pair.client.reset(second, ErrorCode::Cancel);
+    assert!(matches!(pair.exchange()[..], [("server", Event::Reset { .. })]));
 }

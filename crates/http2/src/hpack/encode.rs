@@ -11,6 +11,7 @@ const STATUS_200: u8 = 8;
 /// Indices of fields of requests in the static table.
 const METHOD_GET: u8 = 2;
 const METHOD_POST: u8 = 3;
+const SCHEME_HTTP: u8 = 6;
 const SCHEME_HTTPS: u8 = 7;
 const STATIC_STATUSES: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
 /// Maximum number of common fields in the dynamic table. With so few, every index fits in
@@ -19,15 +20,21 @@ const MAX_COMMON_FIELDS: usize = 32;
 
 /// Encodes the blocks of a connection, which must be sent in order.
 ///
-/// A [`CommonField`] is added to the dynamic table when it is first used, if it fits. After
-/// that its encoding takes one byte. Nothing else is added to the table, so no entry is
+/// A [`CommonField`], or a field of a repeated request, is added to the dynamic table when it is first used, if it fits.
+/// After that its encoding takes one byte. Nothing else is added to the table, so no entry is
 /// ever evicted.
 pub(crate) struct Encoder {
     /// The fields in the dynamic table, oldest first.
-    common: Vec<&'static CommonField>,
+    common: Vec<Entry>,
     /// Total size of these fields in bytes, as HPACK counts it.
     common_bytes: usize,
     table: TableState,
+}
+
+/// A field in the dynamic table.
+enum Entry {
+    Common(&'static CommonField),
+    Repeated { name: Box<[u8]>, value: Box<[u8]> },
 }
 
 /// Whether the encoder uses the dynamic table.
@@ -73,6 +80,24 @@ impl Encoder {
         }
     }
 
+    /// Encodes the fields of a request that is sent often, pseudo-header fields first.
+    pub(crate) fn encode_repeated(&mut self, fields: &Fields, block: &mut Vec<u8>) {
+        for (name, value) in fields.iter() {
+            match (name, value) {
+                (b":method", b"POST") => block.push(0x80 | METHOD_POST),
+                (b":scheme", b"http") => block.push(0x80 | SCHEME_HTTP),
+                (b":scheme", b"https") => block.push(0x80 | SCHEME_HTTPS),
+                _ => self.encode_indexed(
+                    name,
+                    value,
+                    |entry| matches!(entry, Entry::Repeated { name: n, value: v } if **n == *name && **v == *value),
+                    || Entry::Repeated { name: name.into(), value: value.into() },
+                    block,
+                ),
+            }
+        }
+    }
+
     /// Encodes `:status`.
     pub(crate) fn encode_status(&mut self, status: u16, block: &mut Vec<u8>) {
         match STATIC_STATUSES.iter().position(|known| *known == status) {
@@ -94,24 +119,38 @@ impl Encoder {
     }
 
     fn encode_common(&mut self, field: &'static CommonField, block: &mut Vec<u8>) {
+        let is_same =
+            |entry: &Entry| matches!(entry, Entry::Common(it) if std::ptr::eq(*it, field));
+        let (name, value) = (field.name.as_bytes(), field.value.as_bytes());
+        self.encode_indexed(name, value, is_same, || Entry::Common(field), block);
+    }
+
+    /// Encodes a field by its index in the dynamic table. Adds it there if it fits; otherwise it is a literal.
+    fn encode_indexed(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+        is_same: impl Fn(&Entry) -> bool,
+        entry: impl FnOnce() -> Entry,
+        block: &mut Vec<u8>,
+    ) {
         if self.table == TableState::Used {
-            let found = self.common.iter().position(|known| std::ptr::eq(*known, field));
-            if let Some(at) = found {
+            if let Some(at) = self.common.iter().position(is_same) {
                 // Indices count from the newest entry.
                 let age = self.common.len() - at;
                 return block.push(0x80 | (STATIC_ENTRIES + age) as u8);
             }
-            let bytes = field.name.len() + field.value.len() + super::ENTRY_OVERHEAD_BYTES;
+            let bytes = name.len() + value.len() + super::ENTRY_OVERHEAD_BYTES;
             let fits = self.common_bytes + bytes <= super::DEFAULT_TABLE_BYTES;
             if fits && self.common.len() < MAX_COMMON_FIELDS {
-                self.common.push(field);
+                self.common.push(entry());
                 self.common_bytes += bytes;
                 block.push(0x40);
-                encode_string(block, field.name.as_bytes());
-                return encode_string(block, field.value.as_bytes());
+                encode_string(block, name);
+                return encode_string(block, value);
             }
         }
-        encode_literal(block, field.name.as_bytes(), field.value.as_bytes());
+        encode_literal(block, name, value);
     }
 }
 
@@ -220,6 +259,32 @@ mod tests {
         let mut found = Vec::new();
         Decoder::new().decode(&block, |n, v| found.push((n.to_vec(), v.to_vec()))).unwrap();
         assert!(found.iter().map(|(n, v)| (&n[..], &v[..])).eq(fields.iter().copied()));
+    }
+
+    #[test]
+    fn a_repeated_request_takes_a_byte_for_each_field() {
+        let request = |path: &'static [u8]| {
+            let fields: [(&[u8], &[u8]); 5] = [
+                (b":method", b"POST"),
+                (b":scheme", b"http"),
+                (b":path", path),
+                (b":authority", b"etcd:2379"),
+                (b"te", b"trailers"),
+            ];
+            Fields::from_iter(fields)
+        };
+        let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
+        let mut lengths = Vec::new();
+        // The second path gets an index of its own, and changes those before it.
+        for path in [b"/a", b"/b", b"/a", b"/b"] {
+            let (mut block, mut found) = (Vec::new(), Fields::default());
+            encoder.start_block(&mut block);
+            encoder.encode_repeated(&request(path), &mut block);
+            decoder.decode(&block, |name, value| found.push(name, value)).unwrap();
+            assert_eq!(found, request(path));
+            lengths.push(block.len());
+        }
+        assert!(lengths[0] > 30 && lengths[1..] == [14, 5, 5], "{lengths:?}");
     }
 
     #[test]
