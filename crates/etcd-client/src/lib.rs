@@ -1,25 +1,26 @@
-//! A minimal gRPC client for etcd's API, based on the crate `h2`.
+//! A minimal gRPC client for etcd's API.
+//!
+//! [`Connection`] makes calls of all kinds from any thread, with the crate `h2`. [`unary`] makes many small calls of one
+//! thread for less CPU, with the crate `http2`.
 
 #![warn(missing_docs)]
 
-use std::path::PathBuf;
+mod dial;
+pub mod unary;
+
 use std::pin::Pin;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use h2::RecvStream;
 use h2::client::SendRequest;
 use http::{HeaderMap, Request, Uri};
 use prost::Message;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-use url::Url;
 
+use self::dial::{Io, dial};
+
+pub use self::dial::TlsFiles;
 /// Sends the further requests of a call, each with its [prefix](with_prefix).
 pub use h2::SendStream;
 
@@ -55,17 +56,6 @@ pub type Metadata = &'static [(&'static str, &'static str)];
 /// Lets a member of etcd refuse a call, and end a watch, while it has no leader. As `WithRequireLeader` in etcd's client.
 pub const REQUIRE_LEADER: Metadata = &[("hasleader", "true")];
 
-/// The files of the TLS configuration.
-#[derive(Clone, Debug, Default)]
-pub struct TlsFiles {
-    /// CA certificate that verifies the server's certificate; required for https.
-    pub ca: Option<PathBuf>,
-    /// Client certificate.
-    pub cert: Option<PathBuf>,
-    /// Private key of the client certificate.
-    pub key: Option<PathBuf>,
-}
-
 /// Does the input and output of a connection. The caller must run it. It ends with the connection;
 /// then every call on it fails and returns an error.
 pub type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -75,54 +65,12 @@ pub type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// # Errors
 /// If the endpoint is not valid or does not answer, or a file cannot be read.
 pub async fn connect(endpoint: &str, files: &TlsFiles) -> Result<(Connection, Driver)> {
-    let endpoint = match endpoint.contains("://") {
-        true => endpoint.to_owned(),
-        false => format!("http://{endpoint}"),
-    };
-    let url = Url::parse(&endpoint).context("not a URL such as http://127.0.0.1:2379")?;
-    let (host, port) = match (url.host_str(), url.port_or_known_default()) {
-        (Some(host), Some(port)) => (host, port),
-        _ => bail!("the URL has no host or port"),
-    };
-    let tcp = TcpStream::connect((host, port)).await?;
-    tcp.set_nodelay(true)?;
-    let base_url = format!("{}://{host}:{port}", url.scheme());
-    match url.scheme() {
-        "http" => handshake(tcp, &base_url).await,
-        "https" => {
-            let name = ServerName::try_from(host.to_owned())?;
-            let connector = TlsConnector::from(Arc::new(tls_config(files)?));
-            handshake(connector.connect(name, tcp).await?, &base_url).await
-        }
-        other => bail!("scheme {other} is not supported; use http or https"),
-    }
-}
-
-fn tls_config(files: &TlsFiles) -> Result<ClientConfig> {
-    let Some(ca) = &files.ca else { bail!("https requires a CA certificate") };
-    let mut roots = RootCertStore::empty();
-    for certificate in
-        CertificateDer::pem_file_iter(ca).with_context(|| ca.display().to_string())?
-    {
-        roots.add(certificate?)?;
-    }
-    let builder = ClientConfig::builder().with_root_certificates(roots);
-    let mut config = match (&files.cert, &files.key) {
-        (Some(cert), Some(key)) => {
-            let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<_, _>>()?;
-            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key)?)?
-        }
-        _ => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(config)
+    let (io, target) = dial(endpoint, files).await?;
+    handshake(io, &target.base_url()).await
 }
 
 /// Starts HTTP/2 on a connection.
-async fn handshake<T>(io: T, base_url: &str) -> Result<(Connection, Driver)>
-where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn handshake(io: Box<dyn Io>, base_url: &str) -> Result<(Connection, Driver)> {
     let (send, connection) = h2::client::Builder::new()
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
