@@ -191,7 +191,7 @@ impl Gateway {
     fn front(&self, metrics: Arc<Metrics>, permissions: Permissions) -> Result<Front> {
         let workers = Workers::start()?;
         let leases = self.start_leases(&workers, metrics.clone(), permissions.renewals);
-        let watches = self.start_watches(metrics.clone(), permissions.reads)?;
+        let watches = self.start_watches(&workers, metrics.clone(), permissions.reads)?;
         let shared = Shared {
             pool: self.pool.clone(),
             connector: self.connector.clone(),
@@ -236,6 +236,7 @@ impl Gateway {
     /// Starts what serves watches and lists of kubelets and of Leases, unless both are off.
     fn start_watches(
         &self,
+        workers: &Workers,
         metrics: Arc<Metrics>,
         permissions: ReadPermissions,
     ) -> Result<Option<Arc<Watches>>> {
@@ -251,7 +252,9 @@ impl Gateway {
             leases: serves_leases.then(|| store.clone()),
         };
         let reviewer = Reviewer { pool: self.pool.clone(), dialer: self.dialer() };
-        Ok(Some(Watches::start(permissions, reviewer, &options, metrics)?))
+        let watches = Watches::start(permissions, reviewer, &options, workers.count(), metrics)?;
+        workers.on_each(|worker| watches.clone().wake_forever(worker));
+        Ok(Some(watches))
     }
 
     fn reloader(&self, options: &Options, prober: Arc<Prober>, metrics: Arc<Metrics>) -> Reloader {

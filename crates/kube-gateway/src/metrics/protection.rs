@@ -5,8 +5,11 @@ use std::time::Instant;
 use prometheus::{Histogram, IntCounter, IntGauge, IntGaugeVec};
 
 use super::create::Create;
-use crate::protect::Protection;
+use crate::protect::{ListQueue, Protection};
 use crate::upstream::Pool;
+
+/// The label `server` of the LISTs that the gateway answers itself.
+const OWN_LISTS: &str = "kube-gateway";
 
 /// Metrics of the limits.
 pub struct ProtectionMetrics {
@@ -51,7 +54,7 @@ impl ProtectionMetrics {
             ),
             list_bytes: create.gauges(
                 "kube_gateway_list_reserved_bytes",
-                "Predicted bytes of the LIST answers in progress at an API server, without compression.",
+                "Predicted bytes of the LIST answers in progress at an API server, without compression, and bytes of those that the gateway answers itself (server kube-gateway).",
             ),
             lists_running: create
                 .gauges("kube_gateway_lists_running", "LISTs in progress at an API server."),
@@ -80,7 +83,7 @@ impl ProtectionMetrics {
 
     /// Reads the current state.
     pub fn update(&self, pool: &Pool, protection: &Protection) {
-        let Protection { lists, throttle, buffers } = protection;
+        let Protection { lists, own_lists, throttle, buffers } = protection;
         let (predicted, answered) = lists.totals();
         advance(&self.list_predicted, predicted);
         advance(&self.list_answered, answered);
@@ -88,13 +91,15 @@ impl ProtectionMetrics {
         let all = [&self.list_bytes, &self.lists_running, &self.lists_waiting];
         // Servers that left the pool disappear.
         all.iter().for_each(|gauges| gauges.reset());
-        for server in pool.servers().iter() {
-            let lists = server.lists.status();
+        let show = |server: &str, queue: &ListQueue| {
+            let lists = queue.status();
             let values = [lists.bytes, lists.running as u64, lists.waiting as u64];
             for (gauges, value) in all.iter().zip(values) {
-                gauges.with_label_values(&[&server.address]).set(value as i64);
+                gauges.with_label_values(&[server]).set(value as i64);
             }
-        }
+        };
+        pool.servers().iter().for_each(|server| show(&server.address, &server.lists));
+        show(OWN_LISTS, own_lists);
         let status = buffers.status();
         self.buffered.set(status.held as i64);
         self.stopped.set(status.stopped as i64);

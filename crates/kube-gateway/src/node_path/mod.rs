@@ -26,10 +26,14 @@ fn lease_keys(store: &Store) -> String {
 }
 
 /// Writes a random number as a UUID of version 4, such as the `Audit-Id` of an answer.
-fn uuid(random: u128) -> String {
+fn uuid(random: u128) -> [u8; 36] {
     let bits = (random & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
-    let hex = format!("{bits:032x}");
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+    let mut text = [b'-'; 36];
+    let places = (0..text.len()).filter(|place| ![8, 13, 18, 23].contains(place));
+    for (digit, place) in places.enumerate() {
+        text[place] = b"0123456789abcdef"[(bits >> (124 - 4 * digit)) as usize & 0xf];
+    }
+    text
 }
 
 /// Returns the files with which the gateway connects to the store.

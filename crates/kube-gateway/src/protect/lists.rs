@@ -63,6 +63,8 @@ pub struct List {
 
 struct Waiter {
     list: List,
+    /// The bytes of the answer, if they are known.
+    known: Option<u64>,
     granted: oneshot::Sender<Reservation>,
 }
 
@@ -165,9 +167,31 @@ impl Lists {
         queue: &Arc<ListQueue>,
         list: List,
     ) -> Result<Admission, Refused> {
+        self.enqueue_sized(queue, list, None)
+    }
+
+    /// As [`Lists::enqueue`], for an answer of which the number of bytes is known.
+    ///
+    /// # Errors
+    /// If too many wait.
+    pub fn enqueue_known(
+        self: &Arc<Self>,
+        queue: &Arc<ListQueue>,
+        list: List,
+        bytes: u64,
+    ) -> Result<Admission, Refused> {
+        self.enqueue_sized(queue, list, Some(bytes))
+    }
+
+    fn enqueue_sized(
+        self: &Arc<Self>,
+        queue: &Arc<ListQueue>,
+        list: List,
+        known: Option<u64>,
+    ) -> Result<Admission, Refused> {
         let settings = self.settings.load();
         let limit = settings.max_bytes.0;
-        let prediction = self.predict(list.shape, limit);
+        let prediction = self.size(list.shape, known, limit);
         let mut quota = queue.quota.lock();
         if list.privileged || prediction.bytes <= settings.small_bytes.0 {
             quota.take_now(prediction.bytes);
@@ -177,7 +201,7 @@ impl Lists {
             return Ok(Admission::Now(self.reservation(queue, list.shape, prediction, true)));
         }
         let (sender, granted) = oneshot::channel();
-        let waiter = Waiter { list, granted: sender };
+        let waiter = Waiter { list, known, granted: sender };
         let queued = quota.enqueue(list.claimant, waiter, settings.max_waiting);
         drop(quota);
         match queued {
@@ -187,6 +211,13 @@ impl Lists {
                 let (queue, max_wait) = (queue.clone(), settings.max_wait.0);
                 Ok(Admission::Waits(Waiting { queue, ticket, granted, max_wait }))
             }
+        }
+    }
+
+    fn size(&self, shape: Shape, known: Option<u64>, limit: u64) -> Prediction {
+        match known {
+            Some(bytes) => Prediction { bytes, ratio: 1.0 },
+            None => self.predict(shape, limit),
         }
     }
 
@@ -264,7 +295,7 @@ impl ListQueue {
             let mut quota = self.quota.lock();
             let mut prediction = None;
             let next = quota.next(limit, |waiter| {
-                prediction.insert(lists.predict(waiter.list.shape, limit)).bytes
+                prediction.insert(lists.size(waiter.list.shape, waiter.known, limit)).bytes
             });
             drop(quota);
             let (Some((waiter, _)), Some(prediction)) = (next, prediction) else { return };
@@ -376,6 +407,25 @@ mod tests {
         assert_eq!(queue.status(), status);
         first.complete(600, None);
         drop(second.await.unwrap().unwrap());
+        assert_eq!(queue.status(), ListStatus::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_known_size_is_not_predicted() {
+        let (lists, queue) = (lists(1000, 10), Arc::new(ListQueue::default()));
+        let leases = list(&lists, "/apis/coordination.k8s.io/v1/leases", "a", false);
+        learn(&lists, leases, 5000).await;
+        let Ok(Admission::Now(first)) = lists.enqueue_known(&queue, leases, 600) else {
+            panic!("it waits")
+        };
+        let Ok(Admission::Waits(waiting)) = lists.enqueue_known(&queue, leases, 500) else {
+            panic!("it does not wait")
+        };
+        assert_eq!(queue.status(), ListStatus { bytes: 600, running: 1, waiting: 1 });
+        drop(first);
+        let second = waiting.granted().await.unwrap();
+        assert_eq!(queue.status(), ListStatus { bytes: 500, running: 1, waiting: 0 });
+        drop(second);
         assert_eq!(queue.status(), ListStatus::default());
     }
 

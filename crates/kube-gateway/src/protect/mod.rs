@@ -19,7 +19,7 @@ mod user_agent;
 
 pub use answer_size::AnswerSize;
 pub use buffers::{Buffers, Held, HeldBody};
-pub use lists::{Admission, List, ListQueue, Lists, Principal, Refused, Reservation};
+pub use lists::{Admission, List, ListQueue, Lists, Principal, Refused, Reservation, Waiting};
 pub use metered::Metered;
 #[cfg(test)]
 pub use throttle::Source;
@@ -34,6 +34,8 @@ use crate::config::Configuration;
 pub struct Protection {
     /// The limit for LISTs.
     pub lists: Arc<Lists>,
+    /// The LISTs that the gateway answers itself.
+    pub own_lists: Arc<ListQueue>,
     /// The limit for clients by their User-Agent.
     pub throttle: Throttle,
     /// The bound over all answers that wait for clients.
@@ -47,6 +49,7 @@ impl Protection {
         throttle.configure(&configuration.throttle, Instant::now());
         Protection {
             lists: Arc::new(Lists::new(configuration.lists.clone())),
+            own_lists: Arc::default(),
             throttle,
             buffers: Arc::new(Buffers::new(configuration.buffers.max_bytes.0)),
         }
@@ -55,6 +58,7 @@ impl Protection {
     /// Replaces the limits by those of a changed configuration.
     pub fn configure(&self, configuration: &Configuration) {
         self.lists.configure(configuration.lists.clone());
+        self.own_lists.dispatch(&self.lists);
         self.throttle.configure(&configuration.throttle, Instant::now());
         self.buffers.configure(configuration.buffers.max_bytes.0);
     }

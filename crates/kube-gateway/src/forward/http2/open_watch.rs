@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::exchange::Exchange;
-use crate::node_path::watches::{DEFAULT_TIMEOUT, Registration};
+use crate::node_path::watches::{DEFAULT_TIMEOUT, Got, Registration};
 
 /// Time between two bookmarks.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
@@ -26,8 +26,8 @@ pub struct OpenWatch {
     pub bookmark: Option<Instant>,
     /// Whether bookmarks are wanted.
     pub bookmarks: bool,
-    /// Everything up to this version was sent, if the watch pulls its events.
-    pub pulled: u64,
+    /// What was sent, if the watch pulls its events.
+    pub got: Got,
 }
 
 impl OpenWatch {
@@ -51,7 +51,7 @@ impl OpenWatch {
             deadline,
             bookmark: None,
             bookmarks,
-            pulled: floor,
+            got: Got::all(floor),
         }
     }
 

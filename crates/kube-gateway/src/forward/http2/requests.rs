@@ -10,14 +10,14 @@ use http2::{Data, ErrorCode, Event, Headers, ResponseHead};
 
 use super::head::{answer_fields, request_fields};
 use super::session::Session;
-use super::stream::{Body, Pending, Phase, Place, RenewalPhase, Stream, Turn};
+use super::stream::{Body, Pending, Phase, Place, RenewalPhase, Stream, Turn, TurnFrom};
 use super::upstreams::SPEAKERS;
 use super::watches::Read;
 use crate::exchange::Exchange;
 use crate::forward::answer;
 use crate::forward::followed::watch_of;
-use crate::forward::request::{SendError, admit, list_of, own_answer, prepare, speaker};
-use crate::protect::{Admission, Refused, Reservation};
+use crate::forward::request::{SendError, admit, list_of, own_answer, speaker};
+use crate::protect::{Admission, Refused, Reservation, Waiting};
 use crate::request_info::RequestInfo;
 use crate::upstream::Speaker;
 
@@ -59,30 +59,36 @@ impl Session {
             Ok(credential) => credential,
             Err(refusal) => return self.answer(id, *refusal, exchange),
         };
-        let read = if end_stream { self.read(id, &request, &credential) } else { Read::Forward };
-        let continuation = match read {
-            Read::Served(served) => return self.serve_read(id, served, exchange),
-            Read::Continued(continuation) => Some(continuation),
-            Read::Forward => None,
-        };
         let list = list_of(&self.client, &request, exchange.info(), &credential);
+        let read = match end_stream {
+            true => self.read(id, &request, &credential, list),
+            false => Read::Forward,
+        };
+        let (waits, continuation) = match read {
+            Read::Served(served) => return self.serve_read(id, served, exchange),
+            Read::Refused(refused) => return self.answer_refused(id, refused, exchange),
+            Read::Waits(waits, continuation) => (Some(waits), continuation),
+            Read::Continued(continuation) => (None, Some(continuation)),
+            Read::Forward => (None, None),
+        };
         let (mut parts, ()) = request.into_parts();
         let leases = self.client.shared.leases.as_ref();
         let renewal = leases.and_then(|leases| leases.begin(&parts, &credential));
-        prepare(&self.client, &mut parts, &credential);
         if continuation.is_some() {
             // The cache goes on in plain text. A client need not get a compressed answer.
             parts.headers.remove(ACCEPT_ENCODING);
         }
         let body = Body::new(end_stream);
-        let speaker = speaker(&credential);
+        let (speaker, credential) = (speaker(&credential), Some(credential));
         let (reservation, attempts, given) = (None, 0, None);
-        let pending = Pending { parts, speaker, list, reservation, watch, body, attempts, given };
+        let pending =
+            Pending { parts, credential, speaker, list, reservation, watch, body, attempts, given };
         let stream = Stream { continuation, ..Stream::new(exchange, pending) };
         self.streams.insert(id, stream);
-        match renewal {
-            Some(renewal) => self.begin_renewal(id, renewal, end_stream),
-            None => self.submit(id),
+        match (renewal, waits) {
+            (Some(renewal), _) => self.begin_renewal(id, renewal, end_stream),
+            (None, Some((read, waiting))) => self.wait(id, TurnFrom::Cache(read), waiting),
+            (None, None) => self.submit(id),
         }
     }
 
@@ -158,6 +164,7 @@ impl Session {
         else {
             return;
         };
+        pending.prepare(&self.client);
         let speaker = pending.speaker;
         let Some(upstream) = self.upstreams.current(speaker) else {
             self.upstreams.queues[speaker as usize].push_back(id);
@@ -175,12 +182,23 @@ impl Session {
                 self.transmit(id);
             }
             Ok(Admission::Waits(waiting)) => {
-                let (connection, started) = (upstream.number, self.now);
-                let granted = Box::pin(waiting.granted());
-                self.turns.push(Turn { stream: id, connection, started, granted });
+                let from = TurnFrom::Server(upstream.number);
+                self.wait(id, from, waiting);
             }
             Err(refused) => self.refuse_list(id, refused),
         }
+    }
+
+    /// Lets a LIST wait for its turn.
+    fn wait(&mut self, id: u32, from: TurnFrom, waiting: Waiting) {
+        let (started, granted) = (self.now, Box::pin(waiting.granted()));
+        self.turns.push(Turn { stream: id, from, started, granted });
+    }
+
+    /// Refuses a LIST before there is a stream.
+    fn answer_refused(&mut self, id: u32, refused: Refused, exchange: Exchange) {
+        self.client.shared.metrics.list_refused();
+        self.answer(id, own_answer(SendError::Refused(refused)), exchange);
     }
 
     fn refuse_list(&mut self, id: u32, refused: Refused) {
@@ -207,11 +225,16 @@ impl Session {
                 at += 1;
                 continue;
             };
-            let Turn { stream, connection, started, .. } = self.turns.swap_remove(at);
+            let Turn { stream, from, started, .. } = self.turns.swap_remove(at);
             self.client.shared.metrics.list_waited(started.elapsed().as_secs_f64());
-            match granted {
-                Ok(reservation) => self.take_turn(stream, connection, reservation),
-                Err(refused) => self.refuse_list(stream, refused),
+            match (granted, from) {
+                (Ok(reservation), TurnFrom::Server(connection)) => {
+                    self.take_turn(stream, connection, reservation);
+                }
+                (Ok(reservation), TurnFrom::Cache(read)) => {
+                    self.take_read_turn(stream, &read, reservation);
+                }
+                (Err(refused), _) => self.refuse_list(stream, refused),
             }
         }
         before > self.turns.len()

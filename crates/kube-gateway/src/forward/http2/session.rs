@@ -299,7 +299,7 @@ impl Session {
 
     /// Prepares to wait: publishes what is held, and sets the alarm.
     fn rest(&mut self, cx: &mut Context<'_>) {
-        let mut held = self.front.http.queued_bytes() + self.front.backlog();
+        let mut held = self.front.http.held_bytes() + self.front.backlog();
         let never = self.now + NEVER;
         let mut next = self.front.http.alarm().unwrap_or(never);
         for upstream in &mut self.upstreams.open {

@@ -11,9 +11,11 @@ use http2::Fields;
 use super::young::Given;
 use crate::exchange::Exchange;
 use crate::forward::followed::{Followed, InitialEvents};
+use crate::forward::request::{Client, prepare};
 use crate::forward::watch::WatchEnd;
+use crate::identity::Credential;
 use crate::node_path::leases::{Forwarded, Renewal};
-use crate::node_path::watches::Continuation;
+use crate::node_path::watches::{Continuation, WaitingRead};
 use crate::protect::{List, Refused, Reservation};
 use crate::upstream::Speaker;
 
@@ -66,8 +68,10 @@ pub struct Place {
 
 /// What is needed to send a request, perhaps again.
 pub struct Pending {
-    /// The head.
+    /// The head, as the client sent it until [`Pending::prepare`].
     pub parts: Parts,
+    /// What identifies the sender, until the head is prepared.
+    pub credential: Option<Credential>,
     /// Who speaks for the sender.
     pub speaker: Speaker,
     /// The limit that applies, if it is a LIST.
@@ -84,16 +88,24 @@ pub struct Pending {
     pub given: Option<Given>,
 }
 
-/// A LIST that waits for its turn at an API server.
+/// A LIST that waits for its turn.
 pub struct Turn {
     /// The client's stream.
     pub stream: u32,
-    /// The connection that it will use.
-    pub connection: u64,
+    /// Who will answer it.
+    pub from: TurnFrom,
     /// Since when it waits.
     pub started: Instant,
     /// What it will have reserved.
     pub granted: Pin<Box<dyn Future<Output = Result<Reservation, Refused>> + Send>>,
+}
+
+/// Who answers a LIST that waits for its turn.
+pub enum TurnFrom {
+    /// The API server of this connection.
+    Server(u64),
+    /// A cache.
+    Cache(Box<WaitingRead>),
 }
 
 /// An answer that has begun.
@@ -181,6 +193,13 @@ impl Stream {
 }
 
 impl Pending {
+    /// Turns the head into one for an API server. Most renewals of Leases do not need it.
+    pub fn prepare(&mut self, client: &Client) {
+        if let Some(credential) = self.credential.take() {
+            prepare(client, &mut self.parts, &credential);
+        }
+    }
+
     /// Whether the answer has no body, whatever its length says.
     pub fn answers_head(&self) -> bool {
         self.parts.method == Method::HEAD
@@ -277,8 +296,17 @@ mod tests {
         let request = Request::builder().method(method).uri("/api/v1/pods?watch=1").body(());
         let (parts, ()) = request.unwrap().into_parts();
         let (speaker, body) = (Speaker::Client, Body::new(true));
-        let (list, reservation, given, attempts) = (None, None, None, 1);
-        Box::new(Pending { parts, speaker, list, reservation, watch, body, attempts, given })
+        Box::new(Pending {
+            parts,
+            credential: None,
+            speaker,
+            list: None,
+            reservation: None,
+            watch,
+            body,
+            attempts: 1,
+            given: None,
+        })
     }
 
     #[test]

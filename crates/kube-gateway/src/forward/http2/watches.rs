@@ -3,7 +3,6 @@
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http::{Request, StatusCode};
 use http2::{Connection, Data, Fields, Headers, ResponseHead};
 
@@ -13,7 +12,10 @@ use super::session::Session;
 use crate::exchange::Exchange;
 use crate::forward::watch::MIN_AGE;
 use crate::identity::Credential;
-use crate::node_path::watches::{Continuation, Frame, Item, Opened, Verb};
+use crate::node_path::watches::{
+    Begun, Body, Continuation, Frame, GoOn, Item, Opened, Read as ReadRequest, Verb, WaitingRead,
+};
+use crate::protect::{Admission, List, Refused, Reservation, Waiting};
 
 /// What is due within this time is done together.
 const TOLERANCE: Duration = Duration::from_millis(500);
@@ -31,6 +33,10 @@ const PULL: usize = 64 << 10;
 pub(super) enum Read {
     /// From a cache.
     Served(Served),
+    /// From a cache, when its turn has come, or else by an API server, and then perhaps from a cache.
+    Waits((Box<WaitingRead>, Waiting), Option<Box<Continuation>>),
+    /// Not at all: too many LISTs wait.
+    Refused(Refused),
     /// By an API server, and then from a cache.
     Continued(Box<Continuation>),
     /// By an API server.
@@ -48,7 +54,7 @@ enum Bookmark {
 /// What a request gets from a cache.
 pub(super) enum Served {
     /// A list: its header and its body.
-    List(Fields, Bytes),
+    List(Fields, Body),
     /// A watch.
     Watch {
         /// How it begins.
@@ -60,30 +66,85 @@ pub(super) enum Served {
     },
 }
 
+impl Served {
+    /// What may have many bytes.
+    fn body(&mut self) -> Option<&mut Body> {
+        match self {
+            Served::List(_, body) => Some(body),
+            Served::Watch { opened, .. } => opened.initial.as_mut(),
+        }
+    }
+}
+
 impl Session {
-    /// Reads from a cache what a request asks for, if it may be served.
-    pub(super) fn read(&mut self, id: u32, request: &Request<()>, credential: &Credential) -> Read {
+    /// Reads from a cache what a request asks for, if it may be served. `list` is the limit that applies.
+    pub(super) fn read(
+        &mut self,
+        id: u32,
+        request: &Request<()>,
+        credential: &Credential,
+        list: Option<List>,
+    ) -> Read {
         let Some(watches) = &self.client.shared.watches else { return Read::Forward };
-        let Some(begun) = watches.begin(request, credential) else { return Read::Forward };
-        let read = begun.read;
-        let served = match read.verb {
-            _ if !begun.is_allowed => None,
+        let Some(Begun { read, identity, is_allowed }) = watches.begin(request, credential) else {
+            return Read::Forward;
+        };
+        let served = if is_allowed { self.read_cache(id, &read) } else { None };
+        let continuation = || Continuation::new(&identity, &read, self.now).map(Box::new);
+        let Some(mut served) = served else {
+            return continuation().map_or(Read::Forward, Read::Continued);
+        };
+        let (Some(body), Some(list)) = (served.body(), list) else { return Read::Served(served) };
+        let protection = &self.client.shared.protection;
+        let bytes = body.len() as u64;
+        match protection.lists.enqueue_known(&protection.own_lists, list, bytes) {
+            Ok(Admission::Now(reservation)) => {
+                self.client.shared.metrics.list_waited(0.0);
+                body.reserve(reservation);
+                Read::Served(served)
+            }
+            Ok(Admission::Waits(waiting)) => {
+                let continuation = continuation();
+                Read::Waits((Box::new(WaitingRead { read, identity }), waiting), continuation)
+            }
+            Err(refused) => Read::Refused(refused),
+        }
+    }
+
+    /// Reads from a cache; `None` if an API server must answer.
+    fn read_cache(&mut self, id: u32, read: &ReadRequest) -> Option<Served> {
+        let watches = self.client.shared.watches.as_ref()?;
+        match read.verb {
             Verb::WatchList(_) => None,
             Verb::List(at_least) => {
-                let list = watches.list(&read, at_least);
-                list.map(|(fields, body)| Served::List(fields, body))
+                let (fields, body) = watches.list(read, at_least)?;
+                Some(Served::List(fields, body))
             }
             Verb::Watch { start, bookmarks, timeout } => {
-                let mailbox = self.mailbox.get_or_insert_default();
-                let opened = watches.watch(&read, start, mailbox, id);
-                opened.map(|opened| Served::Watch { opened, bookmarks, timeout })
+                let new = || watches.mailbox(self.client.worker);
+                let mailbox = self.mailbox.get_or_insert_with(new);
+                let opened = watches.watch(read, start, mailbox, id)?;
+                Some(Served::Watch { opened, bookmarks, timeout })
             }
-        };
-        match (served, Continuation::new(&begun.identity, &read, self.now)) {
-            (Some(served), _) => Read::Served(served),
-            (None, Some(continuation)) => Read::Continued(Box::new(continuation)),
-            (None, None) => Read::Forward,
         }
+    }
+
+    /// Answers a request whose turn has come. If the cache cannot answer any more, an API server does.
+    pub(super) fn take_read_turn(
+        &mut self,
+        id: u32,
+        waiting: &WaitingRead,
+        reservation: Reservation,
+    ) {
+        let watches = self.client.shared.watches.as_ref();
+        let is_allowed = watches.is_some_and(|watches| watches.still_allows(waiting));
+        let served = if is_allowed { self.read_cache(id, &waiting.read) } else { None };
+        let Some(mut served) = served else { return self.submit(id) };
+        if let Some(body) = served.body() {
+            body.reserve(reservation);
+        }
+        let Some(stream) = self.streams.remove(&id) else { return };
+        self.serve_read(id, served, stream.exchange);
     }
 
     /// Answers a request from a cache.
@@ -96,11 +157,11 @@ impl Session {
         }
     }
 
-    fn answer_list(&mut self, id: u32, fields: Fields, body: Bytes, mut exchange: Exchange) {
+    fn answer_list(&mut self, id: u32, fields: Fields, body: Body, mut exchange: Exchange) {
         exchange.answered_by_gateway(StatusCode::OK);
         exchange.count(body.len());
         let head = ResponseHead { status: 200, headers: Headers::Fields(fields) };
-        self.front.http.respond(id, head, [Data::Bytes(body)], None);
+        self.front.http.respond(id, head, [body.into_data()], None);
     }
 
     fn open_watch(
@@ -111,10 +172,14 @@ impl Session {
         timeout: Option<Duration>,
         mut exchange: Exchange,
     ) {
-        let Opened { fields, frames, floor, registration } = opened;
+        let Opened { fields, initial, frames, floor, registration } = opened;
         exchange.answered_by_gateway(StatusCode::OK);
         let head = ResponseHead { status: 200, headers: Headers::Fields(fields) };
         self.front.http.send_head(id, head);
+        if let Some(initial) = initial {
+            exchange.count(initial.len());
+            self.front.http.send_data(id, initial.into_data());
+        }
         for frame in frames {
             send(&mut self.front.http, id, frame, &mut exchange);
         }
@@ -141,14 +206,21 @@ impl Session {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.continuation.take_if(|continuation| continuation.is_lost());
         let Some(continuation) = &stream.continuation else { return };
-        let Some(floor) = continuation.version() else { return };
+        let Some(position) = continuation.position() else { return };
         let Some(watches) = &self.client.shared.watches else { return };
-        let mailbox = self.mailbox.get_or_insert_default();
+        let mailbox = self.mailbox.get_or_insert_with(|| watches.mailbox(self.client.worker));
         let Continuation { identity, read, .. } = &**continuation;
-        let Some((frames, registration)) = watches.go_on(identity, read, floor, mailbox, id) else {
-            return;
+        let (frames, registration, got) = match watches.go_on(identity, read, position, mailbox, id)
+        {
+            GoOn::Open { frames, registration, got } => (frames, registration, got),
+            GoOn::Later => return,
+            GoOn::Never => {
+                stream.continuation = None;
+                return;
+            }
         };
-        let (started, timeout) = (continuation.started, continuation.timeout);
+        let (floor, started, timeout) =
+            (position.version, continuation.started, continuation.timeout);
         let Some(stream) = self.streams.remove(&id) else { return };
         self.cancel(&stream);
         let mut exchange = stream.exchange;
@@ -157,7 +229,8 @@ impl Session {
             send(&mut self.front.http, id, frame, &mut exchange);
         }
         let bookmarks = true;
-        let watch = OpenWatch::new(exchange, registration, floor, started, timeout, bookmarks);
+        let mut watch = OpenWatch::new(exchange, registration, floor, started, timeout, bookmarks);
+        watch.got = got;
         self.add_watch(id, watch);
     }
 
@@ -207,7 +280,10 @@ impl Session {
         let Some(watch) = self.watches.get_mut(&id) else { return };
         let (version, frame) = match bookmark {
             Bookmark::Made(version, frame) => (version, Some(frame)),
-            Bookmark::OfPulled => (watch.pulled, watch.registration.bookmark_at(watch.pulled)),
+            Bookmark::OfPulled => {
+                let version = watch.got.version;
+                (version, watch.registration.bookmark_at(version))
+            }
         };
         let Some(frame) = frame.filter(|_| version > watch.floor) else { return };
         send(&mut self.front.http, id, frame, &mut watch.exchange);
@@ -252,11 +328,11 @@ impl Session {
                     break;
                 }
                 let Some(watch) = self.watches.get_mut(&id) else { break };
-                let Some(pulled) = watch.registration.pull(watch.pulled, PULL) else {
+                let Some(pulled) = watch.registration.pull(watch.got, PULL) else {
                     self.end_watch(id);
                     break;
                 };
-                watch.pulled = pulled.version;
+                watch.got = pulled.got;
                 if !pulled.bytes.is_empty() {
                     has_pulled = true;
                     watch.exchange.count(pulled.bytes.len());
@@ -272,7 +348,8 @@ impl Session {
     }
 
     fn send_event(&mut self, id: u32, frame: Frame) {
-        if self.front.http.queued_bytes_of(id) > MAX_QUEUED {
+        // Initial events are produced when the client has read those before. They do not count.
+        if self.front.http.held_bytes_of(id) > MAX_QUEUED {
             return self.end_watch(id);
         }
         let Some(watch) = self.watches.get_mut(&id) else { return };

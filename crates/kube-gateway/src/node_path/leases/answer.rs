@@ -34,7 +34,7 @@ impl AnswerFields {
     /// an API server; `date` is the time of the gateway.
     pub fn encode(&self, length: usize, audit_id: u128, now: SystemTime) -> Fields {
         let mut fields = Fields::with_capacity(7, BYTES);
-        fields.push(b"audit-id", uuid(audit_id).as_bytes());
+        fields.push(b"audit-id", &uuid(audit_id));
         fields.push(b"cache-control", b"no-cache, private");
         fields.push(b"content-type", b"application/vnd.kubernetes.protobuf");
         let pairs = [(FLOW_SCHEMA, &self.flow_schema), (PRIORITY_LEVEL, &self.priority_level)];

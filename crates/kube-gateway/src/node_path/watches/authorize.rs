@@ -16,7 +16,7 @@ use super::selector::Selector;
 use super::shared::SharedCache;
 use crate::identity::IdentityFields;
 use crate::node_path::review::Access;
-use crate::node_path::reviews::Reviews;
+use crate::node_path::reviews::{Reviews, Verdict};
 
 /// What users of RBAC must be allowed, by the position of the resource.
 static LISTS: LazyLock<[Access; Kind::COUNT]> = LazyLock::new(|| accesses("list"));
@@ -29,30 +29,32 @@ fn accesses(verb: &'static str) -> [Access; Kind::COUNT] {
     })
 }
 
-/// Whether somebody certainly may do this. `pods` knows what pods refer to. Must be called in a runtime.
+/// Whether somebody may do this. `pods` knows what pods refer to. Must be called in a runtime.
 pub fn may_read(
     reviews: &Arc<Reviews>,
     pods: Option<&SharedCache>,
     identity: &Arc<IdentityFields>,
     read: &Read,
-) -> bool {
-    may_read_without_rbac(pods, identity, read).unwrap_or_else(|| {
-        let accesses = if read.verb.name() == "list" { &LISTS } else { &WATCHES };
-        let access = &accesses[read.kind.index()];
-        match &read.selector {
-            // A role in this namespace is enough.
-            Selector::Namespace(namespace) => {
-                let namespace = String::from_utf8_lossy(namespace).into_owned().into();
-                reviews.allows(identity, &Access { namespace, ..access.clone() })
-            }
-            _ => reviews.allows(identity, access),
-        }
-    })
+) -> Verdict {
+    match may_read_without_rbac(pods, identity, read) {
+        Some(true) => Verdict::Allowed,
+        Some(false) => Verdict::Refused,
+        None => reviewed(reviews, identity, read),
+    }
 }
 
-/// Whether RBAC decides about somebody, so that it may be known later that this is allowed.
-pub fn is_reviewed(pods: Option<&SharedCache>, identity: &IdentityFields, read: &Read) -> bool {
-    may_read_without_rbac(pods, identity, read).is_none()
+/// What a review says.
+fn reviewed(reviews: &Arc<Reviews>, identity: &Arc<IdentityFields>, read: &Read) -> Verdict {
+    let accesses = if read.verb.name() == "list" { &LISTS } else { &WATCHES };
+    let access = &accesses[read.kind.index()];
+    match &read.selector {
+        // A role in this namespace is enough.
+        Selector::Namespace(namespace) => {
+            let namespace = String::from_utf8_lossy(namespace).into_owned().into();
+            reviews.verdict(identity, &Access { namespace, ..access.clone() })
+        }
+        _ => reviews.verdict(identity, access),
+    }
 }
 
 /// Whether somebody certainly may do this; `None` if RBAC decides.
@@ -100,12 +102,12 @@ mod tests {
 
     /// A cache of pods that serves.
     fn pods(objects: Vec<Object>) -> SharedCache {
-        let mut cache = Cache::with_references();
+        let cache = SharedCache::new(Kind::Pods, Cache::with_references(), None);
         let bookmark = pod("", "", "", 10, "k8s.io/initial-events-end");
         cache.replace(objects, Object::parse(Kind::Pods, bookmark).unwrap()).unwrap();
-        cache.serve(true);
-        cache.set_connected(true);
-        SharedCache::new(Kind::Pods, cache, None)
+        cache.lock().serve(true);
+        cache.lock().set_connected(true);
+        cache
     }
 
     fn read(kind: Kind, namespace: &str, name: &str) -> Read {
@@ -189,7 +191,7 @@ mod tests {
         assert!(may());
         pods.lock().serve(false);
         assert!(!may(), "the cache does not serve");
-        pods.lock().clear();
+        pods.clear();
         assert!(!may());
         let unasked = SharedCache::new(Kind::Pods, Cache::new(Kind::Pods), None);
         assert!(!node_may_read(b"a", Some(&unasked), &read(Kind::Secrets, "ns", "x")));

@@ -13,31 +13,25 @@
 //! there are some, and pulls them from the history when its client has taken the ones before. A slow client
 //! takes no memory, and its watch ends when the history does not have its next event any more.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::content::Content;
 use super::event::Event;
 use super::frame::{EventType, Frame};
 use super::graph::Graph;
-use super::history::History;
 use super::kind::Kind;
 use super::mailbox::Mailbox;
-use super::object::{Object, object_key};
+use super::object::Object;
 use super::selector::Selector;
 use super::watchers::{Watcher, Watchers};
 
-/// The annotation of the bookmark after the initial events of a watch.
-pub const INITIAL_EVENTS_END: &[u8] = b"k8s.io/initial-events-end";
+pub use super::content::Inconsistent;
 
 /// Changes that a pull visits, while others wait for the cache.
 const MAX_VISITED: usize = 4096;
-
-type Key = Box<[u8]>;
 
 /// The watch cache of one resource.
 pub struct Cache {
@@ -49,28 +43,6 @@ pub struct Cache {
     has_references: bool,
     /// Whether a source reports changes at this moment.
     is_connected: bool,
-}
-
-/// The objects and their last changes.
-struct Content {
-    version: u64,
-    objects: BTreeMap<Key, Arc<Object>>,
-    /// Keys of the objects of each node, if objects belong to nodes.
-    by_node: HashMap<Box<[u8]>, BTreeSet<Key>>,
-    history: History,
-    bookmarks: Bookmarks,
-    /// The bytes of the objects.
-    size: usize,
-    /// What pods refer to.
-    graph: Option<Graph>,
-}
-
-/// Bookmarks as the API server encodes them.
-struct Bookmarks {
-    marked: Object,
-    plain: Object,
-    /// The last one that was sent.
-    last: Option<(u64, Frame)>,
 }
 
 /// A change that the API server reports.
@@ -114,6 +86,30 @@ pub struct LastChange {
     pub object: Option<Bytes>,
 }
 
+/// The events that a watch has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Got {
+    /// All up to this version.
+    pub version: u64,
+    /// And so many of the next version.
+    pub of_next: usize,
+}
+
+impl Got {
+    /// All up to a version.
+    pub fn all(version: u64) -> Got {
+        Got { version, of_next: 0 }
+    }
+
+    /// All before a version, and so many of it.
+    pub fn some_of(version: u64, events: usize) -> Got {
+        match events {
+            0 => Got::all(version),
+            of_next => Got { version: version.saturating_sub(1), of_next },
+        }
+    }
+}
+
 /// What follows for a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pulled {
@@ -121,22 +117,10 @@ pub struct Pulled {
     pub bytes: Vec<u8>,
     /// The number of events.
     pub events: usize,
-    /// With these bytes, the watch has everything up to this version.
-    pub version: u64,
+    /// What the watch has got with these bytes.
+    pub got: Got,
     /// Whether nothing follows now.
     pub is_complete: bool,
-}
-
-/// Why a change is refused.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Inconsistent(pub &'static str);
-
-impl std::error::Error for Inconsistent {}
-
-impl fmt::Display for Inconsistent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
 }
 
 /// Where a watch begins.
@@ -171,7 +155,9 @@ pub enum Started {
     Open {
         /// Its number.
         number: u64,
-        /// What is sent first.
+        /// What is sent first, each as an object that was added.
+        objects: Vec<Arc<Object>>,
+        /// What is sent then.
         frames: Vec<Frame>,
         /// A bookmark must have a higher version.
         floor: u64,
@@ -224,12 +210,12 @@ impl Cache {
 
     /// The bytes of the objects and of their last changes.
     pub fn size(&self) -> usize {
-        self.content.as_ref().map_or(0, |content| content.size + content.history.size())
+        self.content.as_ref().map_or(0, Content::size)
     }
 
     /// What the pods refer to, if that is asked.
     pub fn graph(&self) -> Option<&Graph> {
-        self.content.as_ref()?.graph.as_ref()
+        self.content.as_ref()?.graph()
     }
 
     /// Notes that a source reports changes from now on, or does not any more.
@@ -257,39 +243,32 @@ impl Cache {
         self.is_serving
     }
 
-    /// Forgets everything, and stops serving.
-    pub fn clear(&mut self) {
-        self.content = None;
+    /// Takes everything out, and stops serving.
+    #[must_use = "objects are dropped without the lock of the cache, as there may be very many"]
+    pub fn clear(&mut self) -> Option<Content> {
         self.serve(false);
+        self.content.take()
     }
 
-    /// Begins with all objects at the version of a bookmark, the one that follows the initial events of a
-    /// watch. Open watches end: changes before it are not known.
-    ///
-    /// # Errors
-    /// If an object occurs twice, or the bookmark is not the expected one.
-    pub fn replace(&mut self, objects: Vec<Object>, marked: Object) -> Result<(), Inconsistent> {
-        self.clear();
-        let version = marked.version();
-        let mut content = Content {
-            version,
-            objects: BTreeMap::new(),
-            by_node: HashMap::new(),
-            history: History::new(version),
-            bookmarks: Bookmarks::new(self.kind, marked)?,
-            size: 0,
-            graph: self.has_references.then(Graph::default),
-        };
-        for object in objects {
-            if object.version() > version {
-                return Err(Inconsistent("an object is newer than the bookmark after it"));
-            }
-            if content.put(self.kind, Arc::new(object)).is_some() {
-                return Err(Inconsistent("an object was sent twice"));
-            }
-        }
+    /// Begins with this content. Open watches end: changes before it are not known. Returns what was here before.
+    #[must_use = "objects are dropped without the lock of the cache, as there may be very many"]
+    pub fn replace(&mut self, content: Content) -> Option<Content> {
+        let before = self.clear();
         self.content = Some(content);
-        Ok(())
+        before
+    }
+
+    /// Whether pods are asked for what they refer to.
+    pub fn has_references(&self) -> bool {
+        self.has_references
+    }
+
+    /// Reads again to what pods refer, if there was too much once: some of them, so that the cache is not locked for
+    /// long. Must be called from time to time.
+    pub fn read_references(&mut self, max: usize) {
+        if let Some(content) = &mut self.content {
+            content.read_references(max);
+        }
     }
 
     /// Applies a change, and delivers it. Returns to how many watches.
@@ -368,25 +347,31 @@ impl Cache {
         Ok(())
     }
 
-    /// Returns what follows for a watch that has got everything up to a version, about `max` bytes, and not more than
-    /// about 4,096 changes on; `None` if nothing is served, or some of it is no longer known. The watch must end then.
-    pub fn pull(&self, selector: &Selector, after: u64, max: usize) -> Option<Pulled> {
+    /// Returns what follows for a watch that has got these events, about `max` bytes, and not more than about 4,096
+    /// changes on; `None` if nothing is served, or some of it is no longer known. The watch must end then.
+    pub fn pull(&self, selector: &Selector, got: Got, max: usize) -> Option<Pulled> {
         let content = self.content.as_ref().filter(|_| self.is_serving)?;
-        if !content.history.goes_on_after(after) {
+        if !content.history.goes_on_after(got.version) {
             return None;
         }
-        let (mut bytes, mut events, mut version) = (Vec::new(), 0, after);
-        for (visited, event) in content.history.since(after).enumerate() {
+        let (mut bytes, mut events, mut version) = (Vec::new(), 0, got.version);
+        let mut skipped = got.of_next;
+        for (visited, event) in content.history.since(got.version).enumerate() {
             let is_full = bytes.len() >= max || visited >= MAX_VISITED;
             // A client goes on after the version of an event, so those of one version stay together.
             if is_full && event.version() > version {
-                return Some(Pulled { bytes, events, version, is_complete: false });
+                return Some(Pulled { bytes, events, got: Got::all(version), is_complete: false });
+            }
+            version = event.version();
+            if skipped > 0 && version == got.version + 1 && event.concerns(selector) {
+                skipped -= 1;
+                continue;
             }
             events += usize::from(event.put(selector, &mut bytes));
-            version = event.version();
         }
-        let version = after.max(content.version);
-        Some(Pulled { bytes, events, version, is_complete: true })
+        let version = got.version.max(content.version);
+        let got = if version > got.version { Got::all(version) } else { got };
+        Some(Pulled { bytes, events, got, is_complete: true })
     }
 
     /// Returns the bookmark of a version up to which a watch has pulled everything; `None` if nothing is
@@ -426,7 +411,13 @@ impl Cache {
         Ok((content.version, content.select(self.kind, selector)))
     }
 
-    /// Opens a watch. The mailbox gets what follows the first frames.
+    /// Whether a client that has got some events of a version can [pull](Cache::pull) the others.
+    pub fn has_all_of(&self, version: u64) -> bool {
+        let content = self.content.as_ref();
+        content.is_some_and(|content| content.history.goes_on_after(version.saturating_sub(1)))
+    }
+
+    /// Opens a watch. The mailbox gets what follows the first objects and frames.
     ///
     /// # Errors
     /// If that is not possible.
@@ -440,6 +431,7 @@ impl Cache {
         let content = self.content.as_mut().filter(|_| self.is_serving);
         let content = content.ok_or(Refused::NotServing)?;
         let now = content.version;
+        let mut objects = Vec::new();
         let (frames, floor) = match start {
             Start::Now => (Vec::new(), now),
             Start::After(version) => {
@@ -461,19 +453,13 @@ impl Cache {
                 if now < at_least {
                     return Err(Refused::Behind);
                 }
-                let objects = content.select(self.kind, selector);
-                let added =
-                    |object: &Arc<Object>| Frame::new(EventType::Added, object.envelope().clone());
-                let mut frames: Vec<_> = objects.iter().map(added).collect();
-                if marked {
-                    frames.push(content.bookmarks.marked(now));
-                }
-                (frames, now)
+                objects = content.select(self.kind, selector);
+                (marked.then(|| content.bookmarks.marked(now)).into_iter().collect(), now)
             }
         };
         let mailbox = mailbox.clone();
         let number = self.watchers.add(selector, Watcher { mailbox, stream, floor });
-        Ok(Started::Open { number, frames, floor })
+        Ok(Started::Open { number, objects, frames, floor })
     }
 
     /// Removes a watch, unless it has ended.
@@ -486,101 +472,5 @@ impl Cache {
     pub fn bookmark(&mut self) -> Option<(u64, Frame)> {
         let content = self.content.as_mut().filter(|_| self.is_serving)?;
         Some((content.version, content.bookmarks.plain(content.version)))
-    }
-}
-
-impl Content {
-    /// Adds or replaces an object. Returns the one before.
-    fn put(&mut self, kind: Kind, object: Arc<Object>) -> Option<Arc<Object>> {
-        let key = object.key();
-        let before = self.objects.insert(key.clone(), object.clone());
-        self.note(before.as_deref(), Some(&object));
-        if kind.node_field().is_some() {
-            let moved = before.as_ref().is_none_or(|before| before.node() != object.node());
-            if moved {
-                before.iter().for_each(|before| self.forget_node(before, &key));
-                self.by_node.entry(object.node().into()).or_default().insert(key);
-            }
-        }
-        before
-    }
-
-    fn remove(&mut self, key: &[u8]) -> Option<Arc<Object>> {
-        let before = self.objects.remove(key)?;
-        self.note(Some(&before), None);
-        self.forget_node(&before, key);
-        Some(before)
-    }
-
-    /// Notes what was in the cache before a change, and what is in it afterwards.
-    fn note(&mut self, before: Option<&Object>, after: Option<&Object>) {
-        self.size += after.map_or(0, Object::size);
-        self.size -= before.map_or(0, Object::size);
-        if let Some(graph) = &mut self.graph {
-            graph.change(before, after);
-        }
-    }
-
-    fn forget_node(&mut self, object: &Object, key: &[u8]) {
-        if let Some(keys) = self.by_node.get_mut(object.node()) {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.by_node.remove(object.node());
-            }
-        }
-    }
-
-    fn select(&self, kind: Kind, selector: &Selector) -> Vec<Arc<Object>> {
-        match selector {
-            Selector::Node(node) => {
-                let keys = self.by_node.get(node).into_iter().flatten();
-                keys.filter_map(|key| self.objects.get(key).cloned()).collect()
-            }
-            Selector::Object { namespace, name } => {
-                let object = self.objects.get(&object_key(namespace, name));
-                object.cloned().into_iter().collect()
-            }
-            // Objects without a namespace have their names as keys.
-            Selector::Name(name) if kind == Kind::Nodes => {
-                self.objects.get(name).cloned().into_iter().collect()
-            }
-            Selector::Namespace(namespace) => {
-                // The character after the slash.
-                let [start, end] = [b"/", b"0"].map(|end| [&namespace[..], end].concat());
-                let range = (Bound::Included(&start[..]), Bound::Excluded(&end[..]));
-                self.objects.range::<[u8], _>(range).map(|(_, object)| object.clone()).collect()
-            }
-            _ => {
-                let selected = self.objects.values().filter(|object| selector.selects(object));
-                selected.cloned().collect()
-            }
-        }
-    }
-}
-
-impl Bookmarks {
-    fn new(kind: Kind, marked: Object) -> Result<Bookmarks, Inconsistent> {
-        let wrong = Inconsistent("the bookmark after the initial events is not the expected one");
-        if !marked.mentions(INITIAL_EVENTS_END) || !marked.name().is_empty() {
-            return Err(wrong);
-        }
-        let plain = marked.without_annotations().and_then(|plain| Object::parse(kind, plain));
-        Ok(Bookmarks { plain: plain.ok_or(wrong)?, marked, last: None })
-    }
-
-    /// The bookmark that follows initial events.
-    fn marked(&self, version: u64) -> Frame {
-        Frame::new(EventType::Bookmark, self.marked.with_version(version))
-    }
-
-    fn plain(&mut self, version: u64) -> Frame {
-        match &self.last {
-            Some((last, frame)) if *last == version => frame.clone(),
-            _ => {
-                let frame = Frame::new(EventType::Bookmark, self.plain.with_version(version));
-                self.last = Some((version, frame.clone()));
-                frame
-            }
-        }
     }
 }

@@ -12,7 +12,8 @@ use http::StatusCode;
 use http2::Fields;
 
 use super::WATCH_TYPE;
-use super::cache::{INITIAL_EVENTS_END, Start};
+use super::cache::Start;
+use super::content::INITIAL_EVENTS_END;
 use super::frame::EventType;
 use super::object::Object;
 use super::recognize::{Read, Verb};
@@ -29,18 +30,27 @@ pub struct Continuation {
     pub started: Instant,
     /// How long the watch lasts, if the client says so.
     pub timeout: Option<Duration>,
-    /// The version at which the watch begins; `None` if it begins with initial events.
-    from: Option<u64>,
+    /// Where the watch begins; `None` if it begins with initial events.
+    from: Option<Position>,
     progress: Progress,
+}
+
+/// Up to where a client has got a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The version.
+    pub version: u64,
+    /// How many events of this version it has got. There may be more of them: the store can have several changes of one
+    /// version. 0: everything up to the version, as a bookmark or the client says.
+    pub events: usize,
 }
 
 /// How far the answer is known.
 enum Progress {
     /// The head has not arrived.
     NoHead,
-    /// These bytes of an event have arrived, and events up to this version, if the initial ones are
-    /// complete.
-    Events(BytesMut, Option<u64>),
+    /// These bytes of an event have arrived, and everything up to this position, if the initial events are complete.
+    Events(BytesMut, Option<Position>),
     /// The answer is not as expected.
     Lost,
 }
@@ -55,7 +65,7 @@ impl Continuation {
         let (from, timeout) = match read.verb {
             Verb::WatchList(timeout) => (None, timeout),
             Verb::Watch { start: Start::After(version), bookmarks: true, timeout } => {
-                (Some(version), timeout)
+                (Some(Position { version, events: 0 }), timeout)
             }
             Verb::Watch { start: Start::State { marked: true, .. }, timeout, .. } => {
                 (None, timeout)
@@ -78,16 +88,16 @@ impl Continuation {
 
     /// Notes further bytes of the answer.
     pub fn continue_answer(&mut self, bytes: &[u8]) {
-        let Progress::Events(buffer, version) = &mut self.progress else { return };
+        let Progress::Events(buffer, position) = &mut self.progress else { return };
         buffer.extend_from_slice(bytes);
         loop {
             let next = match take(buffer) {
                 Ok(None) => return,
-                Ok(Some(received)) => advance(&self.read, *version, received),
+                Ok(Some(received)) => advance(&self.read, *position, received),
                 Err(_) => None,
             };
             match next {
-                Some(next) => *version = next,
+                Some(next) => *position = next,
                 None => {
                     self.progress = Progress::Lost;
                     return;
@@ -96,11 +106,10 @@ impl Continuation {
         }
     }
 
-    /// Returns the version after which the cache can go on, if the answer is between two events, and all
-    /// initial ones were sent.
-    pub fn version(&self) -> Option<u64> {
+    /// Returns where the cache can go on, if the answer is between two events, and all initial ones were sent.
+    pub fn position(&self) -> Option<Position> {
         match &self.progress {
-            Progress::Events(buffer, version) if buffer.is_empty() => *version,
+            Progress::Events(buffer, position) if buffer.is_empty() => *position,
             _ => None,
         }
     }
@@ -111,17 +120,27 @@ impl Continuation {
     }
 }
 
-/// Returns the version after an event; `None` if the event is not the expected one.
-fn advance(read: &Read, version: Option<u64>, received: Received) -> Option<Option<u64>> {
+/// Returns the position after an event; `None` if the event is not the expected one.
+fn advance(
+    read: &Read,
+    position: Option<Position>,
+    received: Received,
+) -> Option<Option<Position>> {
     let Received { event, object } = received;
-    let is_initial = version.is_none();
+    let is_initial = position.is_none();
     match event {
         EventType::Added if is_initial => Some(None),
         EventType::Error => None,
         EventType::Bookmark | EventType::Added | EventType::Modified | EventType::Deleted => {
             let object = Object::parse(read.kind, object)?;
-            let is_end = event == EventType::Bookmark && object.mentions(INITIAL_EVENTS_END);
-            (is_end == is_initial).then(|| Some(version.unwrap_or(0).max(object.version())))
+            let is_bookmark = event == EventType::Bookmark;
+            let is_end = is_bookmark && object.mentions(INITIAL_EVENTS_END);
+            let last = position.unwrap_or(Position { version: 0, events: 0 });
+            let version = last.version.max(object.version());
+            // A bookmark can be between two events of its version.
+            let before = if version == last.version { last.events } else { 0 };
+            let events = before + usize::from(!is_bookmark);
+            (is_end == is_initial).then_some(Some(Position { version, events }))
         }
     }
 }
@@ -142,6 +161,11 @@ mod tests {
     }
 
     const MARK: &str = "k8s.io/initial-events-end";
+
+    /// After so many events of a version.
+    fn after(version: u64, events: usize) -> Option<Position> {
+        Some(Position { version, events })
+    }
 
     fn continuation(fields: &[(&str, &str)]) -> Continuation {
         continuation_of(Verb::WatchList(None), fields)
@@ -168,20 +192,23 @@ mod tests {
         let frames = [
             (frame(EventType::Added, 5, ""), None),
             (frame(EventType::Added, 3, ""), None),
-            (frame(EventType::Bookmark, 9, MARK), Some(9)),
-            (frame(EventType::Modified, 12, ""), Some(12)),
-            (frame(EventType::Bookmark, 15, ""), Some(15)),
+            (frame(EventType::Bookmark, 9, MARK), after(9, 0)),
+            (frame(EventType::Modified, 12, ""), after(12, 1)),
+            (frame(EventType::Modified, 12, ""), after(12, 2)),
+            (frame(EventType::Bookmark, 12, ""), after(12, 2)),
+            (frame(EventType::Modified, 13, ""), after(13, 1)),
+            (frame(EventType::Bookmark, 15, ""), after(15, 0)),
         ];
-        for (bytes, version) in frames {
+        for (bytes, position) in frames {
             for byte in &bytes[..bytes.len() - 1] {
                 it.continue_answer(&[*byte]);
-                assert_eq!(it.version(), None);
+                assert_eq!(it.position(), None);
             }
             it.continue_answer(&bytes[bytes.len() - 1..]);
-            assert_eq!(it.version(), version);
+            assert_eq!(it.position(), position);
         }
         it.continue_answer(&frame(EventType::Error, 1, ""));
-        assert!(it.is_lost() && it.version().is_none());
+        assert!(it.is_lost() && it.position().is_none());
     }
 
     #[test]
@@ -190,14 +217,14 @@ mod tests {
         let verb = Verb::Watch { start, bookmarks: true, timeout: None };
         let protobuf = ("content-type", "application/vnd.kubernetes.protobuf;stream=watch");
         let mut it = continuation_of(verb, &[protobuf]);
-        assert_eq!(it.version(), Some(7));
+        assert_eq!(it.position(), after(7, 0));
         let added = frame(EventType::Added, 9, "");
         it.continue_answer(&added[..7]);
-        assert_eq!(it.version(), None);
+        assert_eq!(it.position(), None);
         it.continue_answer(&added[7..]);
-        assert_eq!(it.version(), Some(9));
+        assert_eq!(it.position(), after(9, 1));
         it.continue_answer(&frame(EventType::Bookmark, 12, ""));
-        assert_eq!(it.version(), Some(12));
+        assert_eq!(it.position(), after(12, 0));
         it.continue_answer(&frame(EventType::Bookmark, 12, MARK));
         assert!(it.is_lost());
     }

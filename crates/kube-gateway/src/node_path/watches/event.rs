@@ -80,6 +80,11 @@ impl Event {
         true
     }
 
+    /// Whether a watch with a selector must be sent anything.
+    pub fn concerns(&self, selector: &Selector) -> bool {
+        self.event_type(selector).is_some()
+    }
+
     fn event_type(&self, selector: &Selector) -> Option<EventType> {
         let selects = |object: &Option<Arc<Object>>| {
             object.as_ref().is_some_and(|object| selector.selects(object))

@@ -131,7 +131,7 @@ impl Feed {
                     self.health.judge();
                     if self.health.is_silent() {
                         // The store may have gone back, so that nothing comes after the last version.
-                        self.health.cache.lock().clear();
+                        self.health.cache.clear();
                         bail!("no event or bookmark for {} s", MAX_SILENCE.as_secs());
                     }
                     self.check(server)?;
@@ -171,9 +171,11 @@ impl Feed {
                     objects.push(object);
                 }
                 EventType::Bookmark => {
-                    let marked = self.parse(object)?;
-                    let replaced = self.health.cache.lock().replace(objects, marked);
-                    return Ok(replaced.map(|()| source)?);
+                    let (marked, cache) = (self.parse(object)?, self.health.cache.clone());
+                    // With a million pods it takes seconds, in which other caches must go on.
+                    let replace = move || cache.replace(objects, marked);
+                    tokio::task::spawn_blocking(replace).await??;
+                    return Ok(source);
                 }
                 EventType::Error => bail!("status {}", status_code(&object)?),
                 EventType::Modified | EventType::Deleted => {
@@ -199,7 +201,7 @@ impl Feed {
             _ => self.parse(object).and_then(|object| self.apply(Change { event, object })),
         };
         if applied.is_err() {
-            self.health.cache.lock().clear();
+            self.health.cache.clear();
         }
         self.health.heard();
         applied

@@ -1,12 +1,10 @@
 //! What is sent: events of a watch, lists, and the status that ends a watch.
 
 use std::fmt;
-use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::kind::Kind;
-use super::object::Object;
 use super::wire::{field_len, put_bytes, put_envelope_head, put_envelope_tail, put_length};
 
 /// The type of an event.
@@ -101,20 +99,14 @@ pub fn put_head(out: &mut Vec<u8>, event: EventType, length: usize) {
     put_length(out, 1, length);
 }
 
-/// Encodes a list.
-pub fn list(kind: Kind, version: u64, objects: &[Arc<Object>]) -> Bytes {
+/// Encodes what precedes the items of a list, which have so many bytes with their tags and lengths.
+pub fn list_head(kind: Kind, version: u64, items: usize) -> Vec<u8> {
     let names = kind.names();
     let meta = list_meta(&version.to_string());
-    let items: usize = objects.iter().map(|object| field_len(object.raw().len())).sum();
-    let length = field_len(meta.len()) + items;
-    let mut out = Vec::with_capacity(length + 64);
-    put_envelope_head(&mut out, names.api_version, names.list, length);
+    let mut out = Vec::new();
+    put_envelope_head(&mut out, names.api_version, names.list, field_len(meta.len()) + items);
     put_bytes(&mut out, 1, &meta);
-    for object in objects {
-        put_bytes(&mut out, 2, object.raw());
-    }
-    put_envelope_tail(&mut out);
-    out.into()
+    out
 }
 
 /// Encodes `ListMeta` without a continuation.
@@ -129,8 +121,7 @@ fn list_meta(version: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node_path::watches::object::sample::pod;
-    use crate::node_path::watches::wire::{Fields, unwrap_object};
+    use crate::node_path::watches::wire::Fields;
 
     #[test]
     fn a_frame_has_a_length_a_type_and_an_object() {
@@ -148,23 +139,5 @@ mod tests {
             assert_eq!(bytes[raw.value], object);
         }
         assert_eq!(EventType::parse(b"OTHER"), None);
-    }
-
-    #[test]
-    fn a_list_has_a_version_and_items() {
-        let objects: Vec<_> = ["a", "b"]
-            .map(|name| Object::parse(Kind::Pods, pod("ns", name, "n", 5, "")).unwrap())
-            .map(Arc::new)
-            .into();
-        let bytes = list(Kind::Pods, 17, &objects);
-        let raw = unwrap_object(&bytes).unwrap();
-        let mut fields = Fields::new(&bytes, raw).unwrap();
-        let meta = fields.next().unwrap().unwrap();
-        assert_eq!(&bytes[meta.value], b"\x0a\x00\x12\x0217\x1a\x00");
-        for object in &objects {
-            let item = fields.next().unwrap().unwrap();
-            assert_eq!((item.number, &bytes[item.value]), (2, object.raw()));
-        }
-        assert_eq!(fields.next(), Some(None));
     }
 }

@@ -6,7 +6,8 @@
 //! # Invariants
 //! - A node has an object exactly while a pod with the name of this node refers to it.
 //! - Each object is named once, and its name is dropped with its last node.
-//! - A graph with too many edges is empty, and stays so.
+//! - A graph with too many edges is empty. The pods are read again, some at a time, when they have fewer references.
+//!   Until all are read, no reference is known.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,8 +17,7 @@ use super::object::Object;
 use super::references::{self, Reference};
 
 /// The largest number of edges between nodes and objects. An edge takes about 40 bytes; the name of an
-/// object is kept once. If there are more, no reference is known, and all requests are forwarded until
-/// the pods are listed again.
+/// object is kept once. If there are more, no reference is known, and all requests are forwarded.
 const MAX_EDGES: usize = 8 << 20;
 
 /// A resource, a namespace and a name, as [`key`] writes them.
@@ -30,7 +30,19 @@ pub struct Graph {
     keys: HashSet<Key>,
     edges: usize,
     max_edges: usize,
-    is_full: bool,
+    /// What all pods refer to, counted for each pod. There are at most as many edges.
+    references: usize,
+    coverage: Coverage,
+}
+
+/// Of which pods the graph has the edges.
+enum Coverage {
+    /// Of all.
+    All,
+    /// Of none, as there were too many edges. They are read again when pods have fewer references than this.
+    None { retry_below: usize },
+    /// Of those up to a key, in the order of the keys.
+    UpTo(Option<Box<[u8]>>),
 }
 
 /// What a pod adds to the graph.
@@ -63,34 +75,84 @@ impl Default for Graph {
 impl Graph {
     fn bounded(max_edges: usize) -> Graph {
         let (nodes, keys) = (HashMap::new(), HashSet::new());
-        Graph { nodes, keys, edges: 0, max_edges, is_full: false }
+        Graph { nodes, keys, edges: 0, max_edges, references: 0, coverage: Coverage::All }
     }
 
     /// Notes that a pod has changed, was created or was deleted.
     pub fn change(&mut self, before: Option<&Object>, after: Option<&Object>) {
-        if self.is_full {
-            return;
-        }
+        let is_read = match &self.coverage {
+            Coverage::All => true,
+            Coverage::None { .. } => false,
+            Coverage::UpTo(last) => before
+                .or(after)
+                .is_some_and(|pod| last.as_ref().is_some_and(|last| pod.key() <= *last)),
+        };
         let (before, after) = (Edges::of(before), Edges::of(after));
         if before == after {
             return;
         }
-        self.add(&after);
-        self.remove(&before);
-        if self.edges > self.max_edges {
-            *self = Graph { is_full: true, ..Graph::bounded(self.max_edges) };
+        self.references += after.references.len();
+        self.references -= before.references.len();
+        if is_read {
+            self.add(&after);
+            self.remove(&before);
+            self.check_size();
         }
+    }
+
+    /// Empties the graph if it is too large. Returns whether it was not.
+    fn check_size(&mut self) -> bool {
+        let fits = self.edges <= self.max_edges;
+        if !fits {
+            let references = self.references;
+            let retry_below = references - references / 10;
+            let coverage = Coverage::None { retry_below };
+            *self = Graph { references, coverage, ..Graph::bounded(self.max_edges) };
+        }
+        fits
+    }
+
+    /// If not all pods are in the graph, and they may be, says after which key [`Graph::read`] goes on with the next
+    /// one; `Some(None)` is the first pod of all.
+    pub fn begin_reading(&mut self) -> Option<Option<Box<[u8]>>> {
+        match &self.coverage {
+            Coverage::All => None,
+            Coverage::UpTo(last) => Some(last.clone()),
+            Coverage::None { retry_below } => {
+                let may_fit = self.references <= self.max_edges || self.references < *retry_below;
+                may_fit.then(|| {
+                    self.coverage = Coverage::UpTo(None);
+                    None
+                })
+            }
+        }
+    }
+
+    /// Adds the next pod, which has this key. Returns whether further ones may follow: there may be too many edges again.
+    pub fn read(&mut self, key: &[u8], pod: &Object) -> bool {
+        self.add(&Edges::of(Some(pod)));
+        self.coverage = Coverage::UpTo(Some(key.into()));
+        self.check_size()
+    }
+
+    /// Notes that all pods were read.
+    pub fn complete(&mut self) {
+        self.coverage = Coverage::All;
     }
 
     /// Whether a pod of a node refers to an object.
     pub fn refers(&self, node: &[u8], kind: Kind, namespace: &[u8], name: &[u8]) -> bool {
-        let objects = self.nodes.get(node);
+        let objects = self.nodes.get(node).filter(|_| self.is_complete());
         objects.is_some_and(|objects| objects.contains_key(&key(kind, namespace, name)[..]))
     }
 
-    /// The number of edges; `None` if there were too many.
+    /// The number of edges; `None` if there are too many, or were and not all pods have been read again.
     pub fn edges(&self) -> Option<usize> {
-        (!self.is_full).then_some(self.edges)
+        self.is_complete().then_some(self.edges)
+    }
+
+    fn is_complete(&self) -> bool {
+        matches!(self.coverage, Coverage::All)
     }
 
     fn add(&mut self, edges: &Edges<'_>) {
@@ -144,6 +206,7 @@ fn key(kind: Kind, namespace: &[u8], name: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::ops::Bound;
 
     use proptest::prelude::*;
 
@@ -215,8 +278,59 @@ mod tests {
         graph.change(None, Some(&pods[2]));
         assert_eq!(graph.edges(), None);
         assert!(!graph.refers(b"a", Kind::Secrets, b"ns", b"w"));
+        assert_eq!(graph.begin_reading(), None, "it has three references");
         graph.change(Some(&pods[2]), None);
-        graph.change(Some(&pods[1]), None);
         assert_eq!(graph.edges(), None, "it does not know what was there");
+        assert_eq!(graph.begin_reading(), Some(None));
+        assert!(graph.nodes.is_empty());
+    }
+
+    /// Checks that the graph has everything to which these pods of one node refer, and nothing else.
+    fn assert_complete(graph: &Graph, pods: &BTreeMap<Box<[u8]>, Object>) {
+        let of_pod = |pod: &Object| {
+            let references = references::of(pod).into_iter();
+            references.map(|it| it.name.to_vec()).collect::<Vec<_>>()
+        };
+        let names: BTreeSet<_> = pods.values().flat_map(of_pod).collect();
+        assert_eq!(graph.edges(), Some(names.len()));
+        for name in NAMES {
+            let refers = graph.refers(b"a", Kind::Secrets, b"ns", name.as_bytes());
+            assert_eq!(refers, names.contains(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn pods_are_read_again_while_they_change() {
+        let pod = |name: &str, names: &[&str]| {
+            let references: Vec<_> = names.iter().map(|name| (0, *name)).collect();
+            parsed(name, "a", 1, &references)
+        };
+        let mut graph = Graph::bounded(3);
+        let mut pods: BTreeMap<Box<[u8]>, Object> = BTreeMap::new();
+        let set = |graph: &mut Graph, pods: &mut BTreeMap<Box<[u8]>, Object>, pod: Object| {
+            let before = pods.insert(pod.key(), pod.clone());
+            graph.change(before.as_ref(), Some(&pod));
+        };
+        set(&mut graph, &mut pods, pod("w", &["w", "x"]));
+        for name in ["x", "y", "z"] {
+            set(&mut graph, &mut pods, pod(name, &[name]));
+        }
+        assert_eq!(graph.edges(), None);
+        for name in NAMES {
+            set(&mut graph, &mut pods, pod(name, &["w"]));
+        }
+        // Pods that were read, and one that was not.
+        for changed in [Some(("w", "x")), Some(("z", "x")), Some(("x", "z")), None] {
+            let last = graph.begin_reading().expect("it may fit");
+            let start = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let (key, next) = pods.range::<[u8], _>((start, Bound::Unbounded)).next().unwrap();
+            assert!(graph.read(key, next));
+            assert_eq!(graph.edges(), None, "not all pods are read");
+            if let Some((name, refers_to)) = changed {
+                set(&mut graph, &mut pods, pod(name, &[refers_to]));
+            }
+        }
+        graph.complete();
+        assert_complete(&graph, &pods);
     }
 }

@@ -14,6 +14,10 @@ pub const PERIOD: Duration = Duration::from_millis(100);
 /// For how long open watches stay while there is no source.
 const MAX_INTERRUPTION: Duration = Duration::from_secs(5);
 
+/// Pods whose references are read again in each period, if there were too many. The cache is locked for about a
+/// millisecond.
+const PODS_READ: usize = 1000;
+
 /// Decides whether a cache serves.
 pub struct Health {
     /// The cache.
@@ -119,6 +123,7 @@ impl Health {
                 tracing::info!(resource, serves, version, "cache of the node path");
             }
         }
+        cache.read_references(PODS_READ);
         let (watches, objects) = cache.counts();
         self.metrics.reads.set_state(CacheState {
             resource,
@@ -135,6 +140,9 @@ impl Health {
             tracing::warn!(
                 "pods refer to too many objects; reads of ConfigMaps and Secrets are forwarded"
             );
+        }
+        if !is_full && self.state.is_full && cache.graph().is_some() {
+            tracing::info!("all references of pods are known again");
         }
         self.state.is_full = is_full;
     }

@@ -1,11 +1,13 @@
 //! Events on their way to the watches of one client.
 
+use std::sync::Arc;
 use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 
 use super::frame::Frame;
+use super::wake_list::WakeList;
 
 /// Items that wait for a session. Beyond that the client's watches end; they are watched on from the last
 /// event that was delivered. A session takes its items as soon as its thread has time.
@@ -24,7 +26,10 @@ pub enum Item {
 #[derive(Default)]
 pub struct Mailbox {
     queue: Mutex<Queue>,
+    /// Wakes the session.
     waker: AtomicWaker,
+    /// Wakes the sessions of its thread; `None` if it is woken alone.
+    wake_list: Option<Arc<WakeList>>,
 }
 
 #[derive(Default)]
@@ -47,6 +52,19 @@ pub struct Delivery {
 }
 
 impl Mailbox {
+    /// A mailbox of a session on the thread of this list.
+    pub fn new(wake_list: Arc<WakeList>) -> Mailbox {
+        Mailbox { wake_list: Some(wake_list), ..Mailbox::default() }
+    }
+
+    fn wake(&self) {
+        let Some(waker) = self.waker.take() else { return };
+        match &self.wake_list {
+            Some(list) => list.add(waker),
+            None => waker.wake(),
+        }
+    }
+
     /// Adds an item for the watch of a stream, and wakes the session.
     pub fn push(&self, stream: u32, item: Item) {
         let mut queue = self.queue.lock();
@@ -58,7 +76,7 @@ impl Mailbox {
             queue.items.push((stream, item));
         }
         drop(queue);
-        self.waker.wake();
+        self.wake();
     }
 
     /// Notes that the watch of a stream has something to pull, and wakes the session.
@@ -69,7 +87,7 @@ impl Mailbox {
         }
         queue.announced.push(stream);
         drop(queue);
-        self.waker.wake();
+        self.wake();
     }
 
     /// Notes whom to wake. Must be called before [`Mailbox::take`].

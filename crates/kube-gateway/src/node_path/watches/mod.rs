@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! API server ─▶ source ─▶ feed ───┐
-//! store ─▶ store_source, store_feed ┴▶ cache ─▶ mailbox of each client ─▶ its session
+//! store ─▶ store_source, store_feed ┴▶ cache ─▶ mailbox of each client ─▶ its session, by the wake_list of its thread
 //!               client's GET: recognize, authorize ─┴─▶ list, or a watch that begins
 //! ```
 //! Leases come from the store, everything else from an API server.
@@ -23,11 +23,13 @@
 //! `k8s.io/apiserver/pkg/storage/cacher`. `references` and `graph` know which ConfigMaps and Secrets the
 //! pods of a node refer to. `feed` and `store_feed` fill the cache; `store_position` says
 //! how far the store is, and `health` whether the cache may serve. `recognize` and `authorize` decide
-//! about a request, `continuation` takes over a watch that an API server has begun;
+//! about a request, `body` is its answer, `continuation` takes over a watch that an API server has begun;
 //! `forward/http2/watches.rs` is its way through a session.
 
 mod authorize;
+mod body;
 mod cache;
+mod content;
 mod continuation;
 mod event;
 mod feed;
@@ -53,6 +55,7 @@ mod store_position;
 mod store_source;
 #[cfg(test)]
 mod store_trial;
+mod wake_list;
 mod watchers;
 mod wire;
 
@@ -60,11 +63,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
-use bytes::Bytes;
 use http::Request;
 use http2::Fields;
 
-use self::authorize::{is_reviewed, may_read};
+use self::authorize::may_read;
 use self::cache::{Cache, Started};
 use self::feed::Feed;
 use self::health::Health;
@@ -74,14 +76,17 @@ use self::recognize::recognize;
 use self::shared::SharedCache;
 use self::store_feed::StoreFeed;
 use self::store_source::Keys;
+use self::wake_list::WakeList;
 use super::review::Reviewer;
-use super::reviews::Reviews;
+use super::reviews::{Reviews, Verdict};
 use super::{Permission, tls_files, uuid};
 use crate::config::Store;
 use crate::identity::{Credential, IdentityFields};
 use crate::metrics::Metrics;
 
-pub use self::continuation::Continuation;
+pub use self::body::Body;
+pub use self::cache::Got;
+pub use self::continuation::{Continuation, Position};
 pub use self::frame::Frame;
 pub use self::mailbox::{Item, Mailbox};
 pub use self::recognize::{DEFAULT_TIMEOUT, Read, Verb};
@@ -100,6 +105,8 @@ pub struct Watches {
     reviews: Arc<Reviews>,
     /// By the position of the resource; `None` if it is not served.
     caches: [Option<Arc<SharedCache>>; Kind::COUNT],
+    /// For each thread of clients.
+    wake_lists: Vec<Arc<WakeList>>,
     metrics: Arc<Metrics>,
 }
 
@@ -157,11 +164,21 @@ pub struct Begun {
     pub is_allowed: bool,
 }
 
+/// A request that waits until its answer may be sent.
+pub struct WaitingRead {
+    /// The request.
+    pub read: Read,
+    /// Who has sent it.
+    pub identity: Arc<IdentityFields>,
+}
+
 /// A watch that is served.
 pub struct Opened {
     /// The header of the answer.
     pub fields: Fields,
-    /// What is sent first.
+    /// What is sent first, if the watch begins with objects.
+    pub initial: Option<Body>,
+    /// What is sent then.
     pub frames: Vec<Frame>,
     /// A bookmark must have a higher version.
     pub floor: u64,
@@ -169,8 +186,25 @@ pub struct Opened {
     pub registration: Option<Registration>,
 }
 
+/// Whether a cache goes on with a watch that an API server has begun.
+pub enum GoOn {
+    /// It does.
+    Open {
+        /// What follows.
+        frames: Vec<Frame>,
+        /// The watch.
+        registration: Registration,
+        /// What it has got, if it pulls its events.
+        got: Got,
+    },
+    /// Perhaps after a later event.
+    Later,
+    /// The API server serves the watch until it ends.
+    Never,
+}
+
 impl Watches {
-    /// Starts to fill the caches, on a thread of their own.
+    /// Starts to fill the caches, on a thread of their own, for clients on so many `workers`.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -178,6 +212,7 @@ impl Watches {
         permissions: ReadPermissions,
         reviewer: Reviewer,
         options: &Options,
+        workers: usize,
         metrics: Arc<Metrics>,
     ) -> Result<Arc<Watches>> {
         let caches = Kind::ALL.map(|kind| options.cache(kind).map(Arc::new));
@@ -206,7 +241,21 @@ impl Watches {
             .spawn(move || runtime.block_on(std::future::pending::<()>()))
             .context("start the watch caches")?;
         let reviews = Arc::new(Reviews::new(reviewer));
-        Ok(Arc::new(Watches { permissions, reviews, caches, metrics }))
+        let wake_lists = (0..workers).map(|_| Arc::default()).collect();
+        Ok(Arc::new(Watches { permissions, reviews, caches, wake_lists, metrics }))
+    }
+
+    /// Wakes the clients of a thread. Must run on this thread.
+    pub async fn wake_forever(self: Arc<Self>, worker: usize) {
+        if let Some(list) = self.wake_lists.get(worker) {
+            list.clone().run_forever().await;
+        }
+    }
+
+    /// A mailbox for a client of a thread.
+    pub fn mailbox(&self, worker: usize) -> Arc<Mailbox> {
+        let list = self.wake_lists.get(worker).cloned();
+        Arc::new(list.map_or_else(Mailbox::default, Mailbox::new))
     }
 
     /// Reads the head of a client's request before anything is changed in it. Returns the request if it
@@ -223,10 +272,14 @@ impl Watches {
         };
         let refused = self.refusal(identity, &read);
         refused.into_iter().for_each(|reason| count((read.kind, reason)));
-        let is_final =
-            refused == Some(Reason::Identity) && !is_reviewed(self.pods(), identity, &read);
+        let is_final = refused == Some(Reason::Identity);
         let identity = identity.clone();
         (!is_final).then_some(Begun { read, identity, is_allowed: refused.is_none() })
+    }
+
+    /// Whether a request may be served now, some time after it has begun. Must be called in a runtime.
+    pub fn still_allows(&self, waiting: &WaitingRead) -> bool {
+        self.refusal(&waiting.identity, &waiting.read).is_none()
     }
 
     /// Why a request may not be served now. Must be called in a runtime.
@@ -234,8 +287,11 @@ impl Watches {
         if !self.permissions.of(read.kind).is_allowed() {
             return Some(Reason::NotPermitted);
         }
-        let may = may_read(&self.reviews, self.pods(), identity, read);
-        (!may).then_some(Reason::Identity)
+        match may_read(&self.reviews, self.pods(), identity, read) {
+            Verdict::Allowed => None,
+            Verdict::Refused => Some(Reason::Identity),
+            Verdict::Unknown => Some(Reason::Unreviewed),
+        }
     }
 
     fn pods(&self) -> Option<&SharedCache> {
@@ -243,10 +299,10 @@ impl Watches {
     }
 
     /// Answers a list; `None` if an API server must.
-    pub fn list(&self, read: &Read, at_least: u64) -> Option<(Fields, Bytes)> {
+    pub fn list(&self, read: &Read, at_least: u64) -> Option<(Fields, Body)> {
         let listed = self.cache(read)?.lock().list(&read.selector, at_least);
         let (version, objects) = self.counted(read, listed)?;
-        let body = frame::list(read.kind, version, &objects);
+        let body = Body::list(read.kind, version, objects);
         let mut fields = answer_fields(b"application/vnd.kubernetes.protobuf");
         fields.push(b"content-length", body.len().to_string().as_bytes());
         Some((fields, body))
@@ -265,35 +321,51 @@ impl Watches {
         let started = self.counted(read, started)?;
         let fields = answer_fields(WATCH_TYPE);
         Some(match started {
-            Started::Open { number, frames, floor } => {
+            Started::Open { number, objects, mut frames, floor } => {
                 let registration = Some(Registration::new(cache, read.selector.clone(), number));
-                Opened { fields, frames, floor, registration }
+                let initial = (!objects.is_empty())
+                    .then(|| Body::initial_events(objects, &std::mem::take(&mut frames)));
+                Opened { fields, initial, frames, floor, registration }
             }
             Started::Expired(frame) => {
-                Opened { fields, frames: vec![frame], floor: 0, registration: None }
+                let (initial, frames, registration) = (None, vec![frame], None);
+                Opened { fields, initial, frames, floor: 0, registration }
             }
         })
     }
 
-    /// Goes on with a watch that an API server has begun, after a version. Returns what follows, and the
-    /// watch; `None` if the API server must go on. Must be called in a runtime.
+    /// Goes on with a watch that an API server has begun, after a position. Must be called in a runtime.
     pub fn go_on(
         &self,
         identity: &Arc<IdentityFields>,
         read: &Read,
-        version: u64,
+        position: Position,
         mailbox: &Arc<Mailbox>,
         stream: u32,
-    ) -> Option<(Vec<Frame>, Registration)> {
-        if self.refusal(identity, read).is_some() {
-            return None;
+    ) -> GoOn {
+        match self.refusal(identity, read) {
+            // What pods refer to changes, and the cache of pods may not serve for a while.
+            Some(Reason::Identity) if identity.node().is_none() => return GoOn::Never,
+            Some(_) => return GoOn::Later,
+            None => {}
         }
-        let cache = self.cache(read)?;
-        let start = cache::Start::After(version);
-        let started = cache.lock().watch(&read.selector, start, mailbox, stream).ok()?;
-        let Started::Open { number, frames, .. } = started else { return None };
+        let Some(cache) = self.cache(read) else { return GoOn::Never };
+        let Position { version, events } = position;
+        let mut locked = cache.lock();
+        let got = match cache.kind.is_stored() {
+            true => Got::some_of(version, events),
+            // A version has one change.
+            false => Got::all(version),
+        };
+        if got.of_next > 0 && !locked.has_all_of(version) {
+            return GoOn::Later;
+        }
+        let started = locked.watch(&read.selector, cache::Start::After(version), mailbox, stream);
+        drop(locked);
+        let Ok(Started::Open { number, frames, .. }) = started else { return GoOn::Later };
         self.count(read.kind, read.verb.name(), "continued", None);
-        Some((frames, Registration::new(cache.clone(), read.selector.clone(), number)))
+        let registration = Registration::new(cache.clone(), read.selector.clone(), number);
+        GoOn::Open { frames, registration, got }
     }
 
     /// Waits until all caches serve, but not longer than this: meanwhile all requests would go to API
@@ -329,7 +401,7 @@ impl Watches {
 /// Returns the header of an answer. `Audit-Id` is a random UUID that no audit log has.
 fn answer_fields(content_type: &[u8]) -> Fields {
     let mut fields = Fields::with_capacity(6, FIELD_BYTES);
-    fields.push(b"audit-id", uuid(rand::random()).as_bytes());
+    fields.push(b"audit-id", &uuid(rand::random()));
     fields.push(b"cache-control", b"no-cache, private");
     fields.push(b"content-type", content_type);
     fields.push(b"date", httpdate::fmt_http_date(SystemTime::now()).as_bytes());

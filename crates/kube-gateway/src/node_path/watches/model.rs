@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::cache::{Cache, Change, Refused, Start, Started};
+use super::cache::{Cache, Change, Inconsistent, Refused, Start, Started};
+use super::content::Content;
 use super::frame::{EventType, Frame};
 use super::kind::Kind;
 use super::mailbox::{Item, Mailbox};
@@ -114,6 +115,16 @@ fn bookmark(version: u64, marked: bool) -> Bytes {
     pod("", "", "", version, if marked { MARK } else { "" })
 }
 
+fn content(kind: Kind, objects: Vec<Object>, marked: Object) -> Result<Content, Inconsistent> {
+    Content::new(kind, objects, marked, false)
+}
+
+/// Begins with these objects at a version.
+fn replace(cache: &mut Cache, objects: Vec<Object>, version: u64) {
+    let content = content(Kind::Pods, objects, parsed(&bookmark(version, true)));
+    drop(cache.replace(content.unwrap()));
+}
+
 impl World {
     fn new(kind: Kind) -> World {
         let mut world = World {
@@ -139,7 +150,7 @@ impl World {
         let state = self.state().clone();
         self.states = vec![(self.version, self.now, state.clone())];
         let objects = state.values().map(|(bytes, _)| parsed(bytes)).collect();
-        self.cache.replace(objects, parsed(&bookmark(self.version, true))).unwrap();
+        replace(&mut self.cache, objects, self.version);
         self.cache.serve(true);
         self.watches.iter_mut().for_each(|watch| watch.is_open = false);
     }
@@ -250,8 +261,12 @@ impl World {
                 }
             }
         }
-        let Ok(Started::Open { number, frames, .. }) = started else { panic!("{started:?}") };
-        let (got, is_open) = (frames, true);
+        let Ok(Started::Open { number, objects, frames, .. }) = started else {
+            panic!("{started:?}")
+        };
+        let added = |object: &Arc<Object>| Frame::new(EventType::Added, object.envelope().clone());
+        let got = objects.iter().map(added).chain(frames).collect();
+        let is_open = true;
         self.watches.push(Watch { selector, mailbox, number, expected, got, floor, is_open });
     }
 
@@ -362,10 +377,11 @@ fn what_does_not_follow_is_refused() {
     cache.serve(true);
     assert!(!cache.is_serving() && cache.bookmark().is_none());
     let marked = || parsed(&bookmark(10, true));
-    assert!(cache.replace(vec![object("a", 11)], marked()).is_err(), "newer than the bookmark");
-    assert!(cache.replace(vec![object("a", 1), object("a", 2)], marked()).is_err(), "twice");
-    assert!(cache.replace(vec![], parsed(&bookmark(10, false))).is_err(), "no mark");
-    cache.replace(vec![object("a", 9)], marked()).unwrap();
+    let content = |objects, marked| content(Kind::Pods, objects, marked);
+    assert!(content(vec![object("a", 11)], marked()).is_err(), "newer than the bookmark");
+    assert!(content(vec![object("a", 1), object("a", 2)], marked()).is_err(), "twice");
+    assert!(content(vec![], parsed(&bookmark(10, false))).is_err(), "no mark");
+    replace(&mut cache, vec![object("a", 9)], 10);
     assert_eq!(cache.list(&selector(Kind::Pods, 0), 0).err(), Some(Refused::NotServing));
     assert!(cache.apply(change(EventType::Modified, "a", 10), now).is_err(), "not higher");
     assert!(cache.progress(9).is_err(), "lower");
@@ -375,7 +391,7 @@ fn what_does_not_follow_is_refused() {
         (EventType::Deleted, "b"),
         (EventType::Bookmark, "a"),
     ] {
-        cache.replace(vec![object("a", 9)], marked()).unwrap();
+        replace(&mut cache, vec![object("a", 9)], 10);
         assert!(cache.apply(change(event, name, 11), now).is_err(), "{event:?} {name}");
     }
 }
@@ -388,7 +404,7 @@ fn the_size_is_that_of_the_objects_and_their_changes() {
     assert_eq!(cache.size(), 0);
     let objects = vec![object("a", 8), object("b", 9)];
     let each = objects[0].size();
-    cache.replace(objects, parsed(&bookmark(10, true))).unwrap();
+    replace(&mut cache, objects, 10);
     assert_eq!(cache.size(), 2 * each);
     let mut last = cache.size();
     let mut grows = |cache: &Cache| cache.size() - std::mem::replace(&mut last, cache.size());
@@ -401,14 +417,14 @@ fn the_size_is_that_of_the_objects_and_their_changes() {
     // So is what was deleted.
     cache.apply(change(EventType::Deleted, "c", 13), now).unwrap();
     assert!((1..each).contains(&grows(&cache)));
-    cache.clear();
+    drop(cache.clear());
     assert_eq!(cache.size(), 0);
 }
 
 #[test]
 fn an_event_visits_the_watches_of_its_object_alone() {
     let mut cache = Cache::new(Kind::Secrets);
-    cache.replace(Vec::new(), parsed(&bookmark(10, true))).unwrap();
+    replace(&mut cache, Vec::new(), 10);
     cache.serve(true);
     let mailboxes: Vec<Arc<Mailbox>> = (0..3).map(|_| Arc::default()).collect();
     let now = Instant::now();

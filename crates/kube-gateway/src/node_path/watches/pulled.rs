@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::cache::{Cache, Inconsistent, Start, Started, StoredChange};
+use super::cache::{Cache, Got, Inconsistent, Start, Started, StoredChange};
+use super::content::Content;
 use super::event::Event;
 use super::frame::{EventType, Frame};
 use super::kind::Kind;
@@ -34,7 +35,8 @@ fn all() -> Selector {
 /// A cache that serves, with no Leases at version 10.
 fn empty() -> Cache {
     let mut cache = Cache::new(Kind::Leases);
-    cache.replace(Vec::new(), marked_bookmark(10).unwrap()).unwrap();
+    let content = Content::new(Kind::Leases, Vec::new(), marked_bookmark(10).unwrap(), false);
+    assert!(cache.replace(content.unwrap()).is_none());
     cache.serve(true);
     cache
 }
@@ -147,11 +149,12 @@ impl World {
 
     fn pull(&mut self, at: usize, max: usize) {
         let watch = &mut self.watches[at];
-        let pulled = self.cache.pull(&watch.selector, watch.version, max).unwrap();
+        let pulled = self.cache.pull(&watch.selector, Got::all(watch.version), max).unwrap();
         assert!(
-            pulled.version >= watch.version && (pulled.bytes.is_empty() == (pulled.events == 0))
+            pulled.got.version >= watch.version
+                && (pulled.bytes.is_empty() == (pulled.events == 0))
         );
-        watch.version = pulled.version;
+        watch.version = pulled.got.version;
         watch.got.extend_from_slice(&pulled.bytes);
         assert!(watch.expected.starts_with(&watch.got), "an event is wrong or missing");
         if pulled.is_complete {
@@ -191,15 +194,42 @@ fn the_events_of_a_revision_are_pulled_together() {
     let put = |name: &str, version| StoredChange::Put(parsed(&lease("a", name, version, "")));
     let changes = vec![put("x", 11), put("y", 11), put("z", 12)];
     cache.apply_stored(changes, Instant::now()).unwrap();
-    let first = cache.pull(&all(), 10, 1).unwrap();
-    assert_eq!((first.events, first.version, first.is_complete), (2, 11, false));
-    let second = cache.pull(&all(), 11, 1).unwrap();
-    assert_eq!((second.events, second.version, second.is_complete), (1, 12, true));
+    let first = cache.pull(&all(), Got::all(10), 1).unwrap();
+    assert_eq!((first.events, first.got.version, first.is_complete), (2, 11, false));
+    let second = cache.pull(&all(), Got::all(11), 1).unwrap();
+    assert_eq!((second.events, second.got.version, second.is_complete), (1, 12, true));
     // A version that the store has not reached yet.
-    let later = cache.pull(&all(), 15, 1).unwrap();
-    assert_eq!((later.events, later.version, later.is_complete), (0, 15, true));
+    let later = cache.pull(&all(), Got::all(15), 1).unwrap();
+    assert_eq!((later.events, later.got.version, later.is_complete), (0, 15, true));
     let Some(bookmark) = cache.bookmark_at(12) else { panic!("it serves") };
     assert_eq!(parsed(&bookmark.object).version(), 12);
+}
+
+#[test]
+fn a_watch_that_has_a_part_of_a_version_pulls_the_rest() {
+    let mut cache = empty();
+    let put = |namespace: &str, name: &str, version| {
+        StoredChange::Put(parsed(&lease(namespace, name, version, "")))
+    };
+    // An API server can be ahead of the cache.
+    let got = Got::some_of(12, 1);
+    let before = cache.pull(&all(), got, usize::MAX).unwrap();
+    assert_eq!((before.events, before.got, before.is_complete), (0, got, true));
+    assert!(cache.has_all_of(11) && !cache.has_all_of(10), "what was listed has no changes");
+    let changes = [("a", "x", 12), ("b", "y", 12), ("a", "z", 12), ("a", "x", 13)];
+    let changes = changes.map(|(namespace, name, version)| put(namespace, name, version));
+    cache.apply_stored(changes.into(), Instant::now()).unwrap();
+    let rest = |selector: &Selector, events, max| {
+        let pulled = cache.pull(selector, Got::some_of(12, events), max).unwrap();
+        (pulled.events, pulled.got)
+    };
+    let namespace = Selector::Namespace((*b"a").into());
+    assert_eq!(rest(&all(), 0, usize::MAX), (1, Got::all(13)), "all of it");
+    assert_eq!(rest(&all(), 1, usize::MAX), (3, Got::all(13)));
+    assert_eq!(rest(&all(), 1, 1), (2, Got::all(12)));
+    assert_eq!(rest(&all(), 3, usize::MAX), (1, Got::all(13)));
+    assert_eq!(rest(&namespace, 1, usize::MAX), (2, Got::all(13)), "events of others do not count");
+    assert_eq!(rest(&namespace, 2, usize::MAX), (1, Got::all(13)));
 }
 
 #[test]
@@ -211,10 +241,10 @@ fn a_watch_that_is_too_slow_ends() {
         let now = start + Duration::from_secs(if version == 120 { 200 } else { 0 });
         cache.apply_stored(vec![change], now).unwrap();
     }
-    assert_eq!(cache.pull(&all(), 19, 1), None);
-    assert_eq!(cache.pull(&all(), 20, usize::MAX).unwrap().events, 100);
+    assert_eq!(cache.pull(&all(), Got::all(19), 1), None);
+    assert_eq!(cache.pull(&all(), Got::all(20), usize::MAX).unwrap().events, 100);
     cache.serve(false);
-    assert_eq!(cache.pull(&all(), 20, 1), None);
+    assert_eq!(cache.pull(&all(), Got::all(20), 1), None);
     assert!(cache.bookmark_at(20).is_none());
 }
 
@@ -227,8 +257,8 @@ fn a_watch_goes_on_between_the_last_change_that_was_removed_and_the_next_one() {
         let now = start + Duration::from_secs(200 * number);
         cache.apply_stored(vec![change], now).unwrap();
     }
-    assert_eq!(cache.pull(&all(), 19, 1), None);
-    assert_eq!(cache.pull(&all(), 20, usize::MAX).unwrap().events, 100);
+    assert_eq!(cache.pull(&all(), Got::all(19), 1), None);
+    assert_eq!(cache.pull(&all(), Got::all(20), usize::MAX).unwrap().events, 100);
 }
 
 #[test]
@@ -240,10 +270,10 @@ fn a_pull_ends_after_many_changes_of_other_namespaces() {
     let changes = changes("b", 11..=5010).chain(changes("a", 5011..=5011));
     cache.apply_stored(changes.collect(), Instant::now()).unwrap();
     let selector = Selector::Namespace((*b"a").into());
-    let first = cache.pull(&selector, 10, usize::MAX).unwrap();
-    assert_eq!((first.events, first.is_complete, first.version), (0, false, 10 + 4096));
-    let second = cache.pull(&selector, first.version, usize::MAX).unwrap();
-    assert_eq!((second.events, second.is_complete, second.version), (1, true, 5011));
+    let first = cache.pull(&selector, Got::all(10), usize::MAX).unwrap();
+    assert_eq!((first.events, first.is_complete, first.got.version), (0, false, 10 + 4096));
+    let second = cache.pull(&selector, Got::all(first.got.version), usize::MAX).unwrap();
+    assert_eq!((second.events, second.is_complete, second.got.version), (1, true, 5011));
 }
 
 #[test]

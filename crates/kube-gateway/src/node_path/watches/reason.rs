@@ -9,8 +9,10 @@ pub enum Reason {
     Form,
     /// The request demands the state of now, which only the store knows.
     Consistent,
-    /// The sender may not do this, or that is not known.
+    /// The sender may not do this.
     Identity,
+    /// RBAC decides about the sender, and no review has said yet whether it may do this.
+    Unreviewed,
     /// Something that must see reads may exist.
     NotPermitted,
     /// The cache has lost its source, or was not filled yet.
@@ -25,7 +27,7 @@ impl Reason {
         match self {
             Reason::Form => "form",
             Reason::Consistent => "consistent",
-            Reason::Identity => "identity",
+            Reason::Identity | Reason::Unreviewed => "identity",
             Reason::NotPermitted => "not_permitted",
             Reason::NotServing => "not_serving",
             Reason::Behind => "behind",

@@ -94,7 +94,7 @@ impl StoreFeed {
             Err(error) => Err(error),
         };
         if followed.as_ref().is_err_and(invalidates) {
-            self.health.cache.lock().clear();
+            self.health.cache.clear();
         }
         followed
     }
@@ -122,7 +122,10 @@ impl StoreFeed {
         let (Position { cluster, revision }, objects) =
             self.health.judge_during(source.read_all()).await?;
         let marked = marked_bookmark(revision).context("the store is empty")?;
-        self.health.cache.lock().replace(objects, marked)?;
+        let cache = self.health.cache.clone();
+        // With very many Leases it takes long, in which other caches must go on.
+        let replace = tokio::task::spawn_blocking(move || cache.replace(objects, marked));
+        self.health.judge_during(replace).await??;
         self.cluster = cluster;
         Ok(revision)
     }

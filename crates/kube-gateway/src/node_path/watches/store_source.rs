@@ -22,7 +22,8 @@ use etcdpb::rpc::{
 use futures_util::FutureExt as _;
 use node_lease::StoredLease;
 
-use super::cache::{INITIAL_EVENTS_END, LastChange, StoredChange};
+use super::cache::{LastChange, StoredChange};
+use super::content::INITIAL_EVENTS_END;
 use super::kind::Kind;
 use super::object::Object;
 use super::store_position::{Position, Replaced};
