@@ -39,6 +39,8 @@ const (
 	protobuf      = "application/vnd.kubernetes.protobuf"
 	// leaseKeys is what the keys of all Leases begin with.
 	leaseKeys = "/registry/leases/"
+	// memEtcd and etcd are the stores.
+	memEtcd, etcd = "mem_etcd", "etcd"
 	// storeName is the common name of the gateway's certificate for the store, and limitedStoreName that of one which may
 	// not read all Leases.
 	storeName, limitedStoreName = "kube-gateway", "limited"
@@ -63,14 +65,18 @@ type gateway struct {
 	owner *testing.T
 }
 
-// newCluster starts a cluster, which ends with the test.
-func newCluster(t *testing.T) *cluster {
+// newCluster starts a cluster with a store, which ends with the test.
+func newCluster(t *testing.T, store string) *cluster {
 	t.Helper()
-	c := &cluster{Cluster: testcluster.New(t, "watches", "k1m", "kube-gateway", "mem_etcd", "kube-apiserver", "kwok", "kubectl")}
-	// The gateway may read all Leases, and another client only those that it may write.
-	const nodeLeases = leaseKeys + "kube-node-lease/"
-	c.Up(t, "--nodes", "1", "--store-arg", fmt.Sprintf("client-cert-permission=%[1]s=readwrite:%[2]s,%[1]s=read:%[3]s,%[4]s=readwrite:%[2]s",
-		storeName, nodeLeases, leaseKeys, limitedStoreName))
+	c := &cluster{Cluster: testcluster.New(t, "watches", "k1m", "kube-gateway", store, "kube-apiserver", "kwok", "kubectl")}
+	flags := []string{"--nodes", "1", "--store", store}
+	if store == memEtcd {
+		// The gateway may read all Leases, and another client only those that it may write. etcd would need users and roles.
+		const nodeLeases = leaseKeys + "kube-node-lease/"
+		flags = append(flags, "--store-arg", fmt.Sprintf("client-cert-permission=%[1]s=readwrite:%[2]s,%[1]s=read:%[3]s,%[4]s=readwrite:%[2]s",
+			storeName, nodeLeases, leaseKeys, limitedStoreName))
+	}
+	c.Up(t, flags...)
 	c.store = c.StoreClient(t)
 	kubeconfig := c.Kubeconfig(t)
 	apply := exec.Command(filepath.Join(c.Bin, "kubectl"), "--kubeconfig", kubeconfig, "apply", "-f", "../../../deploy/kube-gateway/node-path.yaml", "-f", "../../../deploy/kube-gateway/references.yaml")

@@ -181,6 +181,7 @@ func testManyLeases(t *testing.T, c *cluster, g *gateway) {
 	if each > maxLease {
 		t.Errorf("%d bytes for a Lease, want at most %d", each, maxLease)
 	}
+	testLargeLists(t, c, g)
 	// All of them are deleted at one revision.
 	_, err = c.store.Delete(ctx, leaseKeys+namespace+"/memory-", clientv3.WithPrefix())
 	must(t, err)
@@ -196,8 +197,7 @@ func (c *cluster) countLeases(t *testing.T) int {
 	return int(stored.Count)
 }
 
-// testUnreadable looks at a value that the gateway does not know, and at a certificate that may not read all Leases: their
-// requests are forwarded, and the gateway says why.
+// testUnreadable looks at a value that the gateway does not know: requests for Leases are forwarded, and the gateway says why.
 func testUnreadable(t *testing.T, c *cluster, g *gateway) {
 	client := c.client(t, controllerManager)
 	c.isServed(t, g, client, query{"leases", leasesPath, "", controllerManager})
@@ -215,6 +215,11 @@ func testUnreadable(t *testing.T, c *cluster, g *gateway) {
 	testcluster.Eventually(t, settleTimeout, "Leases are served again", func() bool {
 		return g.metric(unreadable) == 0 && g.metric(servesLeases) == 1
 	})
+}
+
+// testLimited looks at a certificate that may not read all Leases: requests for Leases are forwarded, and the gateway says why.
+func testLimited(t *testing.T, c *cluster) {
+	client := c.client(t, controllerManager)
 	limited := c.startGatewayAs(t, limitedStoreName, "references: true", 9)
 	testcluster.Eventually(t, startTimeout, "a gateway that may not read all Leases says so", func() bool { return limited.metric(unreadable) == 1 })
 	isForwarded(t, client, limited, "kube-node-lease")

@@ -76,7 +76,7 @@ func (c *cluster) clientOf(t *testing.T, q query) *http.Client {
 
 // TestWatches runs all tests in one cluster.
 func TestWatches(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, memEtcd)
 	c.prepare(t)
 	c.allowProxy(t)
 	c.allowLeaseReader(t)
@@ -93,6 +93,7 @@ func TestWatches(t *testing.T) {
 	t.Run("many Leases", func(t *testing.T) { testManyLeases(t, c, g) })
 	t.Run("many events", func(t *testing.T) { testManyEvents(t, c, g) })
 	t.Run("Leases that cannot be served", func(t *testing.T) { testUnreadable(t, c, g) })
+	t.Run("a certificate that may not read all Leases", func(t *testing.T) { testLimited(t, c) })
 	t.Run("what is forwarded", func(t *testing.T) { testForwarded(t, c, g) })
 	t.Run("a slow client", func(t *testing.T) { testSlow(t, c, g) })
 	t.Run("cost", func(t *testing.T) { testCost(t, c, g) })
@@ -104,6 +105,24 @@ func TestWatches(t *testing.T) {
 	t.Run("a version that is too old", func(t *testing.T) { testExpired(t, c, g) })
 	// Afterwards the other caches may have what the API servers have lost.
 	t.Run("a store that is replaced by an older one", func(t *testing.T) { testReplaced(t, c, g) })
+}
+
+// TestEtcd runs the tests of what comes from the store with etcd in place of mem_etcd.
+func TestEtcd(t *testing.T) {
+	c := newCluster(t, etcd)
+	c.prepare(t)
+	c.allowProxy(t)
+	c.allowLeaseReader(t)
+	g := c.startGateway(t)
+	source := random(t)
+	t.Run("lists", func(t *testing.T) { testLists(t, c, g, source) })
+	t.Run("streams", func(t *testing.T) { testStreams(t, c, g, source) })
+	t.Run("a user who was not reviewed yet", func(t *testing.T) { testNewcomer(t, c, g) })
+	t.Run("many Leases", func(t *testing.T) { testManyLeases(t, c, g) })
+	t.Run("many events", func(t *testing.T) { testManyEvents(t, c, g) })
+	t.Run("Leases that cannot be served", func(t *testing.T) { testUnreadable(t, c, g) })
+	t.Run("faults", func(t *testing.T) { testFaults(t, c, g, source) })
+	t.Run("two gateways at once", func(t *testing.T) { testTwoGateways(t, c, g, source) })
 }
 
 // allowProxy lets kube-proxy's user do what it may do in any cluster, and wait until the gateway knows.
