@@ -134,7 +134,7 @@ func clientsUseGateways(t *testing.T, w *workspace) {
 		}
 	}
 	// Only kwok, which renews the Leases of the nodes, sends as many updates.
-	metrics := w.gatewayMetrics(t, "kube-gateway")
+	metrics := w.gatewayMetrics(t, gatewayCluster, "kube-gateway")
 	eventually(t, patience, "the gateway of kwok forwards the heartbeats of all nodes", func() error {
 		if updates, err := countOnPage(metrics, updatesOnPage); err != nil || updates < gatewayNodes(t) {
 			return fmt.Errorf("it has counted %d updates (%v)", updates, err)
@@ -146,9 +146,9 @@ func clientsUseGateways(t *testing.T, w *workspace) {
 var updatesOnPage = regexp.MustCompile(`(?m)^kube_gateway_requests_total\{code="200",verb="update"\} (\d+)$`)
 
 // gatewayMetrics returns the URL of the metrics of a gateway.
-func (w *workspace) gatewayMetrics(t *testing.T, gateway string) string {
+func (w *workspace) gatewayMetrics(t *testing.T, cluster, gateway string) string {
 	t.Helper()
-	content, err := os.ReadFile(w.clusterDir(gatewayCluster) + "/cluster.json")
+	content, err := os.ReadFile(w.clusterDir(cluster) + "/cluster.json")
 	must(t, err)
 	var config clusterdir.Config
 	must(t, json.Unmarshal(content, &config))

@@ -209,13 +209,19 @@ func (w *workspace) intakeMetrics(t *testing.T, cluster string) map[string]float
 // the prefix.
 func (w *workspace) metrics(t *testing.T, cluster, component, prefix string) map[string]float64 {
 	t.Helper()
+	return w.metricsAt(t, cluster, w.status(t, cluster).component(t, component).Address+"/metrics", prefix)
+}
+
+// metricsAt returns those metrics of a page whose names have a prefix, without the prefix.
+func (w *workspace) metricsAt(t *testing.T, cluster, url, prefix string) map[string]float64 {
+	t.Helper()
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(w.succeed(t, "kubeconfig", "--name", cluster).stdout))
 	must(t, err)
 	web, err := rest.HTTPClientFor(config)
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.status(t, cluster).component(t, component).Address+"/metrics", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	must(t, err)
 	response, err := web.Do(request)
 	must(t, err)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/zap"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
@@ -26,20 +28,25 @@ const (
 	seededNodes = 30
 	nodeKeys    = "/registry/minions/"
 	leaseKeys   = "/registry/leases/kube-node-lease/"
+	csiNodeKeys = "/registry/csinodes/"
+	// rareReports is the flag of node-sim without which nodes report their status within five minutes.
+	rareReports = "node-status-report-frequency=8000h"
 )
 
-// TestSeedStore checks on both stores that nodes that k1m writes into the store equal those that the API server
-// stores, and that no component changes them.
+// TestSeedStore checks on both stores and with both simulators that nodes that k1m writes into the store equal those that
+// the API server stores, and that no component changes them.
 func TestSeedStore(t *testing.T) {
-	for _, store := range []string{"mem_etcd", "etcd"} {
-		t.Run(store, func(t *testing.T) { seedStore(t, store) })
-	}
+	t.Run("mem_etcd", func(t *testing.T) { seedStore(t, "mem_etcd", storedLeasesAreEqual) })
+	t.Run("etcd", func(t *testing.T) { seedStore(t, "etcd", storedLeasesAreEqual) })
+	nodeSim := []string{"--node-simulator", "node-sim", "--node-sim-arg", rareReports}
+	t.Run("node-sim", func(t *testing.T) { seedStore(t, "mem_etcd", nodeSimObjectsAreEqual, nodeSim...) })
 }
 
-func seedStore(t *testing.T, store string) {
+// seedStore seeds a cluster. ownedAreEqual compares the objects that nodes own.
+func seedStore(t *testing.T, store string, ownedAreEqual func(*testing.T, *workspace, *clientv3.Client), flags ...string) {
 	w := newWorkspace(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", "seeded") })
-	up := []string{"up", "--name", "seeded", "--store", store, "--nodes", fmt.Sprint(seededNodes)}
+	up := append([]string{"up", "--name", "seeded", "--store", store, "--nodes", fmt.Sprint(seededNodes)}, flags...)
 	started := time.Now()
 	t.Log(w.succeed(t, append(up, "--seed-store")...).stdout)
 	if s := w.status(t, "seeded"); s.Nodes.Ready != seededNodes || s.Nodes.NotReady != 0 {
@@ -48,7 +55,7 @@ func seedStore(t *testing.T, store string) {
 	keys := storeClient(t, w, "seeded")
 	unchangedPutsKeepTheVersion(t, w)
 	storedNodesAreEqual(t, w, keys)
-	storedLeasesAreEqual(t, w, keys)
+	ownedAreEqual(t, w, keys)
 	seedIsOnlyForEmptyStores(t, w, up)
 
 	w.succeed(t, "pods", "create", "--name", "seeded", "--count", "20")
@@ -151,6 +158,69 @@ func storedLeasesAreEqual(t *testing.T, w *workspace, keys *clientv3.Client) {
 	w.succeed(t, "nodes", "delete", "--name", "seeded", "--count", "1", "--prefix", "lease-")
 }
 
+// nodeSimObjectsAreEqual compares the seeded versions of a Lease and of a CSINode with those that node-sim has written.
+// CSINodes are never changed, and of Leases only the time of the renewal, so their seeded versions are those that a renewal
+// leaves.
+func nodeSimObjectsAreEqual(t *testing.T, w *workspace, keys *clientv3.Client) {
+	t.Helper()
+	w.succeed(t, "nodes", "create", "--name", "seeded", "--count", "1", "--prefix", "owned-")
+	seeded := first(t, keys, leaseKeys+"node-000000")
+	for what, stored := range map[string][]byte{
+		"created": first(t, keys, leaseKeys+"owned-000000"), "renewed": current(t, keys, leaseKeys+"node-000000"),
+	} {
+		if got, want := normalLease(t, stored), normalLease(t, seeded); !bytes.Equal(got, want) {
+			t.Errorf("Lease that node-sim has %s: %q\nseeded: %q", what, got, want)
+		}
+	}
+	created, csiNode := normalCSINode(t, current(t, keys, csiNodeKeys+"owned-000000")), normalCSINode(t, current(t, keys, csiNodeKeys+"node-000000"))
+	if !bytes.Equal(created, csiNode) {
+		t.Errorf("CSINode that node-sim has created: %q\nseeded: %q", created, csiNode)
+	}
+	w.succeed(t, "nodes", "delete", "--name", "seeded", "--count", "1", "--prefix", "owned-")
+}
+
+// TestSeededLeasesAreServed checks that kube-gateway serves the renewals of seeded nodes of node-sim from the store: from the
+// first one on they change nothing but the time.
+func TestSeededLeasesAreServed(t *testing.T) {
+	const nodes = 60
+	w := newWorkspace(t)
+	t.Cleanup(func() { w.k1m(t, "down", "--name", "served") })
+	config := filepath.Join(t.TempDir(), "gateway.yaml")
+	must(t, os.WriteFile(config, []byte("nodePath: {leases: {mode: on, comparisons: 20}}\n"), 0o600))
+	w.succeed(t, "up", "--name", "served", "--nodes", fmt.Sprint(nodes), "--seed-store", "--node-simulator", "node-sim",
+		"--node-sim-arg", "lease-interval=2s", "--node-sim-arg", rareReports, "--gateway", "--gateway-config", config)
+	renewals := func() (served, forwarded int, page string) {
+		for name, value := range w.metricsAt(t, "served", w.gatewayMetrics(t, "served", "kube-gateway"), "kube_gateway_node_path_lease_renewals_total") {
+			switch {
+			case strings.Contains(name, `result="served"`):
+				served += int(value)
+			case strings.Contains(name, `reason="object"`), strings.Contains(name, `reason="content"`), strings.Contains(name, `reason="manager"`):
+				forwarded += int(value)
+			}
+			page += fmt.Sprintln(name, value)
+		}
+		return served, forwarded, page
+	}
+	eventually(t, 90*time.Second, "renewals are served from the store", func() error {
+		if served, _, page := renewals(); served < 5*nodes {
+			return fmt.Errorf("%d are:\n%s", served, page)
+		}
+		return nil
+	})
+	if _, forwarded, page := renewals(); forwarded > 0 {
+		t.Errorf("%d renewals of seeded Leases are not of kubelet's form:\n%s", forwarded, page)
+	}
+	if s := w.status(t, "served"); s.Nodes.Ready != nodes {
+		t.Errorf("the nodes are %+v, want %d ready", s.Nodes, nodes)
+	}
+	sim := w.metrics(t, "served", "node-sim", "node_sim_requests_total")
+	for name, value := range sim {
+		if !strings.Contains(name, `verb="update"`) && value > 0 {
+			t.Errorf("node-sim sent requests other than renewals for nodes that exist: %s %v", name, value)
+		}
+	}
+}
+
 // first returns the first version of a key.
 func first(t *testing.T, keys *clientv3.Client, key string) []byte {
 	t.Helper()
@@ -177,7 +247,16 @@ func normalNode(t *testing.T, stored []byte) []byte {
 	t.Helper()
 	node := decodeStored(t, stored).(*corev1.Node)
 	normalMeta(&node.ObjectMeta)
+	name := node.Labels[corev1.LabelHostname]
 	node.Labels[corev1.LabelHostname] = node.Name
+	// node-sim reports the name of the node in several fields.
+	for i := range node.Status.Addresses {
+		node.Status.Addresses[i].Address = strings.ReplaceAll(node.Status.Addresses[i].Address, name, node.Name)
+	}
+	info := &node.Status.NodeInfo
+	for _, field := range []*string{&info.MachineID, &info.SystemUUID, &info.BootID} {
+		*field = strings.ReplaceAll(*field, name, node.Name)
+	}
 	for i := range node.Status.Conditions {
 		node.Status.Conditions[i].LastHeartbeatTime, node.Status.Conditions[i].LastTransitionTime = metav1.Time{}, metav1.Time{}
 	}
@@ -188,15 +267,31 @@ func normalNode(t *testing.T, stored []byte) []byte {
 func normalLease(t *testing.T, stored []byte) []byte {
 	t.Helper()
 	lease := decodeStored(t, stored).(*coordinationv1.Lease)
-	normalMeta(&lease.ObjectMeta)
-	owner := &lease.OwnerReferences[0]
-	for i := range lease.ManagedFields {
-		fields := lease.ManagedFields[i].FieldsV1
-		fields.SetRawString(strings.ReplaceAll(fields.GetRawString(), string(owner.UID), "uid"))
+	if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == lease.Name {
+		lease.Spec.HolderIdentity = new("name")
 	}
-	owner.Name, owner.UID = lease.Name, "uid"
+	normalOwned(&lease.ObjectMeta)
 	lease.Spec.RenewTime = nil
 	return encodeStored(t, lease)
+}
+
+// normalCSINode replaces name, UIDs and times in a stored CSINode.
+func normalCSINode(t *testing.T, stored []byte) []byte {
+	t.Helper()
+	csiNode := decodeStored(t, stored).(*storagev1.CSINode)
+	normalOwned(&csiNode.ObjectMeta)
+	return encodeStored(t, csiNode)
+}
+
+// normalOwned replaces name, UIDs and times of an object that a node owns.
+func normalOwned(meta *metav1.ObjectMeta) {
+	normalMeta(meta)
+	owner := &meta.OwnerReferences[0]
+	for i := range meta.ManagedFields {
+		fields := meta.ManagedFields[i].FieldsV1
+		fields.SetRawString(strings.ReplaceAll(fields.GetRawString(), string(owner.UID), "uid"))
+	}
+	owner.Name, owner.UID = meta.Name, "uid"
 }
 
 func normalMeta(meta *metav1.ObjectMeta) {

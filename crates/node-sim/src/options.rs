@@ -125,6 +125,11 @@ pub struct Options {
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub lease_interval: Option<Duration>,
 
+    /// Time between two reports of the status of a node that has not changed. The first one comes after 50
+    /// to 150 % of it.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = humantime::parse_duration)]
+    pub node_status_report_frequency: Duration,
+
     /// The number of nodes that may register at the same time.
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub start_concurrency: usize,
@@ -226,6 +231,10 @@ impl Options {
             "--lease-interval must be at least 100ms"
         );
         ensure!(
+            self.node_status_report_frequency >= Duration::from_secs(1),
+            "--node-status-report-frequency must be at least 1s"
+        );
+        ensure!(
             self.control_address.ip().is_loopback(),
             "--control-address {}: must be a loopback address, because there is no authentication",
             self.control_address
@@ -258,6 +267,7 @@ impl Options {
             },
             lease_duration_seconds: self.node_lease_duration_seconds,
             lease_interval: self.interval(),
+            status_frequency: self.node_status_report_frequency,
             start_concurrency: self.start_concurrency,
             capacity: Capacity {
                 cpu: self.node_cpu.clone(),
@@ -306,6 +316,7 @@ mod tests {
             &["--nodes", "1", "--connections", "0"],
             &["--nodes", "1", "--control-address", "0.0.0.0:1"],
             &["--nodes", "1", "--lease-interval", "1ms"],
+            &["--nodes", "1", "--node-status-report-frequency", "10ms"],
             &["--nodes", "1", "--node-name-format", "x"],
             &["--manage-annotation", "x"],
         ] {

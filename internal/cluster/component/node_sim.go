@@ -20,6 +20,8 @@ func (b *builder) nodeSim() Component {
 	if settings.NodeMode == clusterdir.NodesMixed {
 		a.addInt("wire-nodes", settings.WireNodes)
 	}
+	a.addInt("node-lease-duration-seconds", NodeLeaseSeconds)
+	a.add("node-ip", clusterdir.Loopback)
 	a.add("pod-cidr", podCIDR)
 	a.add("control-address", address)
 	a.addUserArgs(settings.NodeSimArgs)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -62,11 +64,15 @@ func seedNodes(ctx context.Context, o UpOptions, config clusterdir.Config, isNew
 	if err != nil {
 		return err
 	}
+	simulator, err := seedSimulator(config.Settings)
+	if err != nil {
+		return err
+	}
 	task := o.Display.Task("nodes seeded", config.Settings.Nodes)
 	took := time.Duration(0)
 	options := seed.Options{
 		Nodes: nodes, Range: bulk.Range{Prefix: bulk.NodePrefix, Count: config.Settings.Nodes},
-		Prefix: config.Settings.EtcdPrefix(), Progress: task.Set,
+		Simulator: simulator, Prefix: config.Settings.EtcdPrefix(), Progress: task.Set,
 		KeepPart: isNew && config.Settings.StoreAddress == "" && config.Settings.DataDir == "",
 	}
 	use := func(ctx context.Context, store component.StoreClient) error {
@@ -90,8 +96,29 @@ func seedNodes(ctx context.Context, o UpOptions, config clusterdir.Config, isNew
 		progress.Fail(ctx, task, err.Error())
 		return err
 	}
-	task.Done(fmt.Sprintf("%d nodes and Leases, %.0f nodes/s", options.Range.Count, float64(options.Range.Count)/took.Seconds()))
+	task.Done(fmt.Sprintf("%d nodes with their Leases, %.0f nodes/s", options.Range.Count, float64(options.Range.Count)/took.Seconds()))
 	return nil
+}
+
+// seedSimulator returns the simulator of the settings, whose writes the seeded objects have. It returns a usage error if
+// a flag of node-sim is invalid.
+func seedSimulator(s clusterdir.Settings) (seed.Simulator, error) {
+	if s.NodeSimulator != clusterdir.SimulatorNodeSim {
+		return seed.Kwok(), nil
+	}
+	seconds, ip := int64(component.NodeLeaseSeconds), clusterdir.Loopback
+	for _, arg := range s.NodeSimArgs {
+		var err error
+		switch key, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); key {
+		case "node-lease-duration-seconds":
+			if seconds, err = strconv.ParseInt(value, 10, 32); err != nil {
+				return seed.Simulator{}, usage.Errorf("--node-sim-arg %s: not a number of seconds", arg)
+			}
+		case "node-ip":
+			ip = value
+		}
+	}
+	return seed.NodeSim(int32(seconds), ip), nil
 }
 
 // runSeed writes nodes into a store. It displays the deletion of nodes that takes place if it fails.

@@ -12,14 +12,13 @@ import (
 	"sigs.k8s.io/kwok/kustomize/stage/node/fast"
 	"sigs.k8s.io/kwok/pkg/utils/gotpl"
 	"sigs.k8s.io/yaml"
-
-	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
 // Names of the writers, as the API server records them in managedFields: the first part of their user agents.
 const (
 	k1mManager               = "k1m"
 	kwokManager              = "kwok"
+	nodeSimManager           = "node-sim"
 	controllerManagerManager = "kube-controller-manager"
 )
 
@@ -37,7 +36,7 @@ var (
 
 // settledNode returns what the API server stores for a new node when it is Ready and no component changes it
 // any more. created is the time of all writes.
-func settledNode(node *corev1.Node, uid types.UID, ttlSeconds int, created metav1.Time) (*corev1.Node, error) {
+func settledNode(node *corev1.Node, uid types.UID, ttlSeconds int, created metav1.Time, simulator Simulator) (*corev1.Node, error) {
 	node.SetGroupVersionKind(nodeKind)
 	node, err := write(nodeWrites, &corev1.Node{}, node, k1mManager)
 	if err != nil {
@@ -47,11 +46,11 @@ func settledNode(node *corev1.Node, uid types.UID, ttlSeconds int, created metav
 	node.UID, node.CreationTimestamp = uid, created
 	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule})
 
-	ready, err := readyNode(node)
+	ready, err := simulator.readyNode(node, created)
 	if err != nil {
 		return nil, err
 	}
-	if node, err = write(nodeStatus, node, ready, kwokManager); err != nil {
+	if node, err = write(nodeStatus, node, ready, simulator.manager()); err != nil {
 		return nil, err
 	}
 	settled := node.DeepCopy()
@@ -69,8 +68,8 @@ func settledNode(node *corev1.Node, uid types.UID, ttlSeconds int, created metav
 	return node, nil
 }
 
-// readyNode returns a copy of a node after kwok has played its first stage, which component/kwok.go configures.
-func readyNode(node *corev1.Node) (*corev1.Node, error) {
+// playedNode returns a copy of a node after kwok has played its first stage, which component/kwok.go configures.
+func playedNode(node *corev1.Node, ip string) (*corev1.Node, error) {
 	var stage struct {
 		Spec struct {
 			Next struct{ StatusTemplate string }
@@ -80,7 +79,7 @@ func readyNode(node *corev1.Node) (*corev1.Node, error) {
 		return nil, fmt.Errorf("reading kwok's stage for new nodes: %w", err)
 	}
 	renderer := gotpl.NewRenderer(gotpl.FuncMap{
-		"NodeIP":   func() string { return clusterdir.Loopback },
+		"NodeIP":   func() string { return ip },
 		"NodeName": func() string { return "" },
 		"NodePort": func() int { return 0 },
 	})

@@ -10,9 +10,9 @@ import (
 // keysPerDelete limits the keys of a request, because etcd fails a request that takes longer than a few seconds.
 const keysPerDelete = 20_000
 
-// remove deletes the nodes and Leases that a failed Run with these options has written.
+// remove deletes the objects that a failed Run with these options has written.
 func remove(ctx context.Context, client clientv3.KV, o Options) error {
-	for _, keys := range []string{nodeKeys(o.Prefix), leaseKeys(o.Prefix)} {
+	for _, keys := range []string{nodeKeys(o.Prefix), leaseKeys(o.Prefix), csiNodeKeys(o.Prefix)} {
 		if err := removeKeys(ctx, client, keys+o.Range.Prefix); err != nil {
 			return fmt.Errorf("deleting keys from the store: %w", err)
 		}

@@ -12,6 +12,12 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
 )
 
+const (
+	// testKeys is the number of keys of a node in tests.
+	testKeys    = 3
+	nodesPerTxn = keysPerTxn / testKeys
+)
+
 // otherKeys are keys that Run neither counts nor deletes.
 var otherKeys = []string{"/other/minions/node-000000", "/registry-2/minions/node-000000"}
 
@@ -25,7 +31,7 @@ func newMemoryStore() *memoryStore {
 
 func testOptions(t *testing.T, count int) Options {
 	return Options{
-		Nodes: testNodes(t), Range: bulk.Range{Prefix: bulk.NodePrefix, Count: count}, Prefix: "/registry",
+		Nodes: testNodes(t), Range: bulk.Range{Prefix: bulk.NodePrefix, Count: count}, Simulator: NodeSim(40, "127.0.0.1"), Prefix: "/registry",
 		Progress: func(int) {}, Removing: func() {},
 	}
 }
@@ -44,15 +50,15 @@ func TestRunWritesAllNodes(t *testing.T) {
 	if err := Run(t.Context(), store, o); err != nil {
 		t.Fatal(err)
 	}
-	if want := len(otherKeys) + 2*o.Range.Count; len(store.keys) != want || done != o.Range.Count {
+	if want := len(otherKeys) + testKeys*o.Range.Count; len(store.keys) != want || done != o.Range.Count {
 		t.Errorf("the store has %d keys after a progress of %d nodes, want %d after %d", len(store.keys), done, want, o.Range.Count)
 	}
-	for _, key := range []string{"/registry/minions/node-000192", "/registry/leases/kube-node-lease/node-000192"} {
+	for _, key := range []string{"/registry/minions/node-000126", "/registry/leases/kube-node-lease/node-000126", "/registry/csinodes/node-000126"} {
 		if store.keys[key] == "" {
 			t.Errorf("the store has no %s", key)
 		}
 	}
-	if err := Run(t.Context(), store, o); !errors.Is(err, ErrNotEmpty) || store.keys["/registry/minions/node-000192"] == "" {
+	if err := Run(t.Context(), store, o); !errors.Is(err, ErrNotEmpty) || store.keys["/registry/minions/node-000126"] == "" {
 		t.Errorf("Run() with nodes in the store = %v, want %v and that they are kept", err, ErrNotEmpty)
 	}
 }
@@ -132,7 +138,7 @@ func TestRunSaysWhatItLeaves(t *testing.T) {
 		if !errors.Is(err, wantError) || errors.Is(err, ErrIncomplete) == keep || (deletes > 0) == keep {
 			t.Errorf("Run() with KeepPart %v = %v after %d deletions, want %v", keep, err, deletes, wantError)
 		}
-		if want := len(otherKeys) + 2*nodesPerTxn; len(store.keys) != want {
+		if want := len(otherKeys) + testKeys*nodesPerTxn; len(store.keys) != want {
 			t.Errorf("the store has %d keys, want %d", len(store.keys), want)
 		}
 	}

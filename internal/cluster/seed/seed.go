@@ -1,11 +1,11 @@
-// Package seed writes nodes and their Leases directly into the store of a cluster before its API servers
+// Package seed writes nodes and the objects that they own directly into the store of a cluster before its API servers
 // start. It takes seconds for a number of nodes for which requests to an API server take hours.
 //
-// The stored bytes are those that the API server stores after k1m has created a node, kwok has made it Ready,
-// and kube-controller-manager has added its labels and annotation. replay.go computes one node and one
-// Lease with the API server's own code for managed fields, from the writes that node.go and lease.go list.
-// objects.go changes the name, the UID and the zone for each further node. [Run] writes them. If it fails,
-// remove.go deletes what it has written.
+// The stored bytes are those that the API server stores after k1m has created a node, the simulator (kwok or node-sim)
+// has made it Ready, and kube-controller-manager has added its labels and annotation. replay.go computes one node, one
+// Lease and, for node-sim, one CSINode with the API server's own code for managed fields, from the writes that node.go,
+// nodesim.go and lease.go list. objects.go changes the name, the UID and the zone for each further node. [Run] writes
+// them. If it fails, remove.go deletes what it has written.
 package seed
 
 import (
@@ -30,9 +30,9 @@ var (
 )
 
 const (
-	// nodesPerTxn is limited by the stores, which allow 128 operations in a transaction. A node takes two.
-	nodesPerTxn = 64
-	workers     = 8
+	// keysPerTxn is the number of operations in a transaction that the stores allow.
+	keysPerTxn = 128
+	workers    = 8
 	// emptyTimeout limits the time for counting the keys of the store.
 	emptyTimeout     = time.Minute
 	progressInterval = 200 * time.Millisecond
@@ -47,6 +47,8 @@ const (
 type Options struct {
 	Nodes *bulk.Nodes
 	Range bulk.Range
+	// Simulator is the program that will simulate the nodes.
+	Simulator Simulator
 	// Prefix is the prefix of all keys of the API servers (--etcd-prefix), such as /registry.
 	Prefix string
 	// Progress is called several times per second with the number of nodes that were written.
@@ -57,14 +59,14 @@ type Options struct {
 	Removing func()
 }
 
-// Run writes the nodes of the range and their Leases to an empty store. Otherwise it returns an error that
-// wraps ErrNotEmpty. A node and its Lease are written in the same transaction. If Run fails later, also because
+// Run writes the nodes of the range and the objects that they own to an empty store. Otherwise it returns an error that
+// wraps ErrNotEmpty. A node and its objects are written in the same transaction. If Run fails later, also because
 // ctx is done, it deletes what it has written. It uses the client for that after ctx is done.
 func Run(ctx context.Context, client clientv3.KV, o Options) error {
 	if err := requireEmpty(ctx, client, o.Prefix); err != nil {
 		return err
 	}
-	template, err := newTemplate(o.Nodes, o.Range.Count, metav1.Now())
+	template, err := newTemplate(o.Nodes, o.Simulator, o.Range.Count, metav1.Now())
 	if err != nil {
 		return err
 	}
@@ -88,13 +90,14 @@ func writeAll(ctx context.Context, client clientv3.KV, o Options, template *temp
 	defer cancel(nil)
 	writeContext, abort := withGrace(ctx, writeGrace)
 	defer abort()
+	nodesPerTxn := keysPerTxn / o.Simulator.keysPerNode()
 	var next, done atomic.Int64
 	var group sync.WaitGroup
 	for range workers {
 		group.Go(func() {
 			w := &worker{client: client, options: o, objects: template.objects()}
 			for ctx.Err() == nil {
-				first := int(next.Add(nodesPerTxn)) - nodesPerTxn
+				first := int(next.Add(int64(nodesPerTxn))) - nodesPerTxn
 				if first >= o.Range.Count {
 					return
 				}
@@ -164,13 +167,16 @@ func (w *worker) write(ctx context.Context, first, count int) error {
 	var puts []clientv3.Op
 	for i := first; i < first+count; i++ {
 		name := w.options.Range.Name(i)
-		node, lease, err := w.objects.encode(name, w.options.Range.First+i)
+		stored, err := w.objects.encode(name, w.options.Range.First+i)
 		if err != nil {
 			return err
 		}
 		puts = append(puts,
-			clientv3.OpPut(nodeKeys(w.options.Prefix)+name, node),
-			clientv3.OpPut(leaseKeys(w.options.Prefix)+name, lease))
+			clientv3.OpPut(nodeKeys(w.options.Prefix)+name, stored.node),
+			clientv3.OpPut(leaseKeys(w.options.Prefix)+name, stored.lease))
+		if stored.csiNode != "" {
+			puts = append(puts, clientv3.OpPut(csiNodeKeys(w.options.Prefix)+name, stored.csiNode))
+		}
 	}
 	_, err := w.client.Txn(ctx).Then(puts...).Commit()
 	return err
@@ -181,3 +187,6 @@ func nodeKeys(prefix string) string { return prefix + "/minions/" }
 
 // leaseKeys returns the prefix of the keys of the nodes' Leases.
 func leaseKeys(prefix string) string { return prefix + "/leases/" + leaseNamespace + "/" }
+
+// csiNodeKeys returns the prefix of the keys of CSINodes.
+func csiNodeKeys(prefix string) string { return prefix + "/csinodes/" }

@@ -20,7 +20,10 @@ mod watch;
 pub use envelope::{decode, encode};
 pub use event::{Event, EventSource, ObjectReference};
 pub use meta::{DeleteOptions, ObjectMeta, OwnerReference, Preconditions, Time};
-pub use node::{Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo, Quantity};
+pub use node::{
+    DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeStatus,
+    NodeSystemInfo, Quantity,
+};
 pub use node_objects::{CsiNode, CsiNodeSpec, Lease, LeaseSpec};
 #[cfg(test)]
 pub use pod::PodCondition;

@@ -39,6 +39,9 @@ pub struct NodeStatus {
     /// The addresses.
     #[prost(message, repeated, tag = "5")]
     pub addresses: Vec<NodeAddress>,
+    /// The ports of the programs of the node.
+    #[prost(message, optional, tag = "6")]
+    pub daemon_endpoints: Option<NodeDaemonEndpoints>,
     /// Versions and names of the machine.
     #[prost(message, optional, tag = "7")]
     pub node_info: Option<NodeSystemInfo>,
@@ -84,6 +87,22 @@ pub struct NodeAddress {
     /// The address.
     #[prost(string, tag = "2")]
     pub address: String,
+}
+
+/// The ports of the programs of a node.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct NodeDaemonEndpoints {
+    /// That of kubelet.
+    #[prost(message, optional, tag = "1")]
+    pub kubelet_endpoint: Option<DaemonEndpoint>,
+}
+
+/// The port of a program.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct DaemonEndpoint {
+    /// The port.
+    #[prost(int32, tag = "1")]
+    pub port: i32,
 }
 
 /// Versions and names of a machine.

@@ -95,7 +95,7 @@ impl<T> Queued<T> {
     }
 }
 
-impl<T: Copy> Exchange<T> {
+impl<T: Copy + PartialEq> Exchange<T> {
     /// Whether no request is open.
     pub fn is_empty(&self) -> bool {
         self.sent.is_empty()
@@ -224,6 +224,20 @@ impl<T: Copy> Exchange<T> {
                 receiver.watched(sent.tag, Part::Ended(WatchEnd { status, retry_after }));
             }
             Kind::Whole(_) => receiver.answered(sent.tag, Outcome::Failed(failure)),
+        }
+    }
+
+    /// Resets a watch, if it is open.
+    pub fn cancel(
+        &mut self,
+        channel: &mut Channel<ClientSide, AnswerHead>,
+        tag: T,
+        receiver: &dyn Receiver<T>,
+    ) {
+        let open = self.sent.iter().find(|(_, sent)| sent.tag == tag).map(|(stream, _)| *stream);
+        if let Some(stream) = open {
+            channel.http.reset(stream, ErrorCode::Cancel);
+            self.fail(stream, Failure::Reset, receiver);
         }
     }
 

@@ -41,6 +41,8 @@ pub trait Observer {
 pub struct Link<T> {
     endpoint: Rc<Endpoint>,
     queue: RefCell<VecDeque<Queued<T>>>,
+    /// Watches that were cancelled and may be open.
+    cancelled: RefCell<Vec<T>>,
     /// The task of the link, and those that finish earlier connections.
     wakers: RefCell<Vec<Waker>>,
     /// Whether the task of the link runs now. Then it is woken afterwards, and only once.
@@ -49,12 +51,13 @@ pub struct Link<T> {
     is_closed: Cell<bool>,
 }
 
-impl<T: Copy + 'static> Link<T> {
+impl<T: Copy + PartialEq + 'static> Link<T> {
     /// Creates a link. It does nothing until [`run`](Self::run) is polled.
     pub fn new(endpoint: Rc<Endpoint>) -> Rc<Link<T>> {
         Rc::new(Link {
             endpoint,
             queue: RefCell::default(),
+            cancelled: RefCell::default(),
             wakers: RefCell::default(),
             is_running: Cell::default(),
             was_woken: Cell::default(),
@@ -70,6 +73,12 @@ impl<T: Copy + 'static> Link<T> {
     /// Starts a watch as soon as possible.
     pub fn watch(&self, tag: T, request: Request) {
         self.send(tag, request, Limit::Watch);
+    }
+
+    /// Ends a watch. The receiver learns of the end. The tag must not be used again.
+    pub fn cancel(&self, tag: T) {
+        self.cancelled.borrow_mut().push(tag);
+        self.wake();
     }
 
     /// Closes the connection. Requests without an answer fail, also those that wait.
@@ -200,9 +209,19 @@ impl<T: Copy + 'static> Link<T> {
     }
 }
 
-impl<T: Copy> Source<T> for Link<T> {
+impl<T: Copy + PartialEq> Source<T> for Link<T> {
     fn next(&self) -> Option<Queued<T>> {
         self.queue.borrow_mut().pop_front()
+    }
+
+    fn take_cancelled(&self) -> Vec<T> {
+        std::mem::take(&mut *self.cancelled.borrow_mut())
+    }
+
+    fn remove(&self, tag: T) -> Option<Queued<T>> {
+        let mut queue = self.queue.borrow_mut();
+        let place = queue.iter().position(|queued| queued.tag == tag)?;
+        queue.remove(place)
     }
 
     fn is_closed(&self) -> bool {

@@ -23,6 +23,12 @@ pub trait Source<T> {
     /// Removes and returns the next request.
     fn next(&self) -> Option<Queued<T>>;
 
+    /// Removes and returns the watches that shall end.
+    fn take_cancelled(&self) -> Vec<T>;
+
+    /// Removes and returns a request that was not sent.
+    fn remove(&self, tag: T) -> Option<Queued<T>>;
+
     /// Whether the session must close its connection.
     fn is_closed(&self) -> bool;
 }
@@ -44,7 +50,7 @@ pub struct Session<T> {
     active: Option<Instant>,
 }
 
-impl<T: Copy> Session<T> {
+impl<T: Copy + PartialEq> Session<T> {
     /// Begins with a connection whose handshake is done.
     pub fn new(channel: Channel<ClientSide, AnswerHead>) -> Session<T> {
         let now = Instant::now();
@@ -98,6 +104,12 @@ impl<T: Copy> Session<T> {
             if source.is_closed() {
                 self.channel.close(cx);
                 return Poll::Ready(Ok(()));
+            }
+            for tag in source.take_cancelled() {
+                match source.remove(tag) {
+                    Some(queued) => queued.fail(Failure::Reset, receiver),
+                    None => self.exchange.cancel(&mut self.channel, tag, receiver),
+                }
             }
             if let Some(common) = common {
                 self.open(source, common, now, receiver);

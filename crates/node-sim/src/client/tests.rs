@@ -276,6 +276,25 @@ fn watches_go_on_after_goaway_and_new_requests_use_another_connection() {
 }
 
 #[test]
+fn a_watch_that_is_cancelled_ends_and_frees_its_stream() {
+    with_world(async |world| {
+        world.link.watch(1, get("/watch"));
+        world.link.watch(2, get("/watch"));
+        world.log.wait("2: part one").await;
+        // The limit of two streams is reached: these wait.
+        world.link.watch(3, get("/watch"));
+        world.link.send(4, get("/after"), Limit::Ordinary);
+        world.link.cancel(3);
+        world.log.wait("3: ended None").await;
+        world.link.cancel(1);
+        world.log.wait("1: ended Some(200)").await;
+        world.log.wait("4: 200 /after None").await;
+        let lines = world.log.lines.borrow();
+        assert!(!lines.iter().any(|line| line.starts_with("2: ended")), "{lines:?}");
+    });
+}
+
+#[test]
 fn requests_fail_at_once_if_the_server_cannot_be_reached() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {

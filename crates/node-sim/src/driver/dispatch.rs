@@ -163,6 +163,7 @@ impl Driver {
                     None => return Some(ticket),
                 }
             }
+            Output::ReadExisting => self.read_existing(),
             Output::Open(node) => self.open_wire(node),
             Output::Close(node) => self.wires.borrow_mut().close(node),
         }

@@ -6,7 +6,7 @@ use rand::RngExt as _;
 
 use crate::api::{self, Change, EventSplitter, Malformed, WatchedEvent};
 use crate::client::WatchEnd;
-use crate::sim::{NodeChange, PodChange};
+use crate::sim::{Existing, NodeChange, PodChange};
 
 use super::resource::Resource;
 
@@ -26,6 +26,8 @@ pub enum Seen {
     Pod(PodChange),
     /// A change of a node.
     Node(NodeChange),
+    /// An object that exists.
+    Existing(Existing),
 }
 
 /// The state of a watch.
@@ -73,10 +75,11 @@ impl Reflector {
         self.is_broken = false;
         let begins = self.is_used && self.version.is_none();
         let seen = match self.resource {
-            Resource::Pods => Seen::Pod(PodChange::Began),
-            _ => Seen::Node(NodeChange::Began),
+            Resource::Pods => Some(Seen::Pod(PodChange::Began)),
+            Resource::Nodes => Some(Seen::Node(NodeChange::Began)),
+            _ => None,
         };
-        (self.version, begins.then_some(seen))
+        (self.version, seen.filter(|_| begins))
     }
 
     /// Handles a part of the body. Returns what the simulation learns, and the number of events.
@@ -112,7 +115,8 @@ impl Reflector {
                 if !is_complete && self.is_used {
                     seen.push(match self.resource {
                         Resource::Pods => Seen::Pod(PodChange::Synced),
-                        _ => Seen::Node(NodeChange::Synced),
+                        Resource::Nodes => Seen::Node(NodeChange::Synced),
+                        _ => Seen::Existing(Existing::Complete),
                     });
                 }
             }
@@ -135,6 +139,12 @@ impl Reflector {
                 let change =
                     if is_deleted { NodeChange::Deleted(node) } else { NodeChange::Set(node) };
                 (Seen::Node(change), version)
+            }
+            // The state with which these watches begin is all that is read of them.
+            Resource::Leases => return Some(Seen::Existing(Existing::Lease(object.into()))),
+            Resource::CsiNodes => {
+                let metadata = api::decode::<api::CsiNode>(object)?.metadata?;
+                return Some(Seen::Existing(Existing::CsiNode(Box::new(metadata))));
             }
             _ => return None,
         };

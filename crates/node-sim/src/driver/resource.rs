@@ -1,6 +1,7 @@
 //! What is watched.
 
-/// A resource that kubelet watches (`pkg/kubelet/kubelet.go` and `config/apiserver.go`).
+/// A resource that kubelet watches (`pkg/kubelet/kubelet.go` and `config/apiserver.go`), or that nodes
+/// without watches of their own read together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// Pods.
@@ -15,7 +16,14 @@ pub enum Resource {
     RuntimeClasses,
     /// PodCertificateRequests.
     PodCertificateRequests,
+    /// Leases of nodes, which are read once.
+    Leases,
+    /// CSINodes, which are read once.
+    CsiNodes,
 }
+
+/// What is read once: the watch ends when the state of now is complete.
+pub const READ_ONCE: [Resource; 2] = [Resource::Leases, Resource::CsiNodes];
 
 /// All resources that a kubelet watches, without the ConfigMaps and Secrets of its pods.
 pub const ALL: [Resource; 6] = [
@@ -37,6 +45,8 @@ impl Resource {
             Resource::CsiDrivers => "csidrivers",
             Resource::RuntimeClasses => "runtimeclasses",
             Resource::PodCertificateRequests => "podcertificaterequests",
+            Resource::Leases => "leases",
+            Resource::CsiNodes => "csinodes",
         }
     }
 
@@ -58,6 +68,10 @@ impl Resource {
                 "/apis/certificates.k8s.io/v1/podcertificaterequests",
                 of_node("spec.nodeName").unwrap_or_default(),
             ),
+            Resource::Leases => {
+                ("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", String::new())
+            }
+            Resource::CsiNodes => ("/apis/storage.k8s.io/v1/csinodes", String::new()),
         }
     }
 

@@ -5,15 +5,17 @@ use std::time::{Duration, Instant};
 use rand::RngExt as _;
 
 use crate::client::{Request, WatchEnd};
-use crate::sim::{NodeChange, Simulation};
+use crate::sim::{Existing, NodeChange, Simulation};
 
 use super::dispatch::Driver;
 use super::reflector::{Reflector, Seen};
-use super::resource::{ALL, Resource};
+use super::resource::{ALL, READ_ONCE, Resource};
 use super::tag::{Tag, WatchId};
 
 /// A reflector of client-go ends a watch after a random time between these, in seconds.
 const SECONDS: std::ops::Range<u32> = 300..600;
+/// The user of the kubeconfig must not watch a resource.
+const FORBIDDEN: u16 = 403;
 
 impl Driver {
     /// Opens the watch of all nodes, with which everything begins.
@@ -30,10 +32,22 @@ impl Driver {
         }
     }
 
+    /// Reads the Leases and CSINodes that exist, with watches that end when they are complete.
+    pub(super) fn read_existing(&self) {
+        self.shared.borrow_mut().add_read_once();
+        READ_ONCE.into_iter().for_each(|resource| self.open_watch(WatchId::shared(resource)));
+    }
+
+    /// Ends a watch of what is read once.
+    fn end_read_once(&self, id: WatchId) {
+        self.shared.borrow_mut().remove_read_once(id.resource);
+        self.watch_link.cancel(Tag::Watch(id));
+    }
+
     /// Runs a function with a watch. Returns `None` if the watch was replaced.
     fn with_reflector<R>(&self, id: WatchId, run: impl FnOnce(&mut Reflector) -> R) -> Option<R> {
         match id.node {
-            None => self.shared.borrow_mut().get(id.resource()).map(run),
+            None => self.shared.borrow_mut().get(id.resource).map(run),
             Some(node) => self.wires.borrow_mut().reflector(node, id).map(run),
         }
     }
@@ -74,7 +88,7 @@ impl Driver {
     }
 
     fn apply(&self, id: WatchId, seen: impl IntoIterator<Item = Seen>) {
-        let mut is_synced = false;
+        let (mut is_synced, mut is_complete) = (false, false);
         let mut seen = seen.into_iter().peekable();
         if seen.peek().is_none() {
             return;
@@ -87,17 +101,28 @@ impl Driver {
                         is_synced |= matches!(change, NodeChange::Synced);
                         simulation.node_changed(change);
                     }
+                    Seen::Existing(change) => {
+                        is_complete |= matches!(change, Existing::Complete);
+                        simulation.existing_changed(change);
+                    }
                 }
             }
         });
         if is_synced {
             self.open_pod_watch();
         }
+        if is_complete {
+            self.end_read_once(id);
+        }
     }
 
     pub(super) fn on_watch_end(&self, id: WatchId, end: WatchEnd) {
-        let resource = id.resource().name();
+        let resource = id.resource.name();
         self.metrics.watches.with_label_values(&[resource]).dec();
+        if end.status == Some(FORBIDDEN) && READ_ONCE.contains(&id.resource) {
+            tracing::warn!(resource, "not permitted; each node reads its own objects");
+            return self.apply(id, [Seen::Existing(Existing::Complete)]);
+        }
         let delay = self.with_reflector(id, |it| it.ended(end, Instant::now()));
         let Some(delay) = delay else { return };
         if delay > Duration::ZERO {

@@ -58,7 +58,8 @@ impl Wires {
     /// A watch, unless the connection was replaced.
     pub fn reflector(&mut self, node: u32, id: WatchId) -> Option<&mut Reflector> {
         let wire = self.open.get_mut(&node).filter(|wire| wire.session == id.session)?;
-        wire.reflectors.get_mut(id.place())
+        let place = ALL.iter().position(|it| *it == id.resource)?;
+        wire.reflectors.get_mut(place)
     }
 
     /// Closes the connection of a node.

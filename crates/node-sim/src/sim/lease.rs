@@ -91,10 +91,8 @@ impl Simulation {
             if !self.is_usable(lease) {
                 return self.read_lease_later(id, &outcome);
             }
-            let duration = self.settings.lease_duration_seconds;
+            self.keep_lease(id, lease);
             let node = self.node_mut(id);
-            // The process that created the Lease may have had another setting.
-            node.lease = with_duration(lease, duration).unwrap_or_else(|| lease.into()).into();
             node.failures = 0;
             node.flags.must_read_lease = false;
             return match node.tries >= MAX_TRIES {
@@ -122,8 +120,16 @@ impl Simulation {
         }
     }
 
+    /// Keeps a Lease that was read, for the next renewal.
+    pub(super) fn keep_lease(&mut self, id: u32, lease: &[u8]) {
+        let duration = self.settings.lease_duration_seconds;
+        // The process that created the Lease may have had another setting.
+        let kept = with_duration(lease, duration).unwrap_or_else(|| lease.into());
+        self.node_mut(id).lease = kept.into();
+    }
+
     /// Whether a Lease can be renewed. One that cannot is reported once: all nodes may have one.
-    fn is_usable(&mut self, lease: &[u8]) -> bool {
+    pub(super) fn is_usable(&mut self, lease: &[u8]) -> bool {
         let is_usable = lease.len() <= MAX_LEASE
             && with_renew_time(lease, Timestamp { seconds: 0, nanos: 0 }).is_some();
         if !is_usable && !std::mem::replace(&mut self.has_warned_of_lease, true) {

@@ -18,17 +18,19 @@
 //!   has no effect on its next user.
 //!
 //! # Reading order
-//! `wheel`, `node`, `simulation`; then the life of a node: `start`, `lease`, `status`, `watched_nodes`,
-//! `adoption`;
+//! `wheel`, `node`, `simulation`; then the life of a node: `start`, `lease`, `status`, `node_status`,
+//! `watched_nodes`, `existing`, `adoption`;
 //! the life of a pod: `pod`, `pods`, `progress`, `report`, `pod_status`, `reconcile`; and `faults`.
 
 mod addresses;
 mod adoption;
 mod events;
+mod existing;
 mod faults;
 mod lease;
 mod names;
 mod node;
+mod node_status;
 mod pod;
 mod pod_status;
 mod pods;
@@ -47,6 +49,7 @@ mod watched_nodes;
 mod wheel;
 
 pub use addresses::Network;
+pub use existing::Existing;
 pub use faults::{Fault, Selection};
 pub use names::NameFormat;
 pub use pods::PodChange;

@@ -83,6 +83,12 @@ pub struct Flags {
     pub must_correct: bool,
     /// Whether the pods of the node must be read, because the shared watch does not show them again.
     pub must_list_pods: bool,
+    /// Whether its Lease was read before its first start.
+    pub has_lease: bool,
+    /// Whether its CSINode was seen before its first start.
+    pub has_csi_node: bool,
+    /// Whether its Node had the status that the node reports, before its first start.
+    pub is_reported: bool,
     /// Whether the last watch from the beginning has shown the node.
     pub is_seen: bool,
 }

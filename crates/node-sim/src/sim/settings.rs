@@ -24,6 +24,9 @@ pub struct Settings {
     pub lease_duration_seconds: u32,
     /// The time between two renewals of a Lease.
     pub lease_interval: Duration,
+    /// The time between two reports of the status of a node that has not changed: kubelet's
+    /// `nodeStatusReportFrequency`.
+    pub status_frequency: Duration,
     /// Nodes that may register at the same time.
     pub start_concurrency: usize,
     /// What a node has that is registered, or that has no capacity.

@@ -40,6 +40,8 @@ pub struct Simulation {
     pub(super) wire_nodes: u32,
     /// Whether the state of all nodes was seen, so that missing ones are known.
     pub(super) is_synced: bool,
+    /// Watches of Leases and CSINodes that exist, as far as they are not complete. No node starts before.
+    pub(super) unread: u8,
     /// Whether a Lease that cannot be renewed was logged.
     pub(super) has_warned_of_lease: bool,
     pub(super) flaps: HashMap<u32, Flap>,
@@ -70,6 +72,7 @@ impl Simulation {
             starting: 0,
             wire_nodes: 0,
             is_synced: false,
+            unread: 0,
             has_warned_of_lease: false,
             flaps: HashMap::new(),
             pods: Pods::default(),

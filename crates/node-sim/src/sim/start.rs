@@ -30,9 +30,11 @@ pub fn body<'a>(outcome: &Outcome<'a>, statuses: &[u16]) -> Option<&'a [u8]> {
 }
 
 impl Simulation {
-    /// Starts nodes that wait, as far as the limit allows.
+    /// Starts nodes that wait, as far as the limit allows. The first ones wait until it is known which nodes
+    /// exist.
     pub(super) fn admit(&mut self) {
-        while self.starting < self.settings.start_concurrency {
+        while self.is_synced && self.unread == 0 && self.starting < self.settings.start_concurrency
+        {
             let Some(id) = self.waiting.pop_front() else { return };
             // A node that was stopped, removed or started meanwhile may still be in the queue.
             if self.node(id).state == State::Waiting {
@@ -45,7 +47,11 @@ impl Simulation {
         let node = self.node_mut(id);
         node.failures = 0;
         node.tries = 0;
-        node.flags.must_read_lease = true;
+        if self.runs_at_once(id) {
+            return;
+        }
+        let node = self.node_mut(id);
+        node.flags.must_read_lease = !std::mem::take(&mut node.flags.has_lease);
         // The first renewals come after the Lease was read.
         node.flags.is_second_round = true;
         // A kubelet always tries to register. A node without a connection of its own is known to
@@ -143,7 +149,8 @@ impl Simulation {
     /// Goes on after the Lease.
     pub(super) fn start_has_lease(&mut self, id: u32) {
         if self.node(id).state == State::Starting(Step::Lease) {
-            self.next_step(id, Step::CsiNode);
+            let step = self.step_after_lease(id);
+            self.next_step(id, step);
         }
     }
 
@@ -170,10 +177,14 @@ impl Simulation {
         if !exists {
             return self.step_failed(id, outcome);
         }
+        let step = self.step_after_csi_node(id);
+        self.next_step(id, step);
+    }
+
+    pub(super) fn step_after_csi_node(&mut self, id: u32) -> Step {
         let flags = &mut self.node_mut(id).flags;
         flags.reports_all = true;
-        let step = if flags.must_list_pods { Step::Pods } else { Step::Status };
-        self.next_step(id, step);
+        if flags.must_list_pods { Step::Pods } else { Step::Status }
     }
 
     /// Takes the step again later.

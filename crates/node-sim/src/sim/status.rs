@@ -1,4 +1,4 @@
-//! The status of a node: reported when it changes, and otherwise every five minutes.
+//! The status of a node: reported when it changes, and otherwise every five minutes, or as the settings say.
 
 use std::time::Duration;
 
@@ -11,8 +11,6 @@ use super::simulation::Simulation;
 use super::start::has_status;
 use super::ticket::Call;
 
-/// kubelet's `nodeStatusReportFrequency`.
-const FREQUENCY: Duration = Duration::from_secs(5 * 60);
 /// kubelet's `nodeStatusUpdateFrequency`: how often it looks whether there is something to report.
 const UPDATE_FREQUENCY: Duration = Duration::from_secs(10);
 
@@ -59,11 +57,12 @@ impl Simulation {
         let flags = &mut self.node_mut(id).flags;
         flags.has_capacity = true;
         let has_changed = std::mem::take(&mut flags.reports_all);
-        let delay = ticks(FREQUENCY) + self.node(id).delay;
+        let frequency = self.settings.status_frequency;
+        let delay = ticks(frequency) + self.node(id).delay;
         // After a change, kubelet adds a random time between minus and plus half of the period, so that
         // nodes that were started together do not report together.
         let delay = match has_changed {
-            true => delay - ticks(FREQUENCY / 2) + self.random_part(FREQUENCY),
+            true => delay - ticks(frequency / 2) + self.random_part(frequency),
             false => delay,
         };
         self.schedule_status(id, delay);

@@ -58,6 +58,8 @@ pub struct PodId {
 pub enum Output {
     /// Send a request.
     Request(Ticket, Request),
+    /// Read the Leases and CSINodes that exist.
+    ReadExisting,
     /// Open the connection of a node and start its watches.
     Open(u32),
     /// Close the connection of a node.

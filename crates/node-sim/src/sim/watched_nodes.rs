@@ -5,6 +5,7 @@ use std::rc::Rc;
 use crate::api::{self, Uid};
 use crate::selector::Labels;
 
+use super::node_status;
 use super::simulation::Simulation;
 
 /// The label that differs for each node, so that sets of labels without it can be shared.
@@ -38,7 +39,8 @@ impl Simulation {
 
     fn node_was_set(&mut self, node: api::Node) {
         let is_ready = node.is_ready();
-        let has_capacity = node.status.is_some_and(|status| !status.capacity.is_empty());
+        let status = node.status.unwrap_or_default();
+        let has_capacity = !status.capacity.is_empty();
         let metadata = node.metadata.unwrap_or_default();
         let Ok(uid) = metadata.uid.parse::<Uid>() else { return };
         let is_managed = self.is_managed(&metadata);
@@ -56,7 +58,9 @@ impl Simulation {
                 // The shared watch of pods begins when the nodes are known. A node with watches of
                 // its own sees its pods when it starts.
                 let must_list_pods = self.is_synced && !self.is_wire(id);
+                let is_reported = node_status::is_reported(&metadata.name, &status, &self.settings);
                 let flags = &mut self.node_mut(id).flags;
+                flags.is_reported = is_reported;
                 (flags.has_capacity, flags.must_list_pods) = (has_capacity, must_list_pods);
                 return self.admit();
             }
@@ -64,6 +68,8 @@ impl Simulation {
         let node = self.node_mut(id);
         node.labels = labels;
         node.flags.is_seen = true;
+        // Something has changed the Node before its start: the complete status is reported.
+        node.flags.is_reported &= is_ready;
         node.flags.has_capacity |= has_capacity;
         // A Node that is ready by now needs no correction after the report in flight.
         node.flags.must_correct &= !is_ready;
@@ -105,6 +111,7 @@ impl Simulation {
             }
         }
         tracing::info!(nodes = self.names.len(), "simulated nodes are known");
+        self.read_existing();
         self.admit();
     }
 
