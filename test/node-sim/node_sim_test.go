@@ -331,9 +331,10 @@ const rules = `rules:
 func testPods(t *testing.T, c *cluster, prefix string, flags ...string) {
 	file := filepath.Join(t.TempDir(), "rules.yaml")
 	must(t, os.WriteFile(file, []byte(rules), 0o600))
-	c.start(t, prefix, 2, append(flags, "--rules", file, "--pod-events", "on")...)
+	s := c.start(t, prefix, 2, append(flags, "--rules", file, "--pod-events", "on", "--node-events", "on")...)
 	defer c.deleteNodes(t, prefix, 2)
 	c.awaitReady(t, prefix, 2, startTimeout)
+	c.hasEvent(t, prefix+"-001", "NodeReady")
 	pods, node := c.client.CoreV1().Pods("default"), prefix+"-001"
 	for kind, init := range map[string]int{"runs": 0, "initializes": 3, "fails": 0, "succeeds": 0, "slow": 0} {
 		_, err := pods.Create(t.Context(), pod(prefix+"-"+kind, node, kind, init), metav1.CreateOptions{})
@@ -359,6 +360,14 @@ func testPods(t *testing.T, c *cluster, prefix string, flags ...string) {
 	if state := failed.Status.ContainerStatuses[0].State.Terminated; state == nil || state.ExitCode != 3 {
 		t.Errorf("status of a pod that failed: %+v", failed.Status)
 	}
+	// Each pod has the token of its service account, and refers to the ConfigMap of the CA.
+	if tokens := s.metric(t, `node_sim_requests_total{code="201",resource="serviceaccounts/token",verb="create"}`); tokens != float64(len(phases)) {
+		t.Errorf("%v tokens of %d pods were created", tokens, len(phases))
+	}
+	ownWatches := min(float64(len(flags)), 1)
+	if watches := s.metric(t, `node_sim_watches{resource="configmaps"}`); watches != ownWatches {
+		t.Errorf("%v watches of ConfigMaps, want %v", watches, ownWatches)
+	}
 	var events *corev1.EventList
 	testcluster.Eventually(t, startTimeout, "there is an Event of a pod that was started", func() bool {
 		events, err = c.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + prefix + "-runs,reason=Started"})
@@ -375,6 +384,20 @@ func testPods(t *testing.T, c *cluster, prefix string, flags ...string) {
 		list, err := pods.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 		must(t, err)
 		return len(list.Items) == 0
+	})
+	testcluster.Eventually(t, startTimeout, "the watches of ConfigMaps end", func() bool {
+		return s.metric(t, `node_sim_watches{resource="configmaps"}`) == 0
+	})
+}
+
+// hasEvent waits until there is an Event about a node.
+func (c *cluster) hasEvent(t *testing.T, node, reason string) {
+	t.Helper()
+	testcluster.Eventually(t, startTimeout, node+" has the Event "+reason, func() bool {
+		selector := "involvedObject.kind=Node,involvedObject.name=" + node + ",reason=" + reason
+		list, err := c.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: selector})
+		must(t, err)
+		return len(list.Items) == 1
 	})
 }
 

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A node has one of two forms. A node in *wire* form has a TLS connection with a client certificate of
-//! its own and the six watches of a kubelet. A node in *shared* form sends the same requests over
+//! its own and the watches of a kubelet. A node in *shared* form sends the same requests over
 //! connections that it shares with others, and sees its pods through one watch of all pods. The
 //! simulation treats both alike. It only says that the connection of a node is opened or closed, and the
 //! driver chooses the link for each request.
@@ -28,9 +28,9 @@
 //!
 //! # Differences from kubelet
 //! kubelet starts its Lease, its registration and its watches in parallel; here they follow each other. A
-//! report of a pod's status contains the complete status, where kubelet sends the difference. There are
-//! no TokenRequests, no watches of ConfigMaps and Secrets, no ResourceSlices, and no Events about nodes.
-//! `docs/node-sim.md` has the complete list.
+//! report of a pod's status contains the complete status, where kubelet sends the difference. A node
+//! in shared form watches no ConfigMaps and Secrets, and sends fewer requests if its objects exist when the simulator
+//! starts. `docs/node-sim.md` has the complete list.
 //!
 //! # Reading order
 //! `options` and `run` start everything. `sim` is the core: begin with `sim/mod.rs`. `api` has the

@@ -146,6 +146,10 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Switch::Off)]
     pub pod_events: Switch,
 
+    /// Whether Events about nodes are written when they start, as kubelet does: about six for each node.
+    #[arg(long, value_enum, default_value_t = Switch::Off)]
+    pub node_events: Switch,
+
     /// File with rules about the behaviour of containers.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
@@ -278,6 +282,7 @@ impl Options {
             node_ip: self.node_ip,
             pod_network: self.pod_cidr,
             pod_events: self.pod_events == Switch::On,
+            node_events: self.node_events == Switch::On,
             rules,
         })
     }

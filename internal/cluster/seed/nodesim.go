@@ -11,6 +11,9 @@ const (
 	// kubeletVersion and kubeletPort are those of the kubelet that node-sim simulates.
 	kubeletVersion = "v1.37.1"
 	kubeletPort    = 10250
+	// migratedPlugins are the volume plugins that CSI drivers replace, as kubelet lists them in an annotation of CSINodes.
+	migratedPlugins = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder," +
+		"kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume"
 )
 
 var csiNodeWrites = endpoint{kind: storagev1.SchemeGroupVersion.WithKind("CSINode")}
@@ -50,7 +53,9 @@ func identifyReported(node *corev1.Node) {
 
 // createdCSINode returns what the API server stores for the CSINode that node-sim creates.
 func createdCSINode(node *corev1.Node, uid types.UID, created metav1.Time) (*storagev1.CSINode, error) {
-	csiNode := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: ownedBy(node)}}
+	csiNode := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
+		Name: node.Name, OwnerReferences: ownedBy(node), Annotations: map[string]string{corev1.MigratedPluginsAnnotationKey: migratedPlugins},
+	}}
 	csiNode.SetGroupVersionKind(csiNodeWrites.kind)
 	csiNode, err := write(csiNodeWrites, &storagev1.CSINode{}, csiNode, nodeSimManager)
 	if err != nil {

@@ -14,7 +14,9 @@ mod node;
 mod node_objects;
 mod pod;
 mod status;
+mod token;
 mod uid;
+mod volumes;
 mod watch;
 
 pub use envelope::{decode, encode};
@@ -29,5 +31,14 @@ pub use node_objects::{CsiNode, CsiNodeSpec, Lease, LeaseSpec};
 pub use pod::PodCondition;
 pub use pod::{Container, Pod, PodList, PodSpec, PodStatus};
 pub use status::status_message;
+#[cfg(test)]
+pub use token::TokenRequestStatus;
+pub use token::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 pub use uid::Uid;
+pub use volumes::{ConfigMap, LocalReference, Referrer, Secret, VolumeSource};
+#[cfg(test)]
+pub use volumes::{
+    EnvFromSource, EnvVar, EnvVarSource, FifthSecret, NamedSecret, Projected, Projection,
+    TokenProjection, Volume,
+};
 pub use watch::{Change, EventSplitter, Malformed, WatchedEvent};

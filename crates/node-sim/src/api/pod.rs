@@ -3,6 +3,7 @@
 use prost::Message;
 
 use super::meta::{ObjectMeta, Time};
+use super::volumes::{EnvFromSource, EnvVar, LocalReference, Volume};
 
 /// A pod.
 #[derive(Clone, PartialEq, Message)]
@@ -29,18 +30,27 @@ pub struct PodList {
 /// The specification of a pod.
 #[derive(Clone, PartialEq, Message)]
 pub struct PodSpec {
+    /// The volumes.
+    #[prost(message, repeated, tag = "1")]
+    pub volumes: Vec<Volume>,
     /// The containers.
     #[prost(message, repeated, tag = "2")]
     pub containers: Vec<Container>,
     /// `Always`, `OnFailure` or `Never`.
     #[prost(string, tag = "3")]
     pub restart_policy: String,
+    /// The service account.
+    #[prost(string, tag = "8")]
+    pub service_account_name: String,
     /// The node.
     #[prost(string, tag = "10")]
     pub node_name: String,
     /// Whether the pod uses the network of its node.
     #[prost(bool, tag = "11")]
     pub host_network: bool,
+    /// Secrets with which images are pulled.
+    #[prost(message, repeated, tag = "15")]
+    pub image_pull_secrets: Vec<LocalReference>,
     /// The containers that run before the others, one after the other.
     #[prost(message, repeated, tag = "20")]
     pub init_containers: Vec<Container>,
@@ -55,6 +65,12 @@ pub struct Container {
     /// The image.
     #[prost(string, tag = "2")]
     pub image: String,
+    /// Variables.
+    #[prost(message, repeated, tag = "7")]
+    pub env: Vec<EnvVar>,
+    /// Objects whose keys are variables.
+    #[prost(message, repeated, tag = "19")]
+    pub env_from: Vec<EnvFromSource>,
     /// `Always` for an init container that runs as long as the pod, otherwise empty.
     #[prost(string, tag = "24")]
     pub restart_policy: String,

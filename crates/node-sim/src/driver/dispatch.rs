@@ -166,6 +166,8 @@ impl Driver {
             Output::ReadExisting => self.read_existing(),
             Output::Open(node) => self.open_wire(node),
             Output::Close(node) => self.wires.borrow_mut().close(node),
+            Output::Watch(node, object) => self.watch_object(node, object),
+            Output::Unwatch(node, object) => self.unwatch_object(node, object),
         }
         None
     }

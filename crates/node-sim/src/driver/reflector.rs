@@ -28,6 +28,8 @@ pub enum Seen {
     Node(NodeChange),
     /// An object that exists.
     Existing(Existing),
+    /// The ConfigMap or Secret that is watched does not change.
+    Immutable,
 }
 
 /// The state of a watch.
@@ -113,10 +115,13 @@ impl Reflector {
                 self.version = Some(version);
                 self.failures = 0;
                 if !is_complete && self.is_used {
-                    seen.push(match self.resource {
-                        Resource::Pods => Seen::Pod(PodChange::Synced),
-                        Resource::Nodes => Seen::Node(NodeChange::Synced),
-                        _ => Seen::Existing(Existing::Complete),
+                    seen.extend(match self.resource {
+                        Resource::Pods => Some(Seen::Pod(PodChange::Synced)),
+                        Resource::Nodes => Some(Seen::Node(NodeChange::Synced)),
+                        Resource::Leases | Resource::CsiNodes => {
+                            Some(Seen::Existing(Existing::Complete))
+                        }
+                        _ => None,
                     });
                 }
             }
@@ -145,6 +150,14 @@ impl Reflector {
             Resource::CsiNodes => {
                 let metadata = api::decode::<api::CsiNode>(object)?.metadata?;
                 return Some(Seen::Existing(Existing::CsiNode(Box::new(metadata))));
+            }
+            Resource::ConfigMaps => {
+                let is_immutable = api::decode::<api::ConfigMap>(object)?.immutable;
+                return (is_immutable == Some(true)).then_some(Seen::Immutable);
+            }
+            Resource::Secrets => {
+                let is_immutable = api::decode::<api::Secret>(object)?.immutable;
+                return (is_immutable == Some(true)).then_some(Seen::Immutable);
             }
             _ => return None,
         };

@@ -20,6 +20,10 @@ pub enum Resource {
     Leases,
     /// CSINodes, which are read once.
     CsiNodes,
+    /// ConfigMaps, each of which has a watch of its own.
+    ConfigMaps,
+    /// Secrets, each of which has a watch of its own.
+    Secrets,
 }
 
 /// What is read once: the watch ends when the state of now is complete.
@@ -47,6 +51,8 @@ impl Resource {
             Resource::PodCertificateRequests => "podcertificaterequests",
             Resource::Leases => "leases",
             Resource::CsiNodes => "csinodes",
+            Resource::ConfigMaps => "configmaps",
+            Resource::Secrets => "secrets",
         }
     }
 
@@ -72,6 +78,8 @@ impl Resource {
                 ("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", String::new())
             }
             Resource::CsiNodes => ("/apis/storage.k8s.io/v1/csinodes", String::new()),
+            Resource::ConfigMaps => ("/api/v1/configmaps", String::new()),
+            Resource::Secrets => ("/api/v1/secrets", String::new()),
         }
     }
 
@@ -79,16 +87,36 @@ impl Resource {
     /// beginning with the state of now.
     pub fn watch_path(self, node: Option<&str>, version: Option<u64>, seconds: u32) -> String {
         let (path, selector) = self.selection(node);
-        let start = match version {
-            Some(version) => format!("resourceVersion={version}"),
-            None => "resourceVersionMatch=NotOlderThan&sendInitialEvents=true".to_owned(),
-        };
-        let (minutes, rest) = (seconds / 60, seconds % 60);
-        format!(
-            "{path}?allowWatchBookmarks=true{selector}&{start}&timeout={minutes}m{rest}s\
-             &timeoutSeconds={seconds}&watch=true"
-        )
+        format!("{path}?{}", query(&selector, version, seconds))
     }
+
+    /// Path and query of the watch of one object in a namespace.
+    pub fn object_path(
+        self,
+        namespace: &str,
+        name: &str,
+        version: Option<u64>,
+        seconds: u32,
+    ) -> String {
+        let selector = format!("&fieldSelector=metadata.name%3D{name}");
+        let query = query(&selector, version, seconds);
+        format!("/api/v1/namespaces/{namespace}/{}?{query}", self.name())
+    }
+}
+
+fn query(selector: &str, version: Option<u64>, seconds: u32) -> String {
+    let start = match version {
+        Some(version) => format!("resourceVersion={version}"),
+        None => "resourceVersionMatch=NotOlderThan&sendInitialEvents=true".to_owned(),
+    };
+    let (minutes, rest) = (seconds / 60, seconds % 60);
+    // client-go writes an hour as 1h0m0s.
+    let (hours, minutes) = (minutes / 60, minutes % 60);
+    let hours = if hours > 0 { format!("{hours}h") } else { String::new() };
+    format!(
+        "allowWatchBookmarks=true{selector}&{start}&timeout={hours}{minutes}m{rest}s\
+         &timeoutSeconds={seconds}&watch=true"
+    )
 }
 
 #[cfg(test)]
@@ -106,6 +134,12 @@ mod tests {
             Resource::Nodes.watch_path(None, None, 600),
             "/api/v1/nodes?allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan\
              &sendInitialEvents=true&timeout=10m0s&timeoutSeconds=600&watch=true"
+        );
+        assert_eq!(
+            Resource::Secrets.object_path("default", "key", None, 3600),
+            "/api/v1/namespaces/default/secrets?allowWatchBookmarks=true\
+             &fieldSelector=metadata.name%3Dkey&resourceVersionMatch=NotOlderThan\
+             &sendInitialEvents=true&timeout=1h0m0s&timeoutSeconds=3600&watch=true"
         );
     }
 }

@@ -22,16 +22,18 @@ pub struct WatchId {
     pub session: u32,
     /// The resource.
     pub resource: Resource,
+    /// The number of the object that is watched; 0 if the watch is not of one ConfigMap or Secret.
+    pub object: u32,
 }
 
 impl WatchId {
     /// A watch of a connection of a node.
     pub fn of_node(node: u32, session: u32, resource: Resource) -> WatchId {
-        WatchId { node: Some(node), session, resource }
+        WatchId { node: Some(node), session, resource, object: 0 }
     }
 
     /// A watch that all nodes share.
     pub fn shared(resource: Resource) -> WatchId {
-        WatchId { node: None, session: 0, resource }
+        WatchId { node: None, session: 0, resource, object: 0 }
     }
 }

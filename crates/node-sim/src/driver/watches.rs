@@ -1,11 +1,12 @@
 //! The watches: those that nodes share, and those of nodes with a connection of their own.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rand::RngExt as _;
 
-use crate::client::{Request, WatchEnd};
-use crate::sim::{Existing, NodeChange, Simulation};
+use crate::client::{Link, Request, WatchEnd};
+use crate::sim::{Existing, NodeChange, Simulation, WatchedObject};
 
 use super::dispatch::Driver;
 use super::reflector::{Reflector, Seen};
@@ -14,6 +15,8 @@ use super::tag::{Tag, WatchId};
 
 /// A reflector of client-go ends a watch after a random time between these, in seconds.
 const SECONDS: std::ops::Range<u32> = 300..600;
+/// The same of the watches of ConfigMaps and Secrets.
+const OBJECT_SECONDS: std::ops::Range<u32> = 1800..3600;
 /// The user of the kubeconfig must not watch a resource.
 const FORBIDDEN: u16 = 403;
 
@@ -57,19 +60,44 @@ impl Driver {
         let now = Instant::now();
         let opened = self.with_reflector(id, |it| (it.resource(), it.open(now)));
         let Some((resource, (version, seen))) = opened else { return };
-        let (name, link) = match id.node {
-            None => (None, Some(self.watch_link.clone())),
-            Some(node) => {
-                let name = self.simulation.borrow().node_name(node);
-                (Some(name), self.wires.borrow().link(node))
-            }
-        };
-        let Some(link) = link else { return };
-        let seconds = rand::rng().random_range(SECONDS);
-        let path = resource.watch_path(name.as_deref(), version, seconds);
+        let Some((link, path)) = self.watch_request(id, version) else { return };
         self.metrics.watches.with_label_values(&[resource.name()]).inc();
         link.watch(Tag::Watch(id), Request::get(path));
         self.apply(id, seen);
+    }
+
+    /// The connection and the path of a watch; `None` if the connection was closed.
+    fn watch_request(&self, id: WatchId, version: Option<u64>) -> Option<(Rc<Link<Tag>>, String)> {
+        let is_object = id.object != 0;
+        let seconds = if is_object { OBJECT_SECONDS } else { SECONDS };
+        let seconds = rand::rng().random_range(seconds);
+        let Some(node) = id.node else {
+            return Some((self.watch_link.clone(), id.resource.watch_path(None, version, seconds)));
+        };
+        let link = self.wires.borrow().link(node)?;
+        let path = match is_object {
+            true => self.wires.borrow().object_path(id, version, seconds)?,
+            false => {
+                let name = self.simulation.borrow().node_name(node);
+                id.resource.watch_path(Some(&name), version, seconds)
+            }
+        };
+        Some((link, path))
+    }
+
+    /// Watches a ConfigMap or a Secret over the connection of a node.
+    pub(super) fn watch_object(&self, node: u32, object: WatchedObject) {
+        let id = self.wires.borrow_mut().add_object(node, object);
+        id.into_iter().for_each(|id| self.open_watch(id));
+    }
+
+    /// Ends the watch of a ConfigMap or a Secret.
+    pub(super) fn unwatch_object(&self, node: u32, object: u32) {
+        let id = self.wires.borrow_mut().remove_object(node, object);
+        let link = self.wires.borrow().link(node);
+        if let (Some(id), Some(link)) = (id, link) {
+            link.cancel(Tag::Watch(id));
+        }
     }
 
     pub(super) fn on_watch_bytes(&self, id: WatchId, bytes: &[u8]) {
@@ -100,6 +128,11 @@ impl Driver {
                     Seen::Node(change) => {
                         is_synced |= matches!(change, NodeChange::Synced);
                         simulation.node_changed(change);
+                    }
+                    Seen::Immutable => {
+                        id.node.into_iter().for_each(|node| {
+                            simulation.object_is_immutable(node, id.object);
+                        });
                     }
                     Seen::Existing(change) => {
                         is_complete |= matches!(change, Existing::Complete);

@@ -12,6 +12,7 @@ use tokio_rustls::rustls::RootCertStore;
 use crate::certificates::Authority;
 use crate::client::{Endpoint, Link, client_config};
 use crate::kubeconfig::Kubeconfig;
+use crate::sim::{ObjectKind, WatchedObject};
 
 use super::reflector::Reflector;
 use super::resource::{ALL, Resource};
@@ -35,6 +36,15 @@ struct Wire {
     session: u32,
     link: Rc<Link<Tag>>,
     reflectors: Box<[Reflector]>,
+    /// The watches of ConfigMaps and Secrets, by the number of the object.
+    objects: HashMap<u32, Object>,
+}
+
+/// The watch of a ConfigMap or a Secret.
+struct Object {
+    reflector: Reflector,
+    namespace: Box<str>,
+    name: Box<str>,
 }
 
 impl Wires {
@@ -58,8 +68,37 @@ impl Wires {
     /// A watch, unless the connection was replaced.
     pub fn reflector(&mut self, node: u32, id: WatchId) -> Option<&mut Reflector> {
         let wire = self.open.get_mut(&node).filter(|wire| wire.session == id.session)?;
+        if id.object != 0 {
+            return wire.objects.get_mut(&id.object).map(|object| &mut object.reflector);
+        }
         let place = ALL.iter().position(|it| *it == id.resource)?;
         wire.reflectors.get_mut(place)
+    }
+
+    /// Adds the watch of an object. Returns `None` if the connection of the node is closed.
+    pub fn add_object(&mut self, node: u32, object: WatchedObject) -> Option<WatchId> {
+        let wire = self.open.get_mut(&node)?;
+        let resource = match object.kind {
+            ObjectKind::ConfigMap => Resource::ConfigMaps,
+            ObjectKind::Secret => Resource::Secrets,
+        };
+        let reflector = Reflector::new(resource, true);
+        let WatchedObject { id, namespace, name, .. } = object;
+        wire.objects.insert(id, Object { reflector, namespace, name });
+        Some(WatchId { object: id, ..WatchId::of_node(node, wire.session, resource) })
+    }
+
+    /// Removes the watch of an object. Returns `None` if the connection of the node is closed.
+    pub fn remove_object(&mut self, node: u32, object: u32) -> Option<WatchId> {
+        let wire = self.open.get_mut(&node)?;
+        let resource = wire.objects.remove(&object)?.reflector.resource();
+        Some(WatchId { object, ..WatchId::of_node(node, wire.session, resource) })
+    }
+
+    /// The path of the watch of an object.
+    pub fn object_path(&self, id: WatchId, version: Option<u64>, seconds: u32) -> Option<String> {
+        let Object { namespace, name, .. } = self.open.get(&id.node?)?.objects.get(&id.object)?;
+        Some(id.resource.object_path(namespace, name, version, seconds))
     }
 
     /// Closes the connection of a node.
@@ -81,7 +120,7 @@ impl Wires {
         let reflectors = ALL.iter().map(reflector).collect();
         self.next_session = self.next_session.wrapping_add(1);
         let session = self.next_session;
-        self.open.insert(node, Wire { session, link, reflectors });
+        self.open.insert(node, Wire { session, link, reflectors, objects: HashMap::new() });
         Ok(session)
     }
 

@@ -1,9 +1,9 @@
-//! Events about pods, as kubelet writes them.
+//! Events about pods and nodes, as kubelet writes them.
 
 use bytes::Bytes;
 use rand::RngExt as _;
 
-use crate::api::{self, Event, EventSource, ObjectMeta, ObjectReference, Time};
+use crate::api::{self, Event, EventSource, ObjectMeta, ObjectReference, Time, Uid};
 use crate::client::{Body, Method, Request};
 
 use super::pod::Pod;
@@ -45,19 +45,58 @@ impl Simulation {
                 events.push(event(reference, &host, reason, message));
             }
         }
-        for mut event in events {
-            let namespace = event.involved_object.as_ref().map(|it| it.namespace.clone());
-            let path = format!("/api/v1/namespaces/{}/events", namespace.unwrap_or_default());
-            let time = Time { seconds: self.now.seconds as i64, nanos: 0 };
-            (event.first_timestamp, event.last_timestamp) = (Some(time), Some(time));
-            let number: u64 = self.random.random();
-            if let Some(metadata) = &mut event.metadata {
-                metadata.name = format!("{}.{number:016x}", metadata.name);
-            }
-            let body = Body::Protobuf(Bytes::from(api::encode("v1", "Event", &event)));
-            let request = Request { method: Method::Post, path, body };
-            self.send(node, Call::CreateEvent, request);
+        events.into_iter().for_each(|event| self.write_event(node, event));
+    }
+
+    fn write_event(&mut self, node: u32, mut event: Event) {
+        let time = Time { seconds: self.now.seconds as i64, nanos: 0 };
+        (event.first_timestamp, event.last_timestamp) = (Some(time), Some(time));
+        let number: u64 = self.random.random();
+        let metadata = event.metadata.get_or_insert_default();
+        metadata.name = format!("{}.{number:016x}", metadata.name);
+        let path = format!("/api/v1/namespaces/{}/events", metadata.namespace);
+        let body = Body::Protobuf(Bytes::from(api::encode("v1", "Event", &event)));
+        let request = Request { method: Method::Post, path, body };
+        self.send(node, Call::CreateEvent, request);
+    }
+
+    /// kubelet starts: it does not know its Node yet, so that each condition seems to be new.
+    pub(super) fn record_kubelet_start(&mut self, id: u32) {
+        self.record_node(id, Uid::default(), "Starting", Some("Starting kubelet."));
+        for reason in ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"] {
+            self.record_node(id, Uid::default(), reason, None);
         }
+    }
+
+    /// kubelet has set the limits of all pods together.
+    pub(super) fn record_allocatable(&mut self, id: u32) {
+        let message = "Updated Node Allocatable limit across pods";
+        self.record_node(id, Uid::default(), "NodeAllocatableEnforced", Some(message));
+    }
+
+    /// The node has become ready.
+    pub(super) fn record_ready(&mut self, id: u32) {
+        let uid = self.node(id).uid;
+        self.record_node(id, uid, "NodeReady", None);
+    }
+
+    /// Writes an event about a node. Its message is by default that of a condition.
+    fn record_node(&mut self, id: u32, uid: Uid, reason: &str, message: Option<&str>) {
+        if !self.settings.node_events {
+            return;
+        }
+        let name = self.node(id).name.clone();
+        let reference = ObjectReference {
+            kind: "Node".to_owned(),
+            namespace: String::new(),
+            name: name.to_string(),
+            uid: if uid == Uid::default() { String::new() } else { uid.to_string() },
+            api_version: "v1".to_owned(),
+            field_path: String::new(),
+        };
+        let message = message.map(ToOwned::to_owned);
+        let message = message.unwrap_or_else(|| format!("Node {name} status is now: {reason}"));
+        self.write_event(id, event(reference, &name, reason, message));
     }
 }
 
@@ -74,8 +113,12 @@ fn reference(pod: &Pod, container: &str) -> ObjectReference {
 
 fn event(reference: ObjectReference, host: &str, reason: &str, message: String) -> Event {
     let name: String = reference.name.chars().take(MAX_NAME).collect();
-    let metadata =
-        ObjectMeta { name, namespace: reference.namespace.clone(), ..ObjectMeta::default() };
+    // Objects without a namespace have their events in the default one.
+    let namespace = match &*reference.namespace {
+        "" => "default".to_owned(),
+        namespace => namespace.to_owned(),
+    };
+    let metadata = ObjectMeta { name, namespace, ..ObjectMeta::default() };
     Event {
         metadata: Some(metadata),
         involved_object: Some(reference),

@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //! - A node has at most one request for its Lease and one for its status in flight, and a pod at most
-//!   one request.
+//!   one request of its own and one for each of its tokens.
 //! - A timer is what the wheel holds and the node or pod expects: `lease_due`, `status_due`, `due`. An
 //!   entry of the wheel with another time is stale and has no effect. So nothing is ever removed from
 //!   the wheel.
@@ -20,7 +20,7 @@
 //! # Reading order
 //! `wheel`, `node`, `simulation`; then the life of a node: `start`, `lease`, `status`, `node_status`,
 //! `watched_nodes`, `existing`, `adoption`;
-//! the life of a pod: `pod`, `pods`, `progress`, `report`, `pod_status`, `reconcile`; and `faults`.
+//! the life of a pod: `pod`, `references`, `pods`, `tokens`, `object_watches`, `progress`, `report`, `pod_status`, `reconcile`; and `faults`.
 
 mod addresses;
 mod adoption;
@@ -31,11 +31,13 @@ mod lease;
 mod names;
 mod node;
 mod node_status;
+mod object_watches;
 mod pod;
 mod pod_status;
 mod pods;
 mod progress;
 mod reconcile;
+mod references;
 mod report;
 mod requests;
 mod settings;
@@ -45,6 +47,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod ticket;
+mod tokens;
 mod watched_nodes;
 mod wheel;
 
@@ -53,7 +56,8 @@ pub use existing::Existing;
 pub use faults::{Fault, Selection};
 pub use names::NameFormat;
 pub use pods::PodChange;
+pub use references::ObjectKind;
 pub use settings::{Annotation, Capacity, Settings, WireNodes};
 pub use simulation::Simulation;
-pub use ticket::{Call, Output, Ticket};
+pub use ticket::{Call, Output, Ticket, WatchedObject};
 pub use watched_nodes::NodeChange;

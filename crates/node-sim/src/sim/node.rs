@@ -71,6 +71,8 @@ pub struct Flags {
     pub has_capacity: bool,
     /// Whether a request for the Lease, or of the start, is in flight.
     pub lease_busy: bool,
+    /// Whether the Node was ready when it was last seen.
+    pub is_ready: bool,
     /// Whether a report of the status is in flight.
     pub status_busy: bool,
     /// Whether the Lease must be read before it is renewed.
@@ -126,6 +128,8 @@ pub enum Step {
     Register,
     /// Reads the Node, because it exists.
     Read,
+    /// Deletes the ResourceSlices of the node, as the drivers of devices are not known yet.
+    Slices,
     /// Reads, creates or renews the Lease.
     Lease,
     /// Reads or creates the CSINode.

@@ -7,7 +7,9 @@ use crate::api::{Container, Uid};
 use crate::rules::Behaviour;
 use crate::time::Ticks;
 
+use super::references::Reference;
 use super::ticket::PodId;
+use super::tokens::Token;
 
 /// A pod on a simulated node.
 pub struct Pod {
@@ -37,6 +39,8 @@ pub struct Pod {
     pub ends: Ticks,
     /// Its IP address; `None` until it has one.
     pub ip: Option<Ipv4Addr>,
+    /// Its tokens.
+    pub tokens: Vec<Token>,
     /// The times in the status.
     pub times: Times,
     /// How often the containers were started again.
@@ -53,6 +57,10 @@ pub struct Pod {
     pub is_outdated: bool,
     /// Whether the last watch from the beginning has shown the pod.
     pub is_seen: bool,
+    /// Whether its containers start when it has its tokens.
+    pub waits_for_tokens: bool,
+    /// Whether its node watches the objects to which it refers.
+    pub is_registered: bool,
 }
 
 /// What runs in a pod.
@@ -65,6 +73,10 @@ pub struct Plan {
     pub restart_policy: RestartPolicy,
     /// Whether the pod uses the network of its node.
     pub host_network: bool,
+    /// The service account.
+    pub service_account: Box<str>,
+    /// The ConfigMaps and Secrets.
+    pub references: Box<[Reference]>,
     /// How the containers behave.
     pub behaviour: Behaviour,
 }

@@ -6,8 +6,10 @@ use crate::time::ticks;
 
 use super::node::{NEVER, Node, State};
 use super::pod::{Plan, Pod, RestartPolicy, Stage, Times};
+use super::references::{references, tokens};
 use super::simulation::Simulation;
 use super::ticket::PodId;
+use super::tokens::Token;
 
 /// An event of a watch of pods.
 #[derive(Debug)]
@@ -85,8 +87,9 @@ impl Simulation {
                 index
             }
             None => {
+                let tokens = tokens(&spec).into_iter().map(Token::new).collect();
                 let plan = self.plan(&metadata, spec);
-                let made = made(node, uid, &metadata, plan);
+                let made = Pod { tokens, ..made(node, uid, &metadata, plan) };
                 self.add_pod(made, &status)
             }
         };
@@ -99,7 +102,11 @@ impl Simulation {
         }
     }
 
-    fn plan(&self, metadata: &api::ObjectMeta, spec: api::PodSpec) -> Plan {
+    fn plan(&self, metadata: &api::ObjectMeta, mut spec: api::PodSpec) -> Plan {
+        let references = references(&spec).into();
+        for container in spec.containers.iter_mut().chain(&mut spec.init_containers) {
+            (container.env, container.env_from) = (Vec::new(), Vec::new());
+        }
         let owners = &metadata.owner_references;
         let is_of_job = owners.iter().any(|it| it.kind == "Job" && it.controller == Some(true));
         let (namespace, labels) = (&*metadata.namespace, &metadata.labels);
@@ -112,6 +119,8 @@ impl Simulation {
                 _ => RestartPolicy::Always,
             },
             host_network: spec.host_network,
+            service_account: spec.service_account_name.into(),
+            references,
             behaviour: self.settings.rules.behaviour(&Subject { namespace, labels, is_of_job }),
         }
     }
@@ -138,9 +147,20 @@ impl Simulation {
         self.metrics.pods.with_label_values(&[pod.phase()]).inc();
         let PodId { index, .. } = self.pods.add(|id| Pod { id, ..pod });
         self.node_mut(node).pods.push(index);
+        self.mount_volumes(index);
         self.schedule_first(index);
         self.report(index);
         index
+    }
+
+    /// Gets what the volumes of a pod contain.
+    fn mount_volumes(&mut self, index: u32) {
+        match self.pods.at(index).map(|pod| pod.stage) {
+            Some(Stage::Accepted) => self.request_tokens(index),
+            Some(Stage::Running { .. }) => self.request_tokens_later(index),
+            _ => return,
+        }
+        self.register_pod(index);
     }
 
     fn schedule_first(&mut self, index: u32) {
@@ -164,6 +184,7 @@ impl Simulation {
 
     /// Forgets a pod that does not exist any more.
     pub(super) fn forget_pod(&mut self, index: u32) {
+        self.unregister_pod(index);
         let Some(pod) = self.pods.remove(index) else { return };
         self.metrics.pods.with_label_values(&[pod.phase()]).dec();
         if let Some(ip) = pod.ip.filter(|_| pod.stage != Stage::Gone) {
@@ -190,6 +211,8 @@ impl Simulation {
             } else if is_overdue {
                 self.schedule_pod(index, 1);
             }
+            self.request_tokens(index);
+            self.start_with_tokens(index);
             self.report(index);
         }
     }
@@ -231,5 +254,8 @@ fn made(node: u32, uid: Uid, metadata: &api::ObjectMeta, plan: Plan) -> Pod {
         is_changed: false,
         is_outdated: false,
         is_seen: true,
+        tokens: Vec::new(),
+        waits_for_tokens: false,
+        is_registered: false,
     }
 }

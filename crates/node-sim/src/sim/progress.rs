@@ -38,16 +38,16 @@ impl Simulation {
         }
         let Some(pod) = self.pods.at(index) else { return };
         pod.due = NEVER;
-        match (pod.stage, pod.deletion.is_some()) {
+        let (stage, is_deleted) = (pod.stage, pod.deletion.is_some());
+        match (stage, is_deleted) {
             (Stage::Ended | Stage::Stopped { .. } | Stage::Gone, _) => return,
             (_, true) => self.containers_stopped(index, true),
+            // The sandbox is created when the volumes are mounted.
+            (Stage::Accepted, _) if self.waits_for_tokens(index) => return,
             (Stage::Accepted, _) => self.sandbox_is_ready(index),
             (Stage::Init(number), _) => self.next_init_container(index, number + 1),
             (Stage::Running { .. }, _) => self.running_goes_on(index),
-            (Stage::BackOff, _) => {
-                pod.restarts += 1;
-                self.run_containers(index);
-            }
+            (Stage::BackOff, _) => self.restart_containers(index),
         }
         self.report(index);
     }
@@ -95,6 +95,13 @@ impl Simulation {
         self.schedule_pod(index, delay);
     }
 
+    fn restart_containers(&mut self, index: u32) {
+        if let Some(pod) = self.pods.at(index) {
+            pod.restarts += 1;
+        }
+        self.run_containers(index);
+    }
+
     fn run_containers(&mut self, index: u32) {
         let now = self.now;
         let Some(pod) = self.pods.at(index) else { return };
@@ -108,6 +115,7 @@ impl Simulation {
             (pod.times.started, pod.times.ready) = (now.seconds, now.seconds);
         });
         self.record_start(index);
+        self.read_objects(index);
         if due != NEVER {
             self.schedule_pod(index, due - now.tick);
         }
@@ -148,8 +156,9 @@ impl Simulation {
             pod.exit_code = exit_code;
             (pod.times.ended, pod.times.ready) = (seconds, seconds);
         });
-        if starts_again {
-            self.schedule_pod(index, ticks(delay));
+        match starts_again {
+            true => self.schedule_pod(index, ticks(delay)),
+            false => self.unregister_pod(index),
         }
     }
 
@@ -190,6 +199,7 @@ impl Simulation {
             pod.due = NEVER;
             (pod.times.ended, pod.times.ready) = (seconds, seconds);
         });
+        self.unregister_pod(index);
     }
 }
 

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::api::{
-    self, CsiNode, CsiNodeSpec, Lease, LeaseSpec, ObjectMeta, OwnerReference, Time, Uid,
+    self, CsiNode, CsiNodeSpec, DeleteOptions, Lease, LeaseSpec, ObjectMeta, OwnerReference, Time,
+    Uid,
 };
 use crate::client::{Body, Method, Request};
 use crate::selector::Labels;
@@ -18,6 +19,12 @@ const TIMEOUT: &str = "timeout=10s";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 const LEASE_VERSION: &str = "coordination.k8s.io/v1";
 const CSI_NODES: &str = "/apis/storage.k8s.io/v1/csinodes";
+/// The annotation of CSINodes with the volume plugins that drivers replace, and its value.
+const MIGRATED_KEY: &str = "storage.alpha.kubernetes.io/migrated-plugins";
+const MIGRATED: &str = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,\
+    kubernetes.io/azure-file,kubernetes.io/cinder,kubernetes.io/gce-pd,\
+    kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume";
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 const NODES: &str = "/api/v1/nodes";
 
 /// POST of a Node that is not ready.
@@ -38,6 +45,13 @@ pub fn create_node(name: &str, number: u32, settings: &Settings, now: Moment) ->
 /// GET of a Node.
 pub fn get_node(name: &str) -> Request {
     Request::get(format!("{NODES}/{name}"))
+}
+
+/// DELETE of all ResourceSlices of a node.
+pub fn delete_slices(name: &str) -> Request {
+    let path = format!("{SLICES}?fieldSelector=spec.nodeName%3D{name}");
+    let options = api::encode("resource.k8s.io/v1", "DeleteOptions", &DeleteOptions::default());
+    Request { method: Method::Delete, path, body: Body::Protobuf(options.into()) }
 }
 
 /// GET of the pods of a node.
@@ -99,6 +113,7 @@ pub fn get_csi_node(name: &str) -> Request {
 pub fn create_csi_node(name: &str, node: Uid) -> Request {
     let metadata = ObjectMeta {
         name: name.to_owned(),
+        annotations: [(MIGRATED_KEY.to_owned(), MIGRATED.to_owned())].into(),
         owner_references: vec![owner(name, node)],
         ..ObjectMeta::default()
     };

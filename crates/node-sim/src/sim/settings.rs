@@ -39,6 +39,8 @@ pub struct Settings {
     pub pod_network: Network,
     /// Whether Events about pods are written.
     pub pod_events: bool,
+    /// Whether Events about nodes are written.
+    pub node_events: bool,
     /// How containers behave.
     pub rules: Rules,
 }

@@ -16,6 +16,7 @@ use crate::time::{Moment, Ticks, ticks};
 
 use super::addresses::Addresses;
 use super::node::{Flags, Flap, NEVER, Node, State};
+use super::object_watches::NodeObjects;
 use super::pod::Pods;
 use super::settings::{Settings, WireNodes};
 use super::ticket::{Call, Output, Ticket};
@@ -46,6 +47,10 @@ pub struct Simulation {
     pub(super) has_warned_of_lease: bool,
     pub(super) flaps: HashMap<u32, Flap>,
     pub(super) pods: Pods,
+    /// The ConfigMaps and Secrets of pods on nodes with a connection of their own.
+    pub(super) objects: HashMap<u32, NodeObjects>,
+    /// The number of the last watch of such an object.
+    pub(super) next_object: u32,
     /// Nodes whose pods are read.
     pub(super) listing: usize,
     /// Pods that were deleted meanwhile.
@@ -76,6 +81,8 @@ impl Simulation {
             has_warned_of_lease: false,
             flaps: HashMap::new(),
             pods: Pods::default(),
+            objects: HashMap::new(),
+            next_object: 0,
             listing: 0,
             deleted_pods: HashSet::new(),
             output: Vec::new(),
@@ -97,6 +104,8 @@ impl Simulation {
                 Timer::Pod(pod) => self.on_pod_timer(pod, due),
                 Timer::Report(pod) => self.on_report_timer(pod, due),
                 Timer::Sync(pod) => self.on_sync_timer(pod, due),
+                Timer::Token(pod) => self.request_tokens(pod),
+                Timer::Objects(node) => self.on_objects_timer(node, due),
             }
         }
     }
@@ -110,6 +119,7 @@ impl Simulation {
         match ticket.call {
             Call::CreateNode => self.on_node_created(id, outcome),
             Call::GetNode => self.on_node_read(id, outcome),
+            Call::DeleteSlices => self.on_slices_deleted(id, outcome),
             Call::GetLease => self.on_lease_read(id, outcome),
             Call::CreateLease => self.on_lease_created(id, outcome),
             Call::RenewLease => self.on_lease_renewed(id, outcome),
@@ -120,6 +130,7 @@ impl Simulation {
             Call::GetPod(pod) => self.on_pod_read(pod, outcome),
             Call::PatchPod(pod) => self.on_pod_reported(pod, outcome),
             Call::DeletePod(pod) => self.on_pod_deleted(pod, outcome),
+            Call::CreateToken(pod, number) => self.on_token_created(pod, number, outcome),
             // Kubelet drops Events that the server does not take.
             Call::CreateEvent => {}
         }

@@ -57,10 +57,12 @@ impl Simulation {
         // A kubelet always tries to register. A node without a connection of its own is known to
         // exist from the shared watch.
         let (is_wire, exists) = (node.flags.is_wire, node.flags.exists);
-        let step = if exists && !is_wire { Step::Lease } else { Step::Register };
+        let step = if exists && !is_wire { Step::Slices } else { Step::Register };
         if is_wire {
             self.put_output(Output::Open(id));
+            self.watch_objects_of(id);
         }
+        self.record_kubelet_start(id);
         self.set_state(id, State::Starting(step));
         self.take_step(id);
     }
@@ -79,6 +81,7 @@ impl Simulation {
                 (Call::CreateNode, request)
             }
             Step::Read => (Call::GetNode, requests::get_node(&name)),
+            Step::Slices => (Call::DeleteSlices, requests::delete_slices(&name)),
             Step::Lease => return self.take_lease_step(id),
             Step::CsiNode => (Call::GetCsiNode, requests::get_csi_node(&name)),
             Step::Pods => (Call::ListPods, requests::list_pods(&name)),
@@ -134,6 +137,7 @@ impl Simulation {
     /// Goes on with the Node that the server has.
     fn adopt(&mut self, id: u32, body: &[u8]) {
         let node = api::decode::<api::Node>(body).unwrap_or_default();
+        let is_ready = node.is_ready();
         let metadata = node.metadata.unwrap_or_default();
         let labels = self.share_labels(metadata.labels);
         let has_capacity = node.status.is_some_and(|status| !status.capacity.is_empty());
@@ -141,9 +145,24 @@ impl Simulation {
         state.uid = metadata.uid.parse().unwrap_or_default();
         state.labels = labels;
         state.flags.exists = true;
-        state.flags.is_seen = true;
+        (state.flags.is_seen, state.flags.is_ready) = (true, is_ready);
         state.flags.has_capacity |= has_capacity;
-        self.next_step(id, Step::Lease);
+        self.next_step(id, Step::Slices);
+    }
+
+    /// Goes on whatever the server answers: it may have no such resource. kubelet tries again in the
+    /// background.
+    pub(super) fn on_slices_deleted(&mut self, id: u32, outcome: Outcome<'_>) {
+        if !self.ends_step(id, Step::Slices) {
+            return;
+        }
+        match outcome {
+            Outcome::Answered(answer) if answer.status < 500 && answer.status != 429 => {
+                self.record_allocatable(id);
+                self.next_step(id, Step::Lease);
+            }
+            outcome => self.step_failed(id, outcome),
+        }
     }
 
     /// Goes on after the Lease.

@@ -57,6 +57,7 @@ impl Simulation {
         let flags = &mut self.node_mut(id).flags;
         flags.has_capacity = true;
         let has_changed = std::mem::take(&mut flags.reports_all);
+        let becomes_ready = has_changed && !std::mem::replace(&mut flags.is_ready, true);
         let frequency = self.settings.status_frequency;
         let delay = ticks(frequency) + self.node(id).delay;
         // After a change, kubelet adds a random time between minus and plus half of the period, so that
@@ -66,6 +67,9 @@ impl Simulation {
             false => delay,
         };
         self.schedule_status(id, delay);
+        if becomes_ready {
+            self.record_ready(id);
+        }
         if state != State::Running {
             self.node_runs(id);
         } else if must_correct {

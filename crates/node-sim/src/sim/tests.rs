@@ -17,6 +17,9 @@ use super::pods::PodChange;
 use super::ticket::Call;
 use super::*;
 
+mod existing;
+mod volumes;
+
 /// The second in which the tests begin.
 const START: u64 = 1_700_000_000;
 const SECOND: Ticks = 100;
@@ -41,6 +44,7 @@ fn settings(nodes: u32) -> Settings {
         node_ip: "127.0.0.1".parse().unwrap(),
         pod_network: "10.64.0.0/10".parse().unwrap(),
         pod_events: false,
+        node_events: false,
         rules: Rules::new(Duration::ZERO, Duration::from_secs(1)),
     }
 }
@@ -67,6 +71,8 @@ struct World {
     connections: Vec<(u32, bool)>,
     /// The Leases and CSINodes that exist when the nodes are known; `None` if they are not read.
     existing: Option<Vec<Existing>>,
+    /// The open watches of ConfigMaps and Secrets: the node, the number and the object.
+    watched: Vec<(u32, u32, String)>,
 }
 
 impl World {
@@ -85,6 +91,7 @@ impl World {
             delayed: None,
             connections: Vec::new(),
             existing: Some(Vec::new()),
+            watched: Vec::new(),
         };
         world.node_changed(NodeChange::Began);
         world
@@ -145,6 +152,15 @@ impl World {
         match output {
             Output::Open(node) => self.connections.push((node, true)),
             Output::Close(node) => self.connections.push((node, false)),
+            Output::Watch(node, object) => {
+                let text = format!("{:?} {}/{}", object.kind, object.namespace, object.name);
+                self.watched.push((node, object.id, text));
+            }
+            Output::Unwatch(node, id) => {
+                let known = self.watched.len();
+                self.watched.retain(|it| (it.0, it.1) != (node, id));
+                assert_eq!(self.watched.len(), known - 1, "the watch {id} is not open");
+            }
             Output::ReadExisting => {
                 let Some(existing) = self.existing.take() else { return };
                 let all = existing.into_iter().chain([Existing::Complete, Existing::Complete]);
@@ -183,6 +199,8 @@ impl World {
         };
         match ticket.call {
             Call::CreateNode => (201, encoded_node(&format!("node-{}", ticket.node), ticket.node)),
+            Call::DeleteSlices => (200, Vec::new()),
+            Call::CreateToken(..) => (201, self.token(&body)),
             Call::GetLease => match self.leases.get(&ticket.node) {
                 Some(lease) => (200, lease.clone()),
                 None => (404, Vec::new()),
@@ -212,6 +230,16 @@ impl World {
                 (200, Vec::new())
             }
         }
+    }
+
+    /// The answer to the request of a token.
+    fn token(&self, body: &[u8]) -> Vec<u8> {
+        let mut token: api::TokenRequest = api::decode(body).unwrap();
+        let spec = token.spec.get_or_insert_default();
+        let seconds = *spec.expiration_seconds.get_or_insert(3600);
+        let end = Time { seconds: self.now().seconds as i64 + seconds, nanos: 0 };
+        token.status = Some(api::TokenRequestStatus { expiration_timestamp: Some(end) });
+        api::encode("authentication.k8s.io/v1", "TokenRequest", &token)
     }
 
     /// The names of all calls since the last time, without pods' slots.
@@ -273,7 +301,7 @@ fn encoded_pod(uid: &str) -> Vec<u8> {
 }
 
 fn container(name: &str) -> Container {
-    Container { name: name.into(), image: "image".into(), restart_policy: String::new() }
+    Container { name: name.into(), image: "image".into(), ..Container::default() }
 }
 
 fn pod(name: &str, number: u32) -> api::Pod {
@@ -310,15 +338,20 @@ fn deleted(mut pod: api::Pod, grace: i64) -> api::Pod {
 }
 
 const REPORT: [&str; 2] = ["GetPod", "PatchPod"];
+/// The start of a node whose Node exists, and nothing else.
+const START_OF_EXISTING: [&str; 6] =
+    ["DeleteSlices", "GetLease", "CreateLease", "GetCsiNode", "CreateCsiNode", "PatchNode"];
 
 #[test]
 fn a_node_starts_in_the_order_of_a_kubelet() {
     let mut world = World::new(settings(1));
     world.node_changed(NodeChange::Synced);
-    let start =
-        ["CreateNode", "GetLease", "CreateLease", "GetCsiNode", "CreateCsiNode", "PatchNode"];
-    let Body::Protobuf(lease) = world.log[2].3.body.clone() else { panic!() };
-    assert_eq!(world.calls(), start);
+    let Body::Protobuf(lease) = world.log[3].3.body.clone() else { panic!() };
+    assert_eq!(
+        world.log[1].3.path,
+        "/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Dnode-0"
+    );
+    assert_eq!(world.calls(), [&["CreateNode"][..], &START_OF_EXISTING].concat());
     let lease: api::Lease = api::decode(&lease).unwrap();
     assert_eq!(lease.metadata.unwrap().owner_references[0].uid, uid(0));
     assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some("node-0"));
@@ -403,7 +436,7 @@ fn a_lease_that_was_created_with_another_duration_gets_that_of_the_settings() {
     let Body::Protobuf(lease) = request.body else { panic!() };
     world.leases.insert(0, lease.to_vec());
     world.node_changed(NodeChange::Synced);
-    assert_eq!(world.calls()[1..3], ["GetLease", "RenewLease"]);
+    assert_eq!(world.calls()[2..4], ["GetLease", "RenewLease"]);
     let lease: api::Lease = api::decode(&world.leases[&0]).unwrap();
     let spec = lease.spec.unwrap();
     assert_eq!(spec.lease_duration_seconds, Some(40));
@@ -440,122 +473,6 @@ fn nodes_start_a_few_at_a_time() {
     assert_eq!(world.leases.len(), 25);
 }
 
-/// A Node with the status that its node reports.
-fn reported_node(name: &str, number: u32) -> api::Node {
-    let mut node = api_node(name, number);
-    let patch = node_status::complete(name, true, &settings(1), Moment::default());
-    let status = node.status.get_or_insert_default();
-    *status = node_status::first(name, &settings(1), Moment::default());
-    let conditions = patch["status"]["conditions"].as_array().unwrap();
-    let text = |value: &Value, key: &str| value[key].as_str().unwrap().to_owned();
-    for (condition, reported) in status.conditions.iter_mut().zip(conditions) {
-        condition.r#type = text(reported, "type");
-        condition.status = text(reported, "status");
-        condition.reason = text(reported, "reason");
-        condition.message = text(reported, "message");
-    }
-    node
-}
-
-fn existing_lease(name: &str, number: u32) -> Existing {
-    let uid = uid(number).parse().unwrap();
-    let request = requests::create_lease(name, uid, 40, Moment::default());
-    let Body::Protobuf(lease) = request.body else { panic!() };
-    Existing::Lease((*lease).into())
-}
-
-fn existing_csi_node(name: &str) -> Existing {
-    Existing::CsiNode(Box::new(ObjectMeta { name: name.into(), ..ObjectMeta::default() }))
-}
-
-/// A world with 20 nodes that exist, with their objects.
-fn existing_world() -> World {
-    let mut world = World::new(settings(20));
-    let mut existing = Vec::new();
-    for number in 0..20 {
-        let name = format!("node-{number}");
-        existing.extend([existing_lease(&name, number), existing_csi_node(&name)]);
-        world.node_changed(NodeChange::Set(Box::new(reported_node(&name, number))));
-    }
-    world.existing = Some(existing);
-    world
-}
-
-#[test]
-fn nodes_whose_objects_exist_only_renew_their_leases() {
-    let mut world = existing_world();
-    world.node_changed(NodeChange::Synced);
-    assert!(world.simulation.is_ready() && world.calls().is_empty());
-    world.run(10 * SECOND);
-    let ticks: Vec<Ticks> = world.log.iter().map(|it| it.0).collect();
-    let renewals = world.log.iter().filter(|it| it.2 == Call::RenewLease).count();
-    assert!(renewals >= 20, "{renewals} of 20 nodes renewed their Leases");
-    assert!(ticks[0] < 3 * SECOND && ticks[19] > 7 * SECOND, "not spread: {ticks:?}");
-    let others = |world: &World| world.log.iter().filter(|it| it.2 != Call::RenewLease).count();
-    assert!(others(&world) < 5, "{} reports in 10 s", others(&world));
-    world.run(290 * SECOND);
-    let reports: Vec<&Request> =
-        world.log.iter().filter(|it| it.2 == Call::PatchNode).map(|it| &it.3).collect();
-    assert_eq!((reports.len(), others(&world)), (20, 20), "each node reports within 5 minutes");
-    let heartbeat = requests::report_heartbeat("node-0", Moment::default());
-    let length = |request: &Request| match &request.body {
-        Body::StrategicMergePatch(body) => body.len(),
-        _ => 0,
-    };
-    assert!(reports.into_iter().all(|it| length(it) == length(&heartbeat)));
-}
-
-#[test]
-fn what_is_missing_of_a_node_that_exists_is_written() {
-    let mut world = existing_world();
-    let existing = world.existing.as_mut().unwrap();
-    // The Lease of node-3 has another holder, node-5 has no CSINode, and node-7 another status.
-    let taken = existing_lease("node-4", 3);
-    let Existing::Lease(lease) = taken else { panic!() };
-    let mut lease: api::Lease = api::decode(&lease).unwrap();
-    lease.metadata.as_mut().unwrap().name = "node-3".into();
-    existing[6] = Existing::Lease(api::encode("coordination.k8s.io/v1", "Lease", &lease).into());
-    existing.remove(11);
-    let mut node = reported_node("node-7", 7);
-    node.status.as_mut().unwrap().node_info.as_mut().unwrap().kubelet_version = "v1.0.0".into();
-    world.names_of_calls_are_those_of(3, &["GetLease", "CreateLease", "PatchNode"], |world| {
-        world.simulation.node_changed(NodeChange::Deleted(Box::new(api_node("node-7", 7))));
-        world.node_changed(NodeChange::Set(Box::new(node)));
-        world.node_changed(NodeChange::Synced);
-    });
-    world.names_of_calls_are_those_of(
-        5,
-        &["RenewLease", "GetCsiNode", "CreateCsiNode", "PatchNode"],
-        |_| {},
-    );
-    world.names_of_calls_are_those_of(7, &["RenewLease", "PatchNode"], |_| {});
-    assert!(world.simulation.is_ready());
-}
-
-#[test]
-fn no_node_starts_before_the_existing_objects_are_read() {
-    let mut world = existing_world();
-    world.existing = None;
-    world.node_changed(NodeChange::Synced);
-    world.run(20 * SECOND);
-    assert!(world.calls().is_empty() && !world.simulation.is_ready());
-    world.with(|simulation| simulation.existing_changed(Existing::Complete));
-    assert!(world.calls().is_empty() && !world.simulation.is_ready());
-    world.with(|simulation| simulation.existing_changed(Existing::Complete));
-    assert_eq!(world.calls()[0], "GetLease", "a node whose Lease was not shown reads it");
-    assert!(world.simulation.is_ready());
-}
-
-#[test]
-fn a_node_that_was_stopped_reads_its_objects_again() {
-    let mut world = existing_world();
-    world.node_changed(NodeChange::Synced);
-    let all = Selection::default();
-    world.inject(all.clone(), Fault::Stop);
-    world.inject(all, Fault::Start);
-    assert_eq!(world.calls()[..2], ["GetLease", "CreateLease"]);
-}
-
 #[test]
 fn existing_nodes_are_adopted_and_deleted_ones_forgotten() {
     let mut world = World::new(settings(0));
@@ -565,10 +482,7 @@ fn existing_nodes_are_adopted_and_deleted_ones_forgotten() {
     world.node_changed(NodeChange::Set(Box::new(unmanaged)));
     assert!(world.calls().is_empty(), "the nodes are not known yet");
     world.node_changed(NodeChange::Synced);
-    assert_eq!(
-        world.calls(),
-        ["GetLease", "CreateLease", "GetCsiNode", "CreateCsiNode", "PatchNode"]
-    );
+    assert_eq!(world.calls(), START_OF_EXISTING);
     world.node_changed(NodeChange::Deleted(Box::new(api_node("other", 0))));
     world.run(20 * SECOND);
     assert!(world.calls().is_empty());
@@ -776,7 +690,11 @@ fn a_node_that_stopped_does_nothing_until_it_starts() {
     world.run(SECOND);
     let of_first: Vec<Call> =
         world.log.iter().filter(|(_, node, ..)| *node == 0).map(|(_, _, call, _)| *call).collect();
-    assert_eq!(of_first[..2], [Call::GetLease, Call::RenewLease], "a restart reads the Lease");
+    assert_eq!(
+        of_first[..3],
+        [Call::DeleteSlices, Call::GetLease, Call::RenewLease],
+        "a restart reads the Lease"
+    );
     assert!(of_first.contains(&Call::PatchNode));
     assert!(matches!(of_first.last(), Some(Call::DeletePod(_))), "{of_first:?}");
 }
@@ -953,4 +871,40 @@ fn a_pod_that_is_deleted_while_its_node_is_read_is_not_added() {
     assert_eq!(calls[..2], ["ListPods", "PatchNode"]);
     assert!(!calls.contains(&"GetPod".to_owned()), "{calls:?}");
     assert!(world.simulation.is_ready());
+}
+
+#[test]
+fn a_node_writes_events_when_it_starts() {
+    let mut world = World::new(Settings { node_events: true, ..settings(1) });
+    world.node_changed(NodeChange::Synced);
+    let events = |world: &mut World| -> Vec<(String, String)> {
+        let events = world.log.drain(..).filter(|it| it.2 == Call::CreateEvent);
+        let event = |request: Request| {
+            assert_eq!(request.path, "/api/v1/namespaces/default/events");
+            let Body::Protobuf(body) = request.body else { panic!() };
+            let event: api::Event = api::decode(&body).unwrap();
+            let reference = event.involved_object.unwrap();
+            assert_eq!((&*reference.kind, &*reference.name), ("Node", "node-0"));
+            (event.reason, reference.uid)
+        };
+        events.map(|it| event(it.3)).collect()
+    };
+    let reasons = [
+        "Starting",
+        "NodeHasSufficientMemory",
+        "NodeHasNoDiskPressure",
+        "NodeHasSufficientPID",
+        "NodeAllocatableEnforced",
+    ];
+    let mut expected: Vec<_> = reasons.map(|it| (it.to_owned(), String::new())).into();
+    // The Node of the test server is ready when it is created.
+    assert_eq!(events(&mut world), expected);
+    let all = Selection::default();
+    world.inject(all.clone(), Fault::Stop);
+    let mut node = api_node("node-0", 0);
+    node.status.as_mut().unwrap().conditions[0].status = "Unknown".into();
+    world.node_changed(NodeChange::Set(Box::new(node)));
+    world.inject(all, Fault::Start);
+    expected.push(("NodeReady".to_owned(), uid(0)));
+    assert_eq!(events(&mut world), expected);
 }

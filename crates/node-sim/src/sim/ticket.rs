@@ -2,6 +2,8 @@
 
 use crate::client::Request;
 
+use super::references::ObjectKind;
+
 /// Identifies a request of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
@@ -20,6 +22,8 @@ pub enum Call {
     CreateNode,
     /// GET of the Node.
     GetNode,
+    /// DELETE of all ResourceSlices of the node.
+    DeleteSlices,
     /// GET of the Lease.
     GetLease,
     /// POST of the Lease.
@@ -40,6 +44,8 @@ pub enum Call {
     PatchPod(PodId),
     /// DELETE of a pod.
     DeletePod(PodId),
+    /// POST of the request of a token of a pod, which has this number.
+    CreateToken(PodId, u16),
     /// POST of an Event.
     CreateEvent,
 }
@@ -64,6 +70,23 @@ pub enum Output {
     Open(u32),
     /// Close the connection of a node.
     Close(u32),
+    /// Watch an object over the connection of a node.
+    Watch(u32, WatchedObject),
+    /// End the watch with this number of an object over the connection of a node.
+    Unwatch(u32, u32),
+}
+
+/// A ConfigMap or a Secret that a node watches.
+#[derive(Clone, Debug)]
+pub struct WatchedObject {
+    /// The number of the watch, which is not 0.
+    pub id: u32,
+    /// The kind.
+    pub kind: ObjectKind,
+    /// The namespace.
+    pub namespace: Box<str>,
+    /// The name.
+    pub name: Box<str>,
 }
 
 impl Call {
@@ -72,6 +95,7 @@ impl Call {
         match self {
             Call::CreateNode => ("create", "nodes"),
             Call::GetNode => ("get", "nodes"),
+            Call::DeleteSlices => ("deletecollection", "resourceslices"),
             Call::GetLease => ("get", "leases"),
             Call::CreateLease => ("create", "leases"),
             Call::RenewLease => ("update", "leases"),
@@ -82,6 +106,7 @@ impl Call {
             Call::GetPod(_) => ("get", "pods"),
             Call::PatchPod(_) => ("patch", "pods/status"),
             Call::DeletePod(_) => ("delete", "pods"),
+            Call::CreateToken(..) => ("create", "serviceaccounts/token"),
             Call::CreateEvent => ("create", "events"),
         }
     }

@@ -60,14 +60,14 @@ impl Simulation {
                 let must_list_pods = self.is_synced && !self.is_wire(id);
                 let is_reported = node_status::is_reported(&metadata.name, &status, &self.settings);
                 let flags = &mut self.node_mut(id).flags;
-                flags.is_reported = is_reported;
+                (flags.is_reported, flags.is_ready) = (is_reported, is_ready);
                 (flags.has_capacity, flags.must_list_pods) = (has_capacity, must_list_pods);
                 return self.admit();
             }
         };
         let node = self.node_mut(id);
         node.labels = labels;
-        node.flags.is_seen = true;
+        (node.flags.is_seen, node.flags.is_ready) = (true, is_ready);
         // Something has changed the Node before its start: the complete status is reported.
         node.flags.is_reported &= is_ready;
         node.flags.has_capacity |= has_capacity;

@@ -20,6 +20,10 @@ pub enum Timer {
     Report(u32),
     /// The status of a pod is reported again because somebody else has changed it.
     Sync(u32),
+    /// A token of a pod is requested.
+    Token(u32),
+    /// A node looks for watched objects that nobody reads.
+    Objects(u32),
 }
 
 /// Timers by the tick at which they are due.
