@@ -30,11 +30,16 @@ impl Clock {
         Clock { start: Instant::now() }
     }
 
+    /// The current tick.
+    pub fn tick(&self) -> Ticks {
+        (self.start.elapsed().as_millis() / TICK.as_millis()) as Ticks
+    }
+
     /// The current time.
     pub fn now(&self) -> Moment {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let wall = since_1970.unwrap_or_default();
-        let tick = (self.start.elapsed().as_millis() / TICK.as_millis()) as Ticks;
+        let tick = self.tick();
         Moment { tick, seconds: wall.as_secs(), micros: wall.subsec_micros() }
     }
 }
