@@ -11,6 +11,7 @@ CLUSTERS  ?= 200
 WORLDS    ?= 20
 REQUESTS  ?= 5000
 RENEWALS  ?= 100000
+IDLE      ?= 5m
 FUZZTIME  ?= 60s
 BENCH_FLAGS ?=
 
@@ -27,7 +28,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-sim oracle upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-requests node-sim oracle upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -67,6 +68,9 @@ node-path: $(GATEWAY_TEST) ## Compare renewals of Leases that kube-gateway serve
 
 node-sim: $(addprefix bin/,node-sim mem_etcd k1m $(KUBERNETES) kwok) ## Test node-sim with a real cluster: nodes, pods and faults, with shared and with own connections
 	@go test -v -count=1 -timeout 20m ./test/node-sim
+
+node-requests: $(addprefix bin/,node-sim mem_etcd k1m $(KUBERNETES) kwok kubemark) ## Compare the requests of node-sim with those of hollow kubelets: IDLE=5m OUT=FILE
+	@NODE_REQUESTS_IDLE=$(IDLE) NODE_REQUESTS_OUT=$(if $(OUT),$(abspath $(OUT))) go test -v -count=1 -timeout 1h ./test/node-sim/recording
 
 gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour; NODE_PATH=1: those with nodes, with the node path on)
 	@test/gateway-upstream/run.sh

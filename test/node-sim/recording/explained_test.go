@@ -1,0 +1,45 @@
+package recording
+
+import "slices"
+
+// Names of the phases.
+const (
+	start = "Start"
+	idle  = "Idle"
+	pods  = "Pods"
+)
+
+// explanation is the reason of a known difference between kubelet and node-sim.
+type explanation struct {
+	phases []string
+	rows   []string
+	modes  []sender
+	reason string
+}
+
+var (
+	everywhere = []string{start, idle, pods}
+	both       = []sender{wire, shared}
+	onlyShared = []sender{shared}
+)
+
+// explanations are the known differences. A hollow kubelet is the code of kubelet without some of its parts, so there are
+// requests that only node-sim sends.
+var explanations = []explanation{
+	{everywhere, []string{
+		"watch services", "watch csidrivers", "watch runtimeclasses", "watch podcertificaterequests", "watch pods", "watch nodes",
+		"watch configmaps", "watch secrets", "watch leases", "watch csinodes",
+	}, onlyShared, "nodes in mode shared have no watches of their own"},
+	{[]string{start}, []string{"get nodes"}, both, "kubelet reads its Node for the owner of its Lease, for its CSINode and for its volumes"},
+	{[]string{start}, []string{"deletecollection resourceslices"}, both, "a hollow kubelet has no manager of devices"},
+}
+
+// explain returns the reason of a difference.
+func explain(phase, row string, mode sender) (string, bool) {
+	for _, e := range explanations {
+		if slices.Contains(e.phases, phase) && slices.Contains(e.rows, row) && slices.Contains(e.modes, mode) {
+			return e.reason, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,107 @@
+package recording
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"time"
+)
+
+// phase is a part of the recording.
+type phase struct {
+	name       string
+	begin, end time.Time
+	// unit is what the figures are for, and units is its number for each sender.
+	unit  string
+	units float64
+	// tolerance is the difference of two figures that is not reported, beside a fifth of the larger one.
+	tolerance float64
+}
+
+const (
+	// relativeTolerance is the share of the larger figure that two figures may differ.
+	relativeTolerance = 0.2
+	// watchTolerance is the tolerance of watches of idle nodes, per node and minute. They begin again after a random time of
+	// 5 to 10 minutes, so their number in a few minutes is random.
+	watchTolerance = 0.4
+)
+
+// row is a row of the table of a phase: the requests of each sender for a unit.
+type row struct {
+	name    string
+	figures [3]float64
+}
+
+// rows returns the requests in a phase by verb and resource, sorted by name.
+func (p phase) rows(requests []request) []row {
+	counts := map[string]*[3]float64{}
+	for _, r := range requests {
+		if r.at.Before(p.begin) || !r.at.Before(p.end) {
+			continue
+		}
+		if counts[r.row] == nil {
+			counts[r.row] = &[3]float64{}
+		}
+		counts[r.row][r.sender] += 1 / p.units
+	}
+	var rows []row
+	for name, figures := range counts {
+		rows = append(rows, row{name, *figures})
+	}
+	slices.SortFunc(rows, func(a, b row) int {
+		if a.name < b.name {
+			return -1
+		}
+		return 1
+	})
+	return rows
+}
+
+// differs reports whether a figure of node-sim differs from kubelet's.
+func (p phase) differs(r row, mode sender) bool {
+	ours, theirs := r.figures[mode], r.figures[kubelet]
+	tolerance := p.tolerance
+	if p.name == idle && len(r.name) > 5 && r.name[:5] == "watch" {
+		tolerance = watchTolerance
+	}
+	return math.Abs(ours-theirs) > tolerance+relativeTolerance*max(ours, theirs)
+}
+
+// write writes the table of a phase. It returns the differences that are not explained.
+func (p phase) write(out io.Writer, requests []request) (unexplained []string) {
+	fmt.Fprintf(out, "\n## %s, requests %s\n| | kubelet | node-sim wire | node-sim shared | Difference |\n|---|---|---|---|---|\n", p.name, p.unit)
+	for _, r := range p.rows(requests) {
+		why := ""
+		for _, mode := range []sender{wire, shared} {
+			if !p.differs(r, mode) {
+				continue
+			}
+			reason, found := explain(p.name, r.name, mode)
+			if !found {
+				reason = "NOT EXPLAINED"
+				unexplained = append(unexplained, fmt.Sprintf("%s: %s: %.2f of kubelet, %.2f of node-sim %s, %s",
+					p.name, r.name, r.figures[kubelet], r.figures[mode], modeName(mode), p.unit))
+			}
+			if reason != why {
+				why = joined(why, reason)
+			}
+		}
+		fmt.Fprintf(out, "| %s | %.2f | %.2f | %.2f | %s |\n", r.name, r.figures[kubelet], r.figures[wire], r.figures[shared], why)
+	}
+	return unexplained
+}
+
+func joined(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+func modeName(mode sender) string {
+	if mode == wire {
+		return "wire"
+	}
+	return "shared"
+}
