@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -49,12 +50,7 @@ func (p phase) rows(requests []request) []row {
 	for name, figures := range counts {
 		rows = append(rows, row{name, *figures})
 	}
-	slices.SortFunc(rows, func(a, b row) int {
-		if a.name < b.name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.name, b.name) })
 	return rows
 }
 
@@ -62,7 +58,7 @@ func (p phase) rows(requests []request) []row {
 func (p phase) differs(r row, mode sender) bool {
 	ours, theirs := r.figures[mode], r.figures[kubelet]
 	tolerance := p.tolerance
-	if p.name == idle && len(r.name) > 5 && r.name[:5] == "watch" {
+	if p.name == idle && strings.HasPrefix(r.name, "watch ") {
 		tolerance = watchTolerance
 	}
 	return math.Abs(ours-theirs) > tolerance+relativeTolerance*max(ours, theirs)
