@@ -15,6 +15,8 @@ use super::request::{CommonFields, Request};
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit of other requests. kubelet has none: the server ends what takes longer.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// A heartbeat that waits for this time shows that the server takes fewer heartbeats than there are.
+const CONGESTED: Duration = Duration::from_secs(1);
 /// Bytes of an answer that is kept until it is complete. A watch has no limit.
 const MAX_ANSWER: usize = 4 << 20;
 
@@ -82,6 +84,12 @@ impl<T> Queued<T> {
     /// Whether the request has waited for too long.
     pub fn is_late(&self, now: Instant) -> bool {
         self.limit == Limit::Heartbeat && now >= self.since + HEARTBEAT_TIMEOUT
+    }
+
+    /// Whether the request is a heartbeat that has waited for long. Then the newest one is sent first: if the server
+    /// takes fewer than there are, each one that is sent in order is answered too late, and none succeeds.
+    pub fn is_congested(&self, now: Instant) -> bool {
+        self.limit == Limit::Heartbeat && !self.is_late(now) && now >= self.since + CONGESTED
     }
 
     /// Reports that the request was not sent.
@@ -303,6 +311,20 @@ mod tests {
         };
         assert!(late(Limit::Heartbeat, 10) && !late(Limit::Heartbeat, 9));
         assert!(!late(Limit::Ordinary, 1000) && !late(Limit::Watch, 1000));
+    }
+
+    #[test]
+    fn heartbeats_that_wait_are_congested_until_they_are_late() {
+        let since = Instant::now();
+        let congested = |limit, millis| {
+            let queued = Queued { tag: (), request: Request::get("/".into()), since, limit };
+            queued.is_congested(since + Duration::from_millis(millis))
+        };
+        assert_eq!(
+            [999, 1000, 9999, 10_000].map(|it| congested(Limit::Heartbeat, it)),
+            [false, true, true, false]
+        );
+        assert!(!congested(Limit::Ordinary, 5000) && !congested(Limit::Watch, 5000));
     }
 
     #[test]

@@ -210,8 +210,12 @@ impl<T: Copy + PartialEq + 'static> Link<T> {
 }
 
 impl<T: Copy + PartialEq> Source<T> for Link<T> {
-    fn next(&self) -> Option<Queued<T>> {
-        self.queue.borrow_mut().pop_front()
+    fn next(&self, now: Instant) -> Option<Queued<T>> {
+        let mut queue = self.queue.borrow_mut();
+        match queue.front()?.is_congested(now) {
+            true => queue.pop_back(),
+            false => queue.pop_front(),
+        }
     }
 
     fn take_cancelled(&self) -> Vec<T> {

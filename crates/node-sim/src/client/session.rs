@@ -21,7 +21,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Where a session gets its requests from.
 pub trait Source<T> {
     /// Removes and returns the next request.
-    fn next(&self) -> Option<Queued<T>>;
+    fn next(&self, now: Instant) -> Option<Queued<T>>;
 
     /// Removes and returns the watches that shall end.
     fn take_cancelled(&self) -> Vec<T>;
@@ -145,7 +145,7 @@ impl<T: Copy + PartialEq> Session<T> {
     ) {
         // Before the server has said how many streams it takes, it would refuse what is too much.
         while self.channel.http.is_established() && self.channel.http.can_open() {
-            let Some(queued) = source.next() else { return };
+            let Some(queued) = source.next(now) else { return };
             match queued.is_late(now) {
                 true => queued.fail(Failure::Timeout, receiver),
                 false => self.exchange.open(&mut self.channel, queued, common, now),
