@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -40,6 +41,9 @@ const (
 
 // prefixes are the prefixes of the names of nodes by sender.
 var prefixes = map[sender]string{kubelet: "hollow", wire: "wire", shared: "shared"}
+
+// rootDirectory matches the line in the log of a hollow kubelet that names its directory.
+var rootDirectory = regexp.MustCompile(`Using (/tmp/hollow-kubelet\.[A-Za-z0-9]+) as root dir`)
 
 // recording is a cluster with nodes of each kind.
 type recording struct {
@@ -119,13 +123,16 @@ func (r *recording) run(t *testing.T, program string, args ...string) {
 	defer file.Close()
 	process := exec.Command(filepath.Join(r.Bin, program), args...)
 	process.Stdout, process.Stderr = file, file
-	// A hollow kubelet writes to a new directory below this one.
-	process.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must(t, process.Start())
 	t.Cleanup(func() {
 		testcluster.Stop(process)
-		if text, err := os.ReadFile(log); err == nil && t.Failed() {
+		text, err := os.ReadFile(log)
+		must(t, err)
+		if match := rootDirectory.FindSubmatch(text); match != nil {
+			must(t, os.RemoveAll(string(match[1])))
+		}
+		if t.Failed() {
 			t.Logf("end of the log of %s:\n%s", program, text[max(0, len(text)-4000):])
 		}
 	})
