@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 
 use crate::rules::Rules;
-use crate::sim::{Annotation, Capacity, NameFormat, Network, Settings, WireNodes};
+use crate::sim::{Annotation, Capacity, NameFormat, Network, Settings, Shard, WireNodes};
 
 const EXAMPLES: &str = "Examples:
   # 10,000 nodes that are registered if they are missing
@@ -92,6 +92,10 @@ pub struct Options {
     /// Simulate all nodes with this annotation too, and set it on nodes that are registered.
     #[arg(long, value_name = "KEY=VALUE")]
     pub manage_annotation: Option<Annotation>,
+
+    /// Simulate only a part of these nodes: the processes 0/N to N-1/N together simulate all of them.
+    #[arg(long, value_name = "I/N", default_value = "0/1")]
+    pub shard: Shard,
 
     /// CPU of nodes that are registered or have no capacity.
     #[arg(long, value_name = "QUANTITY", default_value = "32")]
@@ -264,6 +268,7 @@ impl Options {
             nodes: self.nodes,
             names: self.node_name_format.clone(),
             manage: self.manage_annotation.clone(),
+            shard: self.shard,
             wire: match self.mode {
                 Mode::Shared => WireNodes::None,
                 Mode::Wire => WireNodes::All,
@@ -324,6 +329,8 @@ mod tests {
             &["--nodes", "1", "--node-status-report-frequency", "10ms"],
             &["--nodes", "1", "--node-name-format", "x"],
             &["--manage-annotation", "x"],
+            &["--nodes", "1", "--shard", "1/1"],
+            &["--nodes", "1", "--shard", "1"],
         ] {
             assert!(options(arguments).is_err(), "{arguments:?}");
         }

@@ -8,6 +8,7 @@ use crate::rules::Rules;
 
 use super::addresses::Network;
 use super::names::NameFormat;
+use super::shard::Shard;
 
 /// The settings of a simulation.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct Settings {
     pub names: NameFormat,
     /// Nodes with this annotation are adopted.
     pub manage: Option<Annotation>,
+    /// Which of all these nodes this process simulates.
+    pub shard: Shard,
     /// Which nodes have a connection of their own.
     pub wire: WireNodes,
     /// `leaseDurationSeconds` of Leases.

@@ -34,6 +34,7 @@ fn settings(nodes: u32) -> Settings {
         nodes,
         names: "node-%d".parse().unwrap(),
         manage: Some("simulated=yes".parse().unwrap()),
+        shard: Shard::default(),
         wire: WireNodes::None,
         lease_duration_seconds: 40,
         lease_interval: Duration::from_secs(10),
@@ -341,6 +342,24 @@ const REPORT: [&str; 2] = ["GetPod", "PatchPod"];
 /// The start of a node whose Node exists, and nothing else.
 const START_OF_EXISTING: [&str; 6] =
     ["DeleteSlices", "GetLease", "CreateLease", "GetCsiNode", "CreateCsiNode", "PatchNode"];
+
+#[test]
+fn a_shard_has_only_its_nodes() {
+    let mut world = World::new(Settings { shard: "1/3".parse().unwrap(), ..settings(7) });
+    for number in 0..3 {
+        let node = api_node(&format!("node-{number}"), number);
+        world.node_changed(NodeChange::Set(Box::new(node)));
+    }
+    world.node_changed(NodeChange::Synced);
+    let created: Vec<&str> = world
+        .log
+        .iter()
+        .filter(|(_, _, call, _)| *call == Call::CreateNode)
+        .map(|(_, id, ..)| &*world.simulation.node(*id).name)
+        .collect();
+    assert_eq!(created, ["node-4"], "node-1 exists, and the others belong to other shards");
+    assert_eq!(world.simulation.names.len(), 2);
+}
 
 #[test]
 fn a_node_starts_in_the_order_of_a_kubelet() {

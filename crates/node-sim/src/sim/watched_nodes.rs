@@ -84,7 +84,8 @@ impl Simulation {
             metadata.annotations.get(&annotation.key) == Some(&annotation.value)
         });
         let number = self.settings.names.number(&metadata.name);
-        is_annotated || number.is_some_and(|number| number < self.settings.nodes)
+        let is_wanted = is_annotated || number.is_some_and(|number| number < self.settings.nodes);
+        is_wanted && self.settings.shard.contains(number, &metadata.name)
     }
 
     fn node_was_deleted(&mut self, node: api::Node) {
@@ -106,7 +107,8 @@ impl Simulation {
         }
         for number in 0..self.settings.nodes {
             let name = self.settings.names.name(number);
-            if !self.names.contains_key(&*name) {
+            let is_own = self.settings.shard.contains(Some(number), &name);
+            if is_own && !self.names.contains_key(&*name) {
                 self.add_node(&name, Uid::default(), Rc::default());
             }
         }
