@@ -35,8 +35,9 @@ help: ## List the targets
 
 build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build all binaries into bin/, including Kubernetes, kwok and etcd
 
-# Programs that a cluster with these flags does not need.
-UNUSED := $(if $(findstring --gateway,$(K1M_FLAGS)),,kube-gateway) $(if $(findstring node-sim,$(K1M_FLAGS)),,node-sim)
+# Programs that a cluster with these flags does not need. With 10,000 nodes and more, `k1m up` uses both (its profiles).
+UP_FLAGS := $(K1M_FLAGS) $(shell [ $(NODES) -ge 10000 ] && echo --gateway node-sim)
+UNUSED := $(if $(findstring --gateway,$(UP_FLAGS)),,kube-gateway) $(if $(findstring node-sim,$(UP_FLAGS)),,node-sim)
 
 up: $(addprefix bin/,$(filter-out $(UNUSED),$(OWN)) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
 	@bin/k1m up --name $(NAME) --nodes $(NODES) --store $(STORE) $(K1M_FLAGS)

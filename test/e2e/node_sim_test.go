@@ -12,13 +12,13 @@ const nodeSimCluster = "node-sim"
 var heartbeatsOnPage = regexp.MustCompile(`(?m)^node_sim_heartbeats_total (\d+)$`)
 
 // TestNodeSim checks a cluster whose nodes node-sim simulates: some with a connection of their own, the others
-// without. Stopped nodes must become NotReady, and no other ones, and come back.
+// without, and two processes divide them. Stopped nodes must become NotReady, and no other ones, and come back.
 func TestNodeSim(t *testing.T) {
 	const nodes, stopped = 60, 7
 	w := newWorkspace(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", nodeSimCluster) })
 	w.succeed(t, "up", "--name", nodeSimCluster, "--nodes", fmt.Sprint(nodes), "--store", storeKind(), "--node-simulator", "node-sim",
-		"--node-mode", "mixed", "--wire-nodes", "20", "--controller-manager-arg", "node-monitor-grace-period=25s")
+		"--node-sims", "2", "--node-mode", "mixed", "--wire-nodes", "20", "--controller-manager-arg", "node-monitor-grace-period=25s")
 	w.succeed(t, "pods", "create", "--name", nodeSimCluster, "--count", "100")
 	awaitReady := func(want int) {
 		t.Helper()

@@ -91,11 +91,11 @@ func (f *faultCommand) command(name *string, cmd *cobra.Command) *cobra.Command 
 		if err := f.validate(cmd); err != nil {
 			return err
 		}
-		address, err := nodeSimAddress(*name)
+		addresses, err := nodeSimAddresses(*name)
 		if err != nil {
 			return err
 		}
-		nodes, err := nodesim.Inject(cmd.Context(), address, f.fault, f.request)
+		nodes, err := nodesim.InjectAll(cmd.Context(), addresses, f.fault, f.request)
 		if err != nil {
 			return fmt.Errorf("%w; see `k1m status --name %s`", err, *name)
 		}
@@ -121,20 +121,20 @@ func (f *faultCommand) validate(cmd *cobra.Command) error {
 	return nil
 }
 
-// nodeSimAddress returns the host:port of the pages of a cluster's node-sim.
-func nodeSimAddress(name string) (string, error) {
+// nodeSimAddresses returns the host:port of the pages of each node-sim of a cluster.
+func nodeSimAddresses(name string) ([]string, error) {
 	dir, err := clusterDir(name)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	config, err := clusterdir.Load(dir)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if simulator := config.Settings.NodeSimulator; simulator != clusterdir.SimulatorNodeSim {
-		return "", usage.Errorf("the nodes of cluster %q are simulated by %s, which cannot inject faults; start a cluster with --node-simulator node-sim", name, simulator)
+		return nil, usage.Errorf("the nodes of cluster %q are simulated by %s, which cannot inject faults; start a cluster with --node-simulator node-sim", name, simulator)
 	}
-	return config.Ports.Address(component.NodeSim), nil
+	return component.NodeSimAddresses(config), nil
 }
 
 // durationText is the value of a flag for a positive duration, kept as text.

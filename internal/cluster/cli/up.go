@@ -19,6 +19,7 @@ const defaultTimeout = 2 * time.Minute
 
 func newUp(name *string) *cobra.Command {
 	settings := clusterdir.DefaultSettings()
+	settings.Profile = clusterdir.ProfileAuto
 	timeout := defaultTimeout
 	minFree, seedStore := "512Mi", false
 	cmd := &cobra.Command{
@@ -34,13 +35,21 @@ With --seed-store, the nodes and their Leases are written directly into the stor
 servers start. This is the fast way to a cluster with very many nodes. The store must be empty, so the
 flag is only for the first "k1m up" of a cluster; it is not saved.
 
+A new cluster of 10,000 nodes or more gets a profile: settings that so many nodes need, such as
+node-sim, kube-gateway with its node path, a longer grace period and --seed-store. The command prints
+each of them with its reason. Flags that you set win over the profile, and --profile none turns it
+off.
+
 If the command fails or is interrupted before the cluster is complete, it stops all processes
 that it started.`,
 		Example: `  # Start the cluster "k1m" with 1,000 nodes
   k1m up --nodes 1000
 
-  # Start a cluster with 100,000 nodes, of which a single kwok can renew the Leases only slowly
-  k1m up --nodes 100000 --seed-store --timeout 10m --controller-manager-arg node-monitor-grace-period=1h
+  # Start a cluster with 100,000 nodes, with the settings that these need
+  k1m up --nodes 100000
+
+  # The same with nodes of kwok, and without a profile
+  k1m up --nodes 100000 --profile none --seed-store --timeout 10m --controller-manager-arg node-monitor-grace-period=1h
 
   # Start a cluster whose store syncs every write to disk
   k1m up --name safe --wal-mode fsync --nodes 100
@@ -71,10 +80,17 @@ that it started.`,
 		if timeout <= 0 {
 			return usage.Errorf("--timeout %s: must be more than 0", timeout)
 		}
+		if !dir.Exists() && !cmd.Flags().Changed("profile") {
+			// An existing cluster keeps what was saved.
+			if err := cmd.Flags().Set("profile", clusterdir.ProfileAuto); err != nil {
+				return err
+			}
+		}
 		started := time.Now()
 		display := progress.New(cmd.OutOrStdout())
 		result, err := lifecycle.Up(cmd.Context(), lifecycle.UpOptions{
 			Dir: dir, Flags: cmd.Flags(), Timeout: timeout, MinFree: required, Display: display, SeedStore: seedStore,
+			AnnounceProfile: func(p clusterdir.AppliedProfile) { printProfile(cmd.OutOrStdout(), p) },
 		})
 		display.Close()
 		if err != nil {
@@ -86,6 +102,15 @@ that it started.`,
 	return cmd
 }
 
+// printProfile prints what a profile sets, and why.
+func printProfile(w io.Writer, p clusterdir.AppliedProfile) {
+	fmt.Fprintf(w, "Profile %s, for %d nodes and more, sets (--profile none turns it off):\n", p.Name, p.Nodes)
+	for _, change := range p.Changes {
+		fmt.Fprintf(w, "  %s: %s\n", change, change.Reason)
+	}
+	fmt.Fprintln(w)
+}
+
 // printUp prints the result and the next commands. They start with the program name that the user typed.
 func printUp(w io.Writer, dir clusterdir.Dir, result lifecycle.UpResult, took time.Duration) {
 	flag := ""
@@ -95,6 +120,10 @@ func printUp(w io.Writer, dir clusterdir.Dir, result lifecycle.UpResult, took ti
 	how := fmt.Sprintf("is up after %.1fs", took.Seconds())
 	if result.AlreadyRan {
 		how = "is already running and healthy"
+	}
+	if result.OtherProfile != "" {
+		fmt.Fprintf(w, "The profile %s is for so many nodes; a running cluster keeps its settings. To use it, run `k1m down --keep-data%s` and `k1m up%s`.\n\n",
+			result.OtherProfile, flag, flag)
 	}
 	k1m := os.Args[0]
 	fmt.Fprintf(w, "\nCluster %q %s, with %d nodes on %s.\n\n",

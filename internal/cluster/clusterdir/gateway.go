@@ -9,8 +9,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// maxGateways is a limit because more gateways would only compete for the cores of the machine.
-const maxGateways = 8
+// maxGateways is a limit because more gateways would only compete for the cores of the machine. Several are needed
+// where the limit on open files is low.
+const maxGateways = 16
 
 // gatewayByDefault is the default of --gateway for a number of API servers. To run a gateway by default in
 // front of several API servers, return apiServers > 1, and let the target "up" of the Makefile build

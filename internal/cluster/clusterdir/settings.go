@@ -8,6 +8,7 @@ package clusterdir
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -47,6 +48,9 @@ const (
 	TraceSizes = "sizes"
 	TraceFull  = "full"
 
+	// ControllerManager is the name of kube-controller-manager in Settings.Without.
+	ControllerManager = "kube-controller-manager"
+
 	// DefaultName is the name of the cluster if --name is not set.
 	DefaultName = "k1m"
 )
@@ -55,6 +59,7 @@ const (
 	// maxAPIServers is a limit because more API servers would only compete for the cores of the machine.
 	maxAPIServers = 16
 	maxSchedulers = 64
+	maxNodeSims   = 16
 
 	// defaultEtcdPrefix is the default of the flag --etcd-prefix of kube-apiserver.
 	defaultEtcdPrefix = "/registry"
@@ -75,6 +80,8 @@ type Settings struct {
 	// their own if it is NodesMixed.
 	NodeMode  string `json:"nodeMode,omitempty"`
 	WireNodes int    `json:"wireNodes,omitempty"`
+	// NodeSims is the number of node-sim processes, which divide the nodes among themselves.
+	NodeSims int `json:"nodeSims,omitempty"`
 	// SchedulerReplicas is the number of schedulers that own nodes. Several schedulers divide the
 	// nodes among themselves.
 	SchedulerReplicas int `json:"schedulerReplicas"`
@@ -114,6 +121,7 @@ type Settings struct {
 	APIServerArgs         []string `json:"apiserverArgs,omitempty"`
 	APIServerEnv          []string `json:"apiserverEnv,omitempty"`
 	ControllerManagerArgs []string `json:"controllerManagerArgs,omitempty"`
+	ControllerManagerEnv  []string `json:"controllerManagerEnv,omitempty"`
 	SchedulerArgs         []string `json:"schedulerArgs,omitempty"`
 	SchedulerEnv          []string `json:"schedulerEnv,omitempty"`
 	StoreArgs             []string `json:"storeArgs,omitempty"`
@@ -124,6 +132,15 @@ type Settings struct {
 	// CPUs restricts components to CPUs. An entry is NAME=LIST. NAME is a component, a program or
 	// [AnyScheduler]; LIST is a CPU list such as 0-3,8.
 	CPUs []string `json:"cpus,omitempty"`
+
+	// Without are the components that do not run: ControllerManager or AnyScheduler.
+	Without []string `json:"without,omitempty"`
+
+	// Profile is ProfileAuto, ProfileNone or the name of a profile, which sets settings for many nodes. Applied is
+	// the profile that was applied, and Kept are the flags that it left alone because the user has set them.
+	Profile string         `json:"profile,omitempty"`
+	Applied AppliedProfile `json:"appliedProfile,omitzero"`
+	Kept    []string       `json:"profileKept,omitempty"`
 }
 
 // DefaultSettings returns settings for a small cluster that runs on a laptop.
@@ -137,8 +154,10 @@ func DefaultSettings() Settings {
 		Gateways:   1,
 
 		NodeSimulator:     SimulatorKwok,
+		NodeSims:          1,
 		SchedulerReplicas: 1,
 		SchedulerIntake:   IntakeWatch,
+		Profile:           ProfileNone,
 	}
 }
 
@@ -148,12 +167,18 @@ func (s *Settings) Complete() {
 	if s.Gateway == nil {
 		s.Gateway = new(gatewayByDefault(s.APIServers))
 	}
-	// An older k1m saved settings without NodeSimulator, SchedulerReplicas and SchedulerIntake.
+	// An older k1m saved settings without Profile, NodeSimulator, NodeSims, SchedulerReplicas and SchedulerIntake.
+	if s.Profile == "" {
+		s.Profile = ProfileNone
+	}
 	if s.NodeSimulator == "" {
 		s.NodeSimulator = SimulatorKwok
 	}
 	if s.NodeSimulator == SimulatorNodeSim && s.NodeMode == "" {
 		s.NodeMode = NodesShared
+	}
+	if s.NodeSims == 0 {
+		s.NodeSims = 1
 	}
 	if s.SchedulerReplicas == 0 {
 		s.SchedulerReplicas = 1
@@ -200,6 +225,33 @@ func (s *Settings) OwnWALMode() string {
 // KeepsData reports whether k1m runs a store that writes to a data directory.
 func (s *Settings) KeepsData() bool {
 	return s.StoreAddress == "" && s.WALMode != WALNone
+}
+
+// FilesPerConnection are the open files that a gateway needs for a node with a connection of its own: the second is
+// the connection to an API server.
+const FilesPerConnection = 2
+
+// Connections returns the number of nodes with a connection of their own.
+func (s *Settings) Connections() int {
+	switch s.NodeMode {
+	case NodesWire:
+		return s.Nodes
+	case NodesMixed:
+		return s.WireNodes
+	}
+	return 0
+}
+
+// Runs reports whether a component runs that --without can leave out: ControllerManager or AnyScheduler.
+func (s *Settings) Runs(name string) bool { return !slices.Contains(s.Without, name) }
+
+// SimulatorNames returns the component names of the programs that simulate the nodes.
+func (s *Settings) SimulatorNames() []string {
+	names := []string{s.NodeSimulator}
+	for i := 1; i < s.NodeSims; i++ {
+		names = append(names, fmt.Sprintf("%s-%d", s.NodeSimulator, i))
+	}
+	return names
 }
 
 // EtcdPrefix returns the prefix of the keys of the API servers, without a slash at its end.

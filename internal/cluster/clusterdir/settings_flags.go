@@ -3,6 +3,7 @@ package clusterdir
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/pflag"
 )
@@ -20,6 +21,7 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.NodeSimulator, "node-simulator", s.NodeSimulator, "program that simulates the nodes: kwok|node-sim; node-sim sends the requests of kubelets and costs less")
 	fs.StringVar(&s.NodeMode, "node-mode", s.NodeMode, "how node-sim connects the nodes: shared|wire|mixed; wire gives each node a connection, a certificate and the watches of a kubelet (default shared)")
 	fs.IntVar(&s.WireNodes, "wire-nodes", s.WireNodes, "with --node-mode mixed, number of nodes that are connected as in mode wire")
+	fs.IntVar(&s.NodeSims, "node-sims", s.NodeSims, "number of node-sim processes, which divide the nodes among themselves and are spread over the gateways")
 	fs.IntVar(&s.APIServers, "apiservers", s.APIServers, "number of kube-apiserver processes; clients are spread over them")
 	fs.StringVar(&s.DataDir, "data-dir", s.DataDir, "data directory of the store (default: data/ in the cluster directory)")
 	fs.IntVar(&s.APIServerPort, "apiserver-port", s.APIServerPort, "port of the first kube-apiserver (default: any free port)")
@@ -37,6 +39,7 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&s.APIServerArgs, "apiserver-arg", s.APIServerArgs, "additional kube-apiserver flag, key=value; repeatable")
 	fs.StringArrayVar(&s.APIServerEnv, "apiserver-env", s.APIServerEnv, "environment variable of kube-apiserver, KEY=VALUE; repeatable")
 	fs.StringArrayVar(&s.ControllerManagerArgs, "controller-manager-arg", s.ControllerManagerArgs, "additional kube-controller-manager flag, key=value; repeatable")
+	fs.StringArrayVar(&s.ControllerManagerEnv, "controller-manager-env", s.ControllerManagerEnv, "environment variable of kube-controller-manager, KEY=VALUE; repeatable")
 	fs.StringArrayVar(&s.SchedulerArgs, "scheduler-arg", s.SchedulerArgs, "additional scheduler flag, key=value; repeatable")
 	fs.StringArrayVar(&s.SchedulerEnv, "scheduler-env", s.SchedulerEnv, "environment variable of the schedulers, KEY=VALUE; repeatable")
 	fs.StringArrayVar(&s.StoreArgs, "store-arg", s.StoreArgs, "additional store flag, key=value; repeatable")
@@ -44,6 +47,8 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&s.NodeSimArgs, "node-sim-arg", s.NodeSimArgs, "additional node-sim flag, key=value; repeatable")
 	fs.StringArrayVar(&s.GatewayArgs, "gateway-arg", s.GatewayArgs, "additional kube-gateway flag, key=value; repeatable")
 	fs.StringArrayVar(&s.CPUs, "cpus", s.CPUs, "CPUs of a component or of all components with the same program, NAME=LIST, e.g. scheduler=0-3,8; repeatable (default: all CPUs)")
+	fs.StringArrayVar(&s.Without, "without", s.Without, "component that is not started, kube-controller-manager or scheduler, to save memory in a very large cluster; repeatable")
+	fs.StringVar(&s.Profile, "profile", s.Profile, "settings for clusters with many nodes: auto chooses them by --nodes, none uses none, or a name (see docs/k1m.md); other flags win")
 }
 
 // Overlay returns the saved settings, overridden by the flags that the user set in given. It ignores
@@ -68,6 +73,9 @@ func Overlay(saved Settings, given *pflag.FlagSet) (Settings, error) {
 	// kwok has no modes, so the saved mode does not apply to it.
 	if merged.NodeSimulator != saved.NodeSimulator && !given.Changed("node-mode") {
 		merged.NodeMode = ""
+	}
+	if merged.NodeSimulator != saved.NodeSimulator && !given.Changed("node-sims") {
+		merged.NodeSims = 1
 	}
 	if merged.NodeMode != NodesMixed && !given.Changed("wire-nodes") {
 		merged.WireNodes = 0
@@ -96,7 +104,7 @@ func copyFlag(to, from pflag.Value) error {
 }
 
 // Flags returns the flags of `k1m up` for a cluster with these settings. It sets only flags whose values
-// differ from the defaults.
+// differ from the defaults, and those that a profile must not change (Kept).
 func (s Settings) Flags() (*pflag.FlagSet, error) {
 	defaults := DefaultSettings()
 	upFlags, wanted := pflag.NewFlagSet("up", pflag.ContinueOnError), pflag.NewFlagSet("wanted", pflag.ContinueOnError)
@@ -104,16 +112,17 @@ func (s Settings) Flags() (*pflag.FlagSet, error) {
 	s.AddFlags(wanted)
 	var failed error
 	wanted.VisitAll(func(flag *pflag.Flag) {
-		if err := setFlag(upFlags, flag); err != nil && failed == nil {
+		if err := setFlag(upFlags, flag, slices.Contains(s.Kept, flag.Name)); err != nil && failed == nil {
 			failed = fmt.Errorf("--%s: %w", flag.Name, err)
 		}
 	})
 	return upFlags, failed
 }
 
-// setFlag sets the flag of the same name to the value of wanted, unless that is already its value.
-func setFlag(flags *pflag.FlagSet, wanted *pflag.Flag) error {
-	if flags.Lookup(wanted.Name).Value.String() == wanted.Value.String() {
+// setFlag sets the flag of the same name to the value of wanted, unless that is already its value and need not be
+// set.
+func setFlag(flags *pflag.FlagSet, wanted *pflag.Flag, always bool) error {
+	if !always && flags.Lookup(wanted.Name).Value.String() == wanted.Value.String() {
 		return nil
 	}
 	list, ok := wanted.Value.(pflag.SliceValue)

@@ -41,6 +41,8 @@ func TestInvalidSettingsAreUsageErrors(t *testing.T) {
 		"unknown node mode":                   func(s *Settings) { s.NodeSimulator, s.NodeMode = SimulatorNodeSim, "own" },
 		"mode mixed without a number":         func(s *Settings) { s.NodeSimulator, s.NodeMode = SimulatorNodeSim, NodesMixed },
 		"number without mode mixed":           func(s *Settings) { s.NodeSimulator, s.WireNodes = SimulatorNodeSim, 3 },
+		"without the store":                   func(s *Settings) { s.Without = []string{"store"} },
+		"several kwoks":                       func(s *Settings) { s.NodeSims = 2 },
 		"argument without name":               func(s *Settings) { s.KwokArgs = []string{"--=x"} },
 		"CPUs of an unknown process":          func(s *Settings) { s.CPUs = []string{"kube-proxy=0"} },
 		"malformed CPU list":                  func(s *Settings) { s.CPUs = []string{"kwok=0-"} },

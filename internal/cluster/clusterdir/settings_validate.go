@@ -71,6 +71,10 @@ func (s *Settings) validateNodeSimulator() error {
 	switch {
 	case s.NodeSimulator != SimulatorKwok && s.NodeSimulator != SimulatorNodeSim:
 		return usage.Errorf("--node-simulator %q: no such program; choose kwok or node-sim", s.NodeSimulator)
+	case s.NodeSims < 1 || s.NodeSims > maxNodeSims:
+		return usage.Errorf("--node-sims %d: choose 1 to %d", s.NodeSims, maxNodeSims)
+	case s.NodeSimulator == SimulatorKwok && s.NodeSims > 1:
+		return usage.Errorf("--node-sims %d: there is one kwok; add --node-simulator node-sim", s.NodeSims)
 	case s.NodeSimulator == SimulatorKwok && s.NodeMode != "":
 		return usage.Errorf("--node-mode %s: kwok has no modes; add --node-simulator node-sim", s.NodeMode)
 	case s.NodeSimulator == SimulatorNodeSim && !slices.Contains([]string{NodesShared, NodesWire, NodesMixed}, s.NodeMode):
@@ -96,6 +100,14 @@ func (s *Settings) validateTrace() error {
 func (s *Settings) validateScheduler() error {
 	if s.Scheduler != SchedulerKube && s.Scheduler != SchedulerDist {
 		return usage.Errorf("--scheduler %q: no such scheduler; choose kube-scheduler or dist-scheduler", s.Scheduler)
+	}
+	for _, name := range s.Without {
+		if name != ControllerManager && name != AnyScheduler {
+			return usage.Errorf("--without %q: choose %s or %s", name, ControllerManager, AnyScheduler)
+		}
+	}
+	if !s.Runs(AnyScheduler) && s.SchedulerIntake == IntakeWebhook {
+		return usage.Errorf("--without scheduler: --scheduler-intake webhook needs one; omit one of them")
 	}
 	if err := s.validateReplicas(); err != nil {
 		return err
@@ -137,6 +149,7 @@ func (s *Settings) validatePassThrough() error {
 		{"--apiserver-arg", s.APIServerArgs},
 		{"--apiserver-env", s.APIServerEnv},
 		{"--controller-manager-arg", s.ControllerManagerArgs},
+		{"--controller-manager-env", s.ControllerManagerEnv},
 		{"--scheduler-arg", s.SchedulerArgs},
 		{"--scheduler-env", s.SchedulerEnv},
 		{"--store-arg", s.StoreArgs},

@@ -43,23 +43,31 @@ func Build(config clusterdir.Config, dir clusterdir.Dir, locate func(binary stri
 	for _, name := range config.Settings.GatewayNames() {
 		components = append(components, b.gateway(name))
 	}
-	components = append(components, b.controllerManager())
-	for i, name := range config.Settings.Schedulers() {
-		components = append(components, b.scheduler(name, i >= config.Settings.SchedulerReplicas))
+	if config.Settings.Runs(ControllerManager) {
+		components = append(components, b.controllerManager())
 	}
-	components = append(components, b.nodeSimulator())
+	if config.Settings.Runs(clusterdir.AnyScheduler) {
+		for i, name := range config.Settings.Schedulers() {
+			components = append(components, b.scheduler(name, i >= config.Settings.SchedulerReplicas))
+		}
+	}
+	components = append(components, b.nodeSimulators()...)
 	for i := range components {
 		b.pin(&components[i])
 	}
 	return components, b.locateErr
 }
 
-// nodeSimulator returns the program that simulates the nodes and the pods that are bound to them.
-func (b *builder) nodeSimulator() Component {
-	if b.config.Settings.NodeSimulator == clusterdir.SimulatorNodeSim {
-		return b.nodeSim()
+// nodeSimulators returns the programs that simulate the nodes and the pods that are bound to them.
+func (b *builder) nodeSimulators() []Component {
+	if b.config.Settings.NodeSimulator != clusterdir.SimulatorNodeSim {
+		return []Component{b.kwok()}
 	}
-	return b.kwok()
+	var components []Component
+	for i := range b.config.Settings.NodeSims {
+		components = append(components, b.nodeSim(i))
+	}
+	return components
 }
 
 // BuildStore returns the store of a cluster, which k1m must run. Only the ports of the store need to be

@@ -2,6 +2,7 @@ package component
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -57,6 +58,41 @@ func TestDependenciesComeBeforeTheirDependents(t *testing.T) {
 	}
 	if len(seen) != 7 {
 		t.Errorf("Build() = components %v, want 7", seen)
+	}
+}
+
+func TestComponentsThatDoNotRun(t *testing.T) {
+	components := buildWith(t, func(s *clusterdir.Settings) { s.Without = []string{ControllerManager, clusterdir.AnyScheduler} })
+	for _, c := range components {
+		if c.Name == ControllerManager || RoleOf(c.Name) == RoleScheduler {
+			t.Errorf("Build() = %s, which --without leaves out", c.Name)
+		}
+	}
+	if len(components) != 3 {
+		t.Errorf("Build() = %d components, want store, API server and kwok", len(components))
+	}
+}
+
+// Several node-sims divide the nodes among themselves, and each connects to another gateway.
+func TestNodeSimsDivideTheNodes(t *testing.T) {
+	components := buildWith(t, func(s *clusterdir.Settings) {
+		s.NodeSimulator, s.NodeSims, s.NodeMode, s.WireNodes = clusterdir.SimulatorNodeSim, 3, clusterdir.NodesMixed, 7
+		s.Gateway, s.Gateways = new(true), 2
+	})
+	wireNodes := []string{"3", "2", "2"}
+	for i, name := range []string{"node-sim", "node-sim-1", "node-sim-2"} {
+		c, gateway := find(t, components, name), find(t, components, clusterdir.GatewayName(i%2))
+		for _, want := range []string{
+			fmt.Sprintf("--shard=%d/3", i), "--wire-nodes=" + wireNodes[i], "--server=" + strings.TrimPrefix(gateway.Address, "https://"),
+			"--control-address=" + strings.TrimPrefix(c.Address, "http://"),
+		} {
+			if !slices.Contains(c.Args, want) {
+				t.Errorf("the arguments of %s are %q, want %s", name, c.Args, want)
+			}
+		}
+		if RoleOf(name) != NodeSim {
+			t.Errorf("the role of %s is %s", name, RoleOf(name))
+		}
 	}
 }
 

@@ -27,7 +27,7 @@ var ErrNoBinary = errors.New("program not found")
 const (
 	Store             = "store"
 	Proxy             = "etcd-proxy"
-	ControllerManager = "kube-controller-manager"
+	ControllerManager = clusterdir.ControllerManager
 	Kwok              = clusterdir.SimulatorKwok
 	NodeSim           = clusterdir.SimulatorNodeSim
 )

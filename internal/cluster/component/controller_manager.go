@@ -38,6 +38,7 @@ func (b *builder) controllerManager() Component {
 		Name:      ControllerManager,
 		Binary:    b.binary("kube-controller-manager"),
 		Args:      a,
+		Env:       b.config.Settings.ControllerManagerEnv,
 		Address:   b.config.Ports.URL(ControllerManager),
 		DependsOn: b.clientDependencies(),
 		Ready:     b.secureProbe(ControllerManager, "/healthz"),

@@ -17,13 +17,15 @@ const (
 const Supervisor = "supervisor"
 
 // RoleOf returns the role of a component: RoleAPIServer for each API server, RoleGateway for each gateway,
-// RoleScheduler for each scheduler, otherwise the name.
+// RoleScheduler for each scheduler, NodeSim for each node-sim, otherwise the name.
 func RoleOf(name string) string {
 	switch {
 	case strings.HasPrefix(name, clusterdir.APIServerName(0)):
 		return RoleAPIServer
 	case strings.HasPrefix(name, clusterdir.GatewayName(0)):
 		return RoleGateway
+	case strings.HasPrefix(name, clusterdir.SimulatorNodeSim):
+		return NodeSim
 	case strings.HasPrefix(name, clusterdir.SchedulerKube), strings.HasPrefix(name, clusterdir.SchedulerDist):
 		return RoleScheduler
 	}
@@ -50,11 +52,17 @@ func MetricsEndpoints(config clusterdir.Config) []MetricsEndpoint {
 	for _, name := range settings.GatewayNames() {
 		add(name, "http://"+ports.Address(clusterdir.GatewayMetricsPort(name)))
 	}
-	add(ControllerManager, ports.URL(ControllerManager))
-	for _, name := range settings.Schedulers() {
-		add(name, ports.URL(name))
+	if settings.Runs(ControllerManager) {
+		add(ControllerManager, ports.URL(ControllerManager))
 	}
-	add(settings.NodeSimulator, "http://"+ports.Address(settings.NodeSimulator))
+	if settings.Runs(clusterdir.AnyScheduler) {
+		for _, name := range settings.Schedulers() {
+			add(name, ports.URL(name))
+		}
+	}
+	for _, name := range settings.SimulatorNames() {
+		add(name, "http://"+ports.Address(name))
+	}
 	add(Supervisor, "http://"+ports.Address(Supervisor))
 	return endpoints
 }

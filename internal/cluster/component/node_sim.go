@@ -1,14 +1,19 @@
 package component
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/kube"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
-// nodeSim returns node-sim, which simulates the kubelets of the nodes.
-func (b *builder) nodeSim() Component {
-	settings, address := b.config.Settings, b.config.Ports.Address(NodeSim)
+// nodeSim returns the i-th node-sim, which simulates the kubelets of a part of the nodes.
+func (b *builder) nodeSim(i int) Component {
+	settings := b.config.Settings
+	name, count := settings.SimulatorNames()[i], settings.NodeSims
+	address := b.config.Ports.Address(name)
 	var a args
 	a.add("kubeconfig", b.dir.Kubeconfig(pki.NodeSim.File))
 	a.add("manage-annotation", kube.SimulatedNodeAnnotation+"="+kube.SimulatedNodeValue)
@@ -18,7 +23,14 @@ func (b *builder) nodeSim() Component {
 		a.add("client-ca-key", b.pki("ca.key"))
 	}
 	if settings.NodeMode == clusterdir.NodesMixed {
-		a.addInt("wire-nodes", settings.WireNodes)
+		// The first nodes with a connection of their own belong to all processes in turn.
+		a.addInt("wire-nodes", (settings.WireNodes+count-1-i)/count)
+	}
+	if count > 1 {
+		a.add("shard", fmt.Sprintf("%d/%d", i, count))
+		// A kubeconfig has one server.
+		urls := ClientURLs(b.config)
+		a.add("server", strings.TrimPrefix(urls[i%len(urls)], "https://"))
 	}
 	a.addInt("node-lease-duration-seconds", NodeLeaseSeconds)
 	a.add("node-ip", clusterdir.Loopback)
@@ -27,7 +39,7 @@ func (b *builder) nodeSim() Component {
 	a.addUserArgs(settings.NodeSimArgs)
 
 	return Component{
-		Name:      NodeSim,
+		Name:      name,
 		Binary:    b.binary("node-sim"),
 		Args:      a,
 		Address:   "http://" + address,
@@ -36,4 +48,12 @@ func (b *builder) nodeSim() Component {
 		Ready:     Probe{URL: "http://" + address + "/healthz"},
 		StopGrace: statelessStopGrace,
 	}
+}
+
+// NodeSimAddresses returns the host:port of the pages of each node-sim.
+func NodeSimAddresses(config clusterdir.Config) (addresses []string) {
+	for _, name := range config.Settings.SimulatorNames() {
+		addresses = append(addresses, config.Ports.Address(name))
+	}
+	return addresses
 }

@@ -40,8 +40,8 @@ func newNodes(s clusterdir.Settings) (*bulk.Nodes, error) {
 	return bulk.NewNodes(shape)
 }
 
-// createNodes creates missing nodes and waits until the nodes are Ready.
-func createNodes(ctx context.Context, o UpOptions, config clusterdir.Config, clients *bulk.Clients, options bulk.Options) error {
+// createMissing creates the nodes that do not exist.
+func createMissing(ctx context.Context, o UpOptions, config clusterdir.Config, clients *bulk.Clients, options bulk.Options) error {
 	nodes, err := newNodes(config.Settings)
 	if err != nil {
 		return err
@@ -54,7 +54,16 @@ func createNodes(ctx context.Context, o UpOptions, config clusterdir.Config, cli
 		return fmt.Errorf("creating nodes: %w", err)
 	}
 	creating.Done(fmt.Sprintf("%d new, %d existed", summary.Done, summary.Skipped))
+	return nil
+}
 
+// createNodes creates missing nodes, unless the store was seeded with them, and waits until the nodes are Ready.
+func createNodes(ctx context.Context, o UpOptions, config clusterdir.Config, clients *bulk.Clients, options bulk.Options) error {
+	if !o.SeedStore {
+		if err := createMissing(ctx, o, config, clients, options); err != nil {
+			return err
+		}
+	}
 	ready := o.Display.Task("nodes ready", options.Range.Count)
 	options.Progress = ready.Set
 	if err := bulk.AwaitNodesReady(ctx, clients, options, o.Timeout); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/profile"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
@@ -33,7 +34,9 @@ type UpOptions struct {
 	MinFree resource.Quantity // minimum free disk space, in bytes
 	// SeedStore means that the nodes are written directly into the store, which must be empty.
 	SeedStore bool
-	Display   progress.Display
+	// AnnounceProfile, if not nil, is called before a cluster is started with a profile.
+	AnnounceProfile func(clusterdir.AppliedProfile)
+	Display         progress.Display
 }
 
 // UpResult is the result of [Up].
@@ -41,6 +44,8 @@ type UpResult struct {
 	AlreadyRan bool // the cluster was running before Up was called
 	Config     clusterdir.Config
 	Nodes      int // number of all nodes of the cluster, which can be more than in the settings
+	// OtherProfile is the profile for this number of nodes if the running cluster has another one; otherwise empty.
+	OtherProfile string
 }
 
 // Up starts the cluster, if it is not running, and creates missing nodes. If Up starts the cluster but
@@ -83,7 +88,7 @@ func Up(ctx context.Context, o UpOptions) (result UpResult, err error) {
 }
 
 // resolveConfig returns the saved configuration, or the default configuration of a new cluster. The flags
-// override its settings.
+// override its settings, and a profile sets those that the user has not set.
 func resolveConfig(dir clusterdir.Dir, flags *pflag.FlagSet) (clusterdir.Config, error) {
 	config, err := clusterdir.Load(dir)
 	if errors.Is(err, clusterdir.ErrUnknown) {
@@ -92,7 +97,10 @@ func resolveConfig(dir clusterdir.Dir, flags *pflag.FlagSet) (clusterdir.Config,
 	if err != nil {
 		return clusterdir.Config{}, err
 	}
-	if config.Settings, err = clusterdir.Overlay(config.Settings, flags); err != nil {
+	if config.Settings, err = clusterdir.Overlay(profile.Remove(config.Settings), flags); err != nil {
+		return clusterdir.Config{}, err
+	}
+	if config.Settings, err = profile.Apply(config.Settings, flags, thisMachine(config.Settings)); err != nil {
 		return clusterdir.Config{}, err
 	}
 	config.Settings.Complete()
@@ -110,6 +118,7 @@ func supervisorExiting(dir clusterdir.Dir) bool {
 func start(ctx context.Context, o UpOptions, config clusterdir.Config, supervisorLock *clusterdir.Lock) (result UpResult, err error) {
 	release := func() { err = errors.Join(err, supervisorLock.Release()) }
 	isNew := !directoryExists(o.Dir)
+	o = useProfile(o, config.Settings, isNew)
 	components, config, err := prepare(ctx, o, config)
 	if err == nil && o.SeedStore {
 		err = seedNodes(ctx, o, config, isNew)
@@ -147,10 +156,11 @@ func updateRunning(ctx context.Context, o UpOptions, config clusterdir.Config) (
 	if err != nil {
 		return UpResult{}, err
 	}
-	// Nodes and zones are the only settings that can change while the cluster is running.
-	compared := config.Settings
+	// Nodes and zones are the only settings that can change while the cluster is running. It keeps its profile, also
+	// if another one is for the new number of nodes.
+	compared := profile.Remove(config.Settings)
 	compared.Nodes, compared.Zones = running.Settings.Nodes, running.Settings.Zones
-	if changed := changedFlags(compared, running.Settings); len(changed) > 0 {
+	if changed := changedFlags(compared, profile.Remove(running.Settings)); len(changed) > 0 {
 		return UpResult{}, fmt.Errorf("cluster %q: %w (%s); stop it with `k1m down --keep-data --name %s` first",
 			config.Name, ErrSettingsDiffer, strings.Join(changed, ", "), config.Name)
 	}
@@ -165,7 +175,9 @@ func updateRunning(ctx context.Context, o UpOptions, config clusterdir.Config) (
 	if err := awaitReady(ctx, o, components); err != nil {
 		return UpResult{}, err
 	}
-	config.Ports = running.Ports
+	wanted := config.Settings
+	config.Settings, config.Ports = running.Settings, running.Ports
+	config.Settings.Nodes, config.Settings.Zones = wanted.Nodes, wanted.Zones
 	saved := config
 	// Up never deletes nodes, so the saved number must not decrease.
 	saved.Settings.Nodes = max(config.Settings.Nodes, running.Settings.Nodes)
@@ -176,7 +188,11 @@ func updateRunning(ctx context.Context, o UpOptions, config clusterdir.Config) (
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%w; its processes keep running; to continue, run `k1m up --name %s`", ErrInterrupted, o.Dir.Name())
 	}
-	return UpResult{AlreadyRan: true, Config: config, Nodes: nodes}, err
+	result := UpResult{AlreadyRan: true, Config: config, Nodes: nodes}
+	if wanted.Applied.Name != running.Settings.Applied.Name {
+		result.OtherProfile = wanted.Applied.Name
+	}
+	return result, err
 }
 
 // changedFlags returns a description of each flag of running that differs from the flag of wanted, sorted

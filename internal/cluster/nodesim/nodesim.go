@@ -47,6 +47,28 @@ type Request struct {
 	Delay string `json:"delay,omitempty"`
 }
 
+// InjectAll injects a fault into the nodes of several node-sim processes, which have different nodes. addresses are those
+// of their pages. A count is divided among them. It returns the number of nodes that it concerns.
+func InjectAll(ctx context.Context, addresses []string, fault Fault, request Request) (nodes int, err error) {
+	for i, address := range addresses {
+		part := request
+		if request.Count > 0 {
+			if part.Count = share(request.Count, i, len(addresses)); part.Count == 0 {
+				continue
+			}
+		}
+		count, err := Inject(ctx, address, fault, part)
+		if err != nil {
+			return nodes, err
+		}
+		nodes += count
+	}
+	return nodes, nil
+}
+
+// share returns the i-th of equal parts of a number. The first parts are larger by 1 if it cannot be divided.
+func share(count, i, parts int) int { return (count + parts - 1 - i) / parts }
+
 // Inject injects a fault into nodes. address is the host:port of node-sim's pages. It returns the number of nodes that it
 // concerns. The error has node-sim's reason if it rejects the request.
 func Inject(ctx context.Context, address string, fault Fault, request Request) (int, error) {

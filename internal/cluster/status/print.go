@@ -18,6 +18,7 @@ func (s Status) Print(w io.Writer, wide bool) error {
 	if s.Supervisor != nil {
 		fmt.Fprintf(w, "Supervisor: pid %d, up %s, %s\n", s.Supervisor.PID, age(s.Supervisor.UptimeSeconds), s.Supervisor.Address)
 	}
+	s.printProfile(w, wide)
 	if s.Nodes != nil {
 		fmt.Fprintf(w, "Nodes:      %d ready, %d not ready\n", s.Nodes.Ready, s.Nodes.NotReady)
 	}
@@ -44,6 +45,21 @@ func (s Status) Print(w io.Writer, wide bool) error {
 		return err
 	}
 	return s.printGateways(w)
+}
+
+// printProfile prints the profile of the cluster, if it has one; with wide also each setting.
+func (s Status) printProfile(w io.Writer, wide bool) {
+	if s.Profile == nil {
+		return
+	}
+	if !wide {
+		fmt.Fprintf(w, "Profile:    %s, %d settings (-o wide shows them)\n", s.Profile.Name, len(s.Profile.Changes))
+		return
+	}
+	fmt.Fprintf(w, "Profile:    %s\n", s.Profile.Name)
+	for _, change := range s.Profile.Changes {
+		fmt.Fprintf(w, "            %s: %s\n", change, change.Reason)
+	}
 }
 
 func (s Status) printComponents(w io.Writer, wide bool) error {

@@ -29,19 +29,21 @@ const cpuSampleTime = 250 * time.Millisecond
 
 // Status is the status of a cluster. Its JSON form is the output of `k1m status -o json`.
 type Status struct {
-	Name       string      `json:"name"`
-	State      string      `json:"state"`
-	Store      string      `json:"store"`     // description for users
-	StoreKind  string      `json:"storeKind"` // mem_etcd, etcd, or external with --store-address
-	WALMode    string      `json:"walMode,omitempty"`
-	Scheduler  string      `json:"scheduler"`
-	Supervisor *Supervisor `json:"supervisor,omitempty"`
-	Components []Component `json:"components"`
-	Traces     []Trace     `json:"traces,omitempty"`
-	Nodes      *Nodes      `json:"nodes,omitempty"`
-	Pods       *Pods       `json:"pods,omitempty"`
-	Objects    *Objects    `json:"objects,omitempty"`
-	Gateways   []Gateway   `json:"gateways,omitempty"`
+	Name      string `json:"name"`
+	State     string `json:"state"`
+	Store     string `json:"store"`     // description for users
+	StoreKind string `json:"storeKind"` // mem_etcd, etcd, or external with --store-address
+	WALMode   string `json:"walMode,omitempty"`
+	Scheduler string `json:"scheduler"`
+	// Profile has the settings that a profile has set; nil without one.
+	Profile    *clusterdir.AppliedProfile `json:"profile,omitempty"`
+	Supervisor *Supervisor                `json:"supervisor,omitempty"`
+	Components []Component                `json:"components"`
+	Traces     []Trace                    `json:"traces,omitempty"`
+	Nodes      *Nodes                     `json:"nodes,omitempty"`
+	Pods       *Pods                      `json:"pods,omitempty"`
+	Objects    *Objects                   `json:"objects,omitempty"`
+	Gateways   []Gateway                  `json:"gateways,omitempty"`
 	// Problems are errors that occurred while the status was collected.
 	Problems []string `json:"problems,omitempty"`
 }
@@ -99,6 +101,9 @@ func Read(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) (St
 	}
 	s.StoreKind, s.WALMode = config.Settings.StoreKind(), config.Settings.OwnWALMode()
 	s.Traces = traces(dir, config)
+	if applied := config.Settings.Applied; applied.Name != "" {
+		s.Profile = &applied
+	}
 	state, err := supervisor.ReadState(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
