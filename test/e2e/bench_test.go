@@ -30,8 +30,12 @@ type benchResult struct {
 		Points        [][2]float64
 	}
 	Markers  []struct{ Name string }
-	Verdicts []struct{ Of int }
-	Errors   struct {
+	Verdicts []struct {
+		Name      string
+		Of        int
+		Must, Met bool
+	}
+	Errors struct {
 		Operations int
 		Rate       float64
 	}
@@ -69,7 +73,7 @@ func TestBenchList(t *testing.T) {
 	w := newWorkspace(t)
 	listed := w.succeed(t, "bench", "list").stdout
 	for _, name := range []string{
-		"nodes-and-pods", "slo", "pods-parallel", "watchers", "lists", "restart", "density", "limits", "gateway", "node-path",
+		"nodes-and-pods", "slo", "pods-parallel", "watchers", "lists", "restart", "density", "limits", "gateway", "node-path", "ladder",
 		"store-put", "lease-flood", "store-watch", "store-range", "schedule", "schedule-million", "watch-or-webhook", "replica-simulation",
 	} {
 		if !strings.Contains(listed, "\n"+name+" ") && !strings.HasPrefix(listed, name+" ") {
@@ -79,7 +83,7 @@ func TestBenchList(t *testing.T) {
 	for _, invalid := range [][]string{
 		{"slo", "--stores", "redis"}, {"slo", "--scale", "huge"}, {"store-put", "--stores", "etcd,etcd"}, {"limits", "--nodes", "0"},
 		{"density", "--workload", "none"}, {"watchers", "--rate", "0"}, {"nodes-and-pods", "--max-error-rate", "2"}, {"all", "--only", "nothing"},
-		{"node-path", "--only", "nothing"},
+		{"node-path", "--only", "nothing"}, {"ladder", "--rung", "nothing"}, {"ladder", "--interval", "1ms"}, {"ladder", "--samples", "0"},
 	} {
 		if r := w.k1m(t, append([]string{"bench"}, invalid...)...); r.code != 2 {
 			t.Errorf("k1m bench %v: exit code %d, want 2: %s", invalid, r.code, r.stderr)
@@ -202,5 +206,44 @@ func TestBenchStore(t *testing.T) {
 	// Each store is measured with 1 and with 4 clients.
 	if rows := r.rows(t, "Throughput and latency by clients"); len(rows) != 4 || len(r.Ratios) != 3 || r.Errors.Operations == 0 {
 		t.Errorf("the result does not have 4 rows, 3 ratios and operations: %+v", r)
+	}
+}
+
+// TestBenchLadder climbs the lowest and the highest rung with few nodes: all settings of their profiles are accepted,
+// heartbeats arrive, and stopped nodes are noticed.
+func TestBenchLadder(t *testing.T) {
+	w := newWorkspace(t)
+	out := filepath.Join(t.TempDir(), "out")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	printed := finish(t, w.command(ctx, "bench", "ladder", "--rung", "20000,1000000", "--nodes", "200", "--interval", "10s", "--hold", "30s", "--grace", "30s",
+		"--pods", "50", "--replicas", "20", "--stopped", "3", "--samples", "3", "--kubectl", "2", "--out", out, "-o", "json"))
+	if printed.code != 0 {
+		t.Fatalf("the ladder does not hold: exit code %d\n%s%s", printed.code, printed.stdout, printed.stderr)
+	}
+	r := readBench(t, []byte(printed.stdout))
+	holds := r.rows(t, "Heartbeats while the cluster is held")
+	if len(holds) != 2 || holds[0][1] != 200.0 || holds[0][12] != 200.0 || holds[0][13] != 0.0 {
+		t.Errorf("the rows of heartbeats are %v, want two with 200 nodes that stay Ready", holds)
+	}
+	musts := 0
+	for _, v := range r.Verdicts {
+		if v.Must {
+			musts++
+		}
+		if v.Must && !v.Met || v.Of == 0 {
+			t.Errorf("the objective is not met or not measured: %+v", v)
+		}
+	}
+	if musts != 2*9 {
+		t.Errorf("the result has %d objectives that must be met, want 9 for each rung: %+v", musts, r.Verdicts)
+	}
+	for _, title := range []string{"Start", "Processes while the cluster is held", "What users see", "What gives first", "Settings of the profiles, and why"} {
+		if len(r.rows(t, title)) < 2 {
+			t.Errorf("the table %q has no rows", title)
+		}
+	}
+	if _, err := os.Stat(w.clusterDir("bench")); !os.IsNotExist(err) {
+		t.Errorf("the cluster of the benchmark still exists: %v", err)
 	}
 }

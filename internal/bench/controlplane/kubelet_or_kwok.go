@@ -15,6 +15,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/util/machine"
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
@@ -107,11 +108,11 @@ func (o *kubeletOptions) Run(ctx context.Context, run *experiment.Run) error {
 
 // limitNodes reduces the number of nodes if that many kubelets do not fit in memory, and then adds a note.
 func (o *kubeletOptions) limitNodes(run *experiment.Run) error {
-	state, err := readMachine()
+	state, err := machine.ReadState()
 	if err != nil {
 		return err
 	}
-	most := max(int(state.available*3/4/kubeletMemory), 1)
+	most := max(int(state.Available*3/4/kubeletMemory), 1)
 	if o.Nodes.N > most {
 		run.Result.Note("%d hollow kubelets do not fit in the memory of this machine; the run had %d nodes.", o.Nodes.N, most)
 		o.Nodes.N = most

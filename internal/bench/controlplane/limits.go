@@ -12,6 +12,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/util/machine"
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
@@ -183,7 +184,7 @@ type machineShares struct {
 
 // measureIdleNodes measures the idle cluster for --hold, and the free resources of the machine meanwhile.
 func (c *climb) measureIdleNodes(ctx context.Context, what string) (experiment.Measured, machineShares, error) {
-	before, err := readMachine()
+	before, err := machine.ReadState()
 	if err != nil {
 		return experiment.Measured{}, machineShares{}, err
 	}
@@ -192,12 +193,12 @@ func (c *climb) measureIdleNodes(ctx context.Context, what string) (experiment.M
 		return experiment.Measured{}, machineShares{}, err
 	}
 	m := window.End(ctx)
-	after, err := readMachine()
+	after, err := machine.ReadState()
 	own := 0.0
 	for role := range m.CPU {
 		own += m.Cores(role)
 	}
-	return m, machineShares{after.idleSince(before), after.availableShare(), own / float64(c.Result.Machine.Cores)}, err
+	return m, machineShares{after.IdleSince(before), after.AvailableShare(), own / float64(c.Result.Machine.Cores)}, err
 }
 
 // measureIdle measures the cluster for the duration d without load.

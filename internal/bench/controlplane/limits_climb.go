@@ -9,6 +9,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/util/machine"
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
@@ -156,18 +157,18 @@ func (c *climb) settle(ctx context.Context) error {
 	)
 	before := 0.0
 	for range rounds {
-		start, err := readMachine()
+		start, err := machine.ReadState()
 		if err == nil {
 			err = c.wait(ctx, "nodes settle", leaseInterval)
 		}
 		if err != nil {
 			return err
 		}
-		end, err := readMachine()
+		end, err := machine.ReadState()
 		if err != nil {
 			return err
 		}
-		idle := end.idleSince(start)
+		idle := end.IdleSince(start)
 		if idle > leastIdle && idle < before+minIncrease {
 			return nil
 		}

@@ -63,18 +63,32 @@ func (r *Run) Up(ctx context.Context, settings clusterdir.Settings, suffix strin
 		return nil, fmt.Errorf("cluster %q: %w and is not running; start it with `k1m up --name %s`, or remove it with `k1m down --name %s`",
 			r.Dir.Name(), ErrClusterExists, r.Dir.Name(), r.Dir.Name())
 	}
-	return r.start(ctx, settings, suffix, connections, timeout)
+	return r.start(ctx, settings, suffix, connections, lifecycle.UpOptions{Timeout: timeout})
 }
 
-// start starts the cluster with settings. If it fails, the cluster is removed.
-func (r *Run) start(ctx context.Context, settings clusterdir.Settings, suffix string, connections int, timeout time.Duration) (*Cluster, error) {
+// UpSeeded creates a cluster whose nodes are written directly into the store, with the profile of the settings, as
+// `k1m up --seed-store` does. announce is called with the profile, if there is one. The caller must call Close.
+func (r *Run) UpSeeded(
+	ctx context.Context, settings clusterdir.Settings, suffix string, connections int, timeout time.Duration, announce func(clusterdir.AppliedProfile),
+) (*Cluster, error) {
+	if r.Dir.Exists() {
+		return nil, fmt.Errorf("cluster %q: %w; remove it with `k1m down --name %s`", r.Dir.Name(), ErrClusterExists, r.Dir.Name())
+	}
+	return r.start(ctx, settings, suffix, connections, lifecycle.UpOptions{Timeout: timeout, SeedStore: true, AnnounceProfile: announce})
+}
+
+// start starts the cluster with settings. Of the options, only those that differ between clusters must be set. If it
+// fails, the cluster is removed.
+func (r *Run) start(ctx context.Context, settings clusterdir.Settings, suffix string, connections int, options lifecycle.UpOptions) (*Cluster, error) {
 	flags, err := settings.Flags()
 	if err != nil {
 		return nil, err
 	}
-	up, err := lifecycle.Up(ctx, lifecycle.UpOptions{
-		Dir: r.Dir, Flags: flags, Timeout: timeout, MinFree: minFreeDisk, Display: r.Display,
-	})
+	options.Dir, options.Flags, options.MinFree, options.Display = r.Dir, flags, minFreeDisk, r.Display
+	up, err := lifecycle.Up(ctx, options)
+	if err != nil && r.KeepFailed {
+		return nil, err
+	}
 	if err != nil {
 		return nil, errors.Join(err, remove(r.Dir))
 	}
@@ -92,7 +106,7 @@ func (r *Run) Restart(ctx context.Context, c *Cluster, settings clusterdir.Setti
 	if err := r.stopWith(settings); err != nil {
 		return nil, errors.Join(err, remove(r.Dir))
 	}
-	return r.start(ctx, settings, suffix, connections, timeout)
+	return r.start(ctx, settings, suffix, connections, lifecycle.UpOptions{Timeout: timeout})
 }
 
 // stopWith stops the cluster, and saves settings in place of its own. Up would only override those that differ from

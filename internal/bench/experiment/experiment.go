@@ -69,4 +69,6 @@ type Run struct {
 	// --name. If the selected cluster is running, the run uses it instead of creating a cluster.
 	Dir   clusterdir.Dir
 	Named bool
+	// KeepFailed keeps the files of a cluster that does not start, with its logs.
+	KeepFailed bool
 }

@@ -54,6 +54,30 @@ func TestScrapeReadsNeededFamilies(t *testing.T) {
 	}
 }
 
+func TestMetricsOfAPage(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, err := w.Write([]byte(metricsPage)); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer server.Close()
+	const requests = "apiserver_request_total"
+	page, err := scrape(t.Context(), server.Client(), server.URL, map[string]bool{requests: true, callDurations: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := Metrics(page)
+	if all, gets, none := m.Sum(requests), m.Sum(requests, "verb", "GET", "resource", "pods"), m.Sum(requests, "verb", "PUT"); all != 114 || gets != 15 || none != 0 {
+		t.Errorf("the sums are %v, %v and %v; want 114, 15 and 0", all, gets, none)
+	}
+	if count, sum := m.Observations(callDurations); count != 107 || sum != 20 {
+		t.Errorf("%v observations have the sum %v, want 107 and 20", count, sum)
+	}
+	if m.Sum("absent") != 0 || m.Histogram("absent").Count() != 0 {
+		t.Error("a metric that is not on the page has values")
+	}
+}
+
 func TestScrapeFailsOnHTTPError(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()

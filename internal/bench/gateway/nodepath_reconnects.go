@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
@@ -45,18 +43,12 @@ func (r reconnection) seconds() float64 {
 // raiseOpenFiles raises the limit on open files for so many kubelets, for this process and those that it starts. It returns
 // how many kubelets are possible, which are fewer if the process may not raise the limit.
 func raiseOpenFiles(kubelets int) (int, error) {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 0, fmt.Errorf("reading the limit on open files: %w", err)
-	}
 	needed := filesForKubelets(kubelets)
-	if limit.Max >= needed {
-		return kubelets, nil // All programs raise their own limit to the hard limit.
+	limit, err := process.RaiseOpenFiles(needed)
+	if err != nil || limit >= needed {
+		return kubelets, err
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: needed, Max: needed}); err != nil {
-		return min(kubelets, kubeletsWithFiles(limit.Max)), nil
-	}
-	return kubelets, nil
+	return min(kubelets, kubeletsWithFiles(limit)), nil
 }
 
 // filesForKubelets returns how many open files kube-gateway needs for kubelets.
