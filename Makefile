@@ -13,6 +13,7 @@ REQUESTS  ?= 5000
 RENEWALS  ?= 100000
 IDLE      ?= 5m
 FUZZTIME  ?= 60s
+SEEDS     ?= 100000
 BENCH_FLAGS ?=
 
 # KUBERNETES: programs of a cluster. PEERS: programs that only comparisons and tests need. OWN: programs
@@ -28,7 +29,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-requests node-sim oracle upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-requests node-sim oracle simulate upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -102,6 +103,9 @@ oracle: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok) ## Compare decisions of dist
 	go test -race -count=1 -timeout 2h -v -run 'TestOracle$$' ./internal/scheduler/replica -oracle.worlds $(CLUSTERS) -oracle.decisions 100 || status=1; \
 	ORACLE_SEED=$${ORACLE_SEED:-random} ORACLE_WORLDS=$(WORLDS) ORACLE_DECISIONS=60 go test -count=1 -timeout 4h -v ./test/oracle || status=1; \
 	exit $$status
+
+simulate: tools ## Run simulated clusters with faults against the consensus crate: SEEDS=100000
+	@SIMULATE_SEEDS=$(SEEDS) cargo test --release --locked -p consensus -- --nocapture clusters_with_faults
 
 bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd and etcd and compare the results (12 minutes): BENCH_FLAGS="-only put,watch"
 	@go run ./test/bench $(BENCH_FLAGS)
