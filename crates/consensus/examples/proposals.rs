@@ -6,7 +6,7 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use consensus::id::{ClusterId, MemberId};
@@ -14,12 +14,13 @@ use consensus::identity::LogMode;
 use consensus::membership::{MemberInfo, Membership};
 use consensus::message::Message;
 use consensus::{Config, Replica, Start};
+use cpu_time::ProcessTime;
 
 /// Proposals of a measurement.
-const PROPOSALS: u64 = 200_000;
+const PROPOSALS: u64 = 50_000;
 /// Number of entries after which the log in memory is compacted.
 const COMPACT_ENTRIES: u64 = 10_000;
-const SAMPLES: usize = 5;
+const SAMPLES: usize = 3;
 
 struct Cluster {
     replicas: Vec<Replica>,
@@ -48,12 +49,12 @@ fn main() {
     }
 }
 
-/// Returns the duration and the size of all messages.
+/// Returns the CPU time and the size of all messages.
 fn measure(members: u64, payload: usize, in_flight: u64) -> (Duration, usize) {
     let mut cluster = Cluster::new(members);
     cluster.elect();
     let payload = Bytes::from(vec![7; payload]);
-    let (start, first, sent) = (Instant::now(), cluster.committed, cluster.sent);
+    let (start, first, sent) = (ProcessTime::now(), cluster.committed, cluster.sent);
     let mut proposed = 0;
     while proposed < PROPOSALS {
         for _ in 0..in_flight.min(PROPOSALS - proposed) {

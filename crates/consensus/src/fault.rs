@@ -29,8 +29,8 @@ pub(crate) enum Fault {
     ReadWithoutQuorum,
     /// A read is served before the replica has applied what it must see.
     ReadBeforeApply,
-    /// A read that was requested after a batch was evaluated rides on it.
-    ReadRidesOnOlderBatch,
+    /// All requests for the index of a read have the same context.
+    ReusedReadContext,
     /// A snapshot is described by the commit index instead of the applied one.
     SnapshotOfUnappliedEntries,
 }
@@ -49,7 +49,7 @@ pub(crate) const ALL: &[Fault] = &[
     Fault::OutcomeByIndex,
     Fault::ReadWithoutQuorum,
     Fault::ReadBeforeApply,
-    Fault::ReadRidesOnOlderBatch,
+    Fault::ReusedReadContext,
     Fault::SnapshotOfUnappliedEntries,
 ];
 

@@ -83,7 +83,7 @@ impl Reads {
         if self.attempt.is_some() || covered >= self.requested {
             return None;
         }
-        self.attempts += 1;
+        self.attempts += u64::from(!is_active(Fault::ReusedReadContext));
         let numbers = [self.member.get(), self.incarnation, self.attempts];
         let context = Bytes::from_iter(numbers.into_iter().flat_map(u64::to_le_bytes));
         self.attempt =
@@ -113,9 +113,6 @@ impl Reads {
         let riding = self.riding.back().map_or(0, |last| last.through);
         if self.requested > riding.max(self.confirmed) {
             self.riding.push_back(Confirmation { through: self.requested, index });
-        } else if is_active(Fault::ReadRidesOnOlderBatch) {
-            let through = self.requested + 1;
-            self.riding.push_back(Confirmation { through, index });
         }
     }
 

@@ -22,12 +22,15 @@ impl Rejoin {
     /// Notes the identity that answered at the address of a member.
     pub(crate) fn on_identity(&mut self, info: MemberInfo, membership: &Membership) {
         // Unknown members do not join by themselves.
-        let is_known = membership.members().any(|member| member.name == info.name);
-        let is_new = membership.get(info.id).is_none_or(|_| membership.is_learner(info.id));
-        match is_known && is_new {
-            true => self.found.insert(info.name.clone(), info),
-            false => self.found.remove(&info.name),
-        };
+        if membership.members().any(|member| member.name == info.name) {
+            self.found.insert(info.name.clone(), info);
+        }
+    }
+
+    /// Forgets everything. What a new leader found before it led may be outdated: another leader
+    /// may have replaced the members that it found.
+    pub(crate) fn clear(&mut self) {
+        self.found.clear();
     }
 
     /// Returns the next change to propose. `is_caught_up` says whether a learner has the log.
@@ -39,7 +42,10 @@ impl Rejoin {
         if membership.is_joint() {
             return Some(Change::LeaveJoint);
         }
-        self.found.values().find_map(|info| next_step(info, membership, &is_caught_up))
+        let mut steps =
+            self.found.values().filter_map(|info| next_step(info, membership, &is_caught_up));
+        // One that is refused must not stop those of other members.
+        steps.find(|change| membership.check(change).is_ok())
     }
 }
 
@@ -61,7 +67,9 @@ fn next_step(
     let old = old?;
     match membership.get(info.id) {
         None => Some(Change::AddLearner(info.clone())),
-        Some(_) if is_caught_up(info.id) => Some(Change::Replace { old: old.id, new: info.id }),
+        Some(_) if membership.is_learner(info.id) && is_caught_up(info.id) => {
+            Some(Change::Replace { old: old.id, new: info.id })
+        }
         Some(_) => None,
     }
 }
@@ -119,6 +127,16 @@ mod tests {
         rejoin.on_identity(info(5, "c"), &membership);
         settle(&rejoin, &mut membership);
         assert_eq!(ids(&membership), [1, 2, 5]);
+    }
+
+    #[test]
+    fn a_learner_that_does_not_exist_any_more_is_removed() {
+        let mut membership = Membership::of_voters([info(1, "a"), info(2, "b")]);
+        membership.apply(&Change::AddLearner(info(3, "b")));
+        let mut rejoin = Rejoin::default();
+        rejoin.on_identity(info(2, "b"), &membership);
+        settle(&rejoin, &mut membership);
+        assert_eq!(ids(&membership), [1, 2]);
     }
 
     #[test]

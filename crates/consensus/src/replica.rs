@@ -285,8 +285,12 @@ impl Replica {
         let position = match conf_change {
             None => self.append(context, Bytes::new())?,
             Some(conf_change) => {
-                let proposed = self.raft.propose_conf_change(context.into(), conf_change);
-                proposed.map_err(|_| NotReady::TooManyUncommitted)?;
+                let pending = self.raft.raft.pending_conf_index;
+                if self.raft.propose_conf_change(context.into(), conf_change).is_err() {
+                    // The library would wait for the entry that it has not appended.
+                    self.raft.raft.pending_conf_index = pending;
+                    return Err(NotReady::TooManyUncommitted.into());
+                }
                 self.last_position()
             }
         };
@@ -319,6 +323,11 @@ impl Replica {
     pub fn compact(&mut self, index: Index) {
         let index = index.min(self.applied.index);
         self.raft.mut_store().compact(index);
+    }
+
+    /// Returns the members after the last committed entry that the caller has got.
+    pub fn membership(&self) -> &Membership {
+        &self.committed.membership
     }
 
     /// Describes the applied state, for a snapshot of it.
@@ -400,19 +409,13 @@ impl Replica {
         let entries = entries.into_iter().map(Entry::from_raft).collect::<Result<_, _>>()?;
         let committed = ready.take_committed_entries();
         self.write(&mut ready, Write { number: 0, sync: false, hard_state, snapshot, entries });
-        let (number, wait) = (ready.number(), self.must_wait(&ready));
+        let number = ready.number();
+        let wait = !self.unfinished.is_empty() && !is_active(Fault::PersistedAtOnce);
         self.raft.advance_append_async(ready);
         if !wait {
             self.raft.on_persist_ready(number);
         }
         committed.into_iter().try_for_each(|entry| self.commit(Entry::from_raft(entry)?))
-    }
-
-    /// Whether the write of `ready` must be finished before the library may rely on it.
-    fn must_wait(&self, ready: &Ready) -> bool {
-        let last = self.unfinished.back().map(|(number, _)| *number);
-        let wait = last == Some(ready.number());
-        wait && !is_active(Fault::PersistedAtOnce)
     }
 
     /// Lets the caller store what is in `ready`, and sends the messages that rely on it: at once if
@@ -432,6 +435,8 @@ impl Replica {
         } else if is_active(Fault::SendBeforeWrite) || is_active(Fault::PersistedAtOnce) {
             self.send(messages);
             self.unfinished.push_back((number, Vec::new()));
+        } else if is_empty && let Some((_, waiting)) = self.unfinished.back_mut() {
+            waiting.extend(messages);
         } else {
             self.unfinished.push_back((number, messages));
         }
@@ -639,6 +644,7 @@ impl Replica {
             if self.leading.is_some() {
                 self.on_leadership_lost();
             }
+            self.rejoin.clear();
             self.leading = leading;
         }
     }

@@ -649,7 +649,9 @@ impl World {
         let run = self.nodes[node].run;
         match self.random.percent(30) {
             true => {
-                let delay = self.random.below(60 * MILLISECOND);
+                // Sometimes long enough for another leader in between.
+                let limit = if self.random.percent(10) { 600 } else { 20 };
+                let delay = self.random.below(limit * MILLISECOND);
                 self.after(delay, Event::Propose { node, run });
             }
             false => self.on_propose(node, run)?,
@@ -756,6 +758,8 @@ impl World {
     }
 
     /// Whether the voters that have not lost their log are a majority. `without` counts as lost.
+    /// Members act on what they know to be committed, so the majority is needed in the
+    /// configuration that each of them knows.
     pub(super) fn has_quorum(&self, without: Option<usize>) -> bool {
         let membership = self.history.membership();
         let has_log = |id: &MemberId| {
@@ -772,9 +776,34 @@ impl World {
                 }
             }
         };
-        membership.configurations().all(|voters| {
+        let running = self.nodes.iter().filter_map(|node| node.process.as_ref());
+        let voters = running.filter(|process| membership.is_voter(process.id));
+        let known = voters.map(|process| process.replica.membership()).chain([membership]);
+        known.flat_map(Membership::configurations).all(|voters| {
             voters.is_empty() || voters.iter().filter(|&id| has_log(id)).count() * 2 > voters.len()
         })
+    }
+
+    /// Describes the cluster, for the message of a failure.
+    pub(super) fn describe(&self) -> String {
+        let mut text = format!("{:?}, {:?}", self.mode, self.history.membership());
+        for node in &self.nodes {
+            let Some(process) = &node.process else { continue };
+            let status = process.replica.status();
+            let (role, applied) = (status.role, process.machine.applied);
+            text += &format!(
+                "\n  {} {}: {:?} of term {}, last {}, committed {}, applied {} and {applied}, {:?}",
+                node.name,
+                process.id,
+                role.role,
+                role.term,
+                status.last_index,
+                status.commit,
+                status.applied,
+                process.replica.membership().voters()
+            );
+        }
+        text
     }
 
     pub(super) fn trace(&self) -> u64 {
