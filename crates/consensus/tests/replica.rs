@@ -176,8 +176,8 @@ fn a_leader_that_is_cut_off_undoes_what_is_not_committed() {
     assert_eq!(undone, [kept.index]);
     assert_eq!(cluster.outcomes(0), [(lost, Outcome::Lost)]);
     assert!(matches!(cluster.committed(0, other)[..], [CommittedContent::Apply(_)]));
-    let roles = cluster.outputs[0].iter().filter_map(|output| output.role);
-    assert_eq!(roles.last().unwrap().role, Role::Follower);
+    let mut roles = cluster.outputs[0].iter().filter_map(|output| output.role);
+    assert_eq!(roles.next_back().unwrap().role, Role::Follower);
 }
 
 #[test]
