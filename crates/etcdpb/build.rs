@@ -5,7 +5,8 @@ use std::path::Path;
 use prost::Message;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    // Not `env!`: a target directory that several work trees share keeps the compiled script of another one.
+    let root = Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     println!("cargo:rerun-if-changed={}", root.display());
     let services = ["etcd/rpc.proto", "grpc/health.proto", "grpc/reflection.proto"];
     let files = protox::compile(services, [&root])?;
