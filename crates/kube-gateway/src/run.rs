@@ -22,7 +22,7 @@ use crate::http1;
 use crate::identity::FieldNames;
 use crate::metrics::Metrics;
 use crate::node_path::leases::Leases;
-use crate::node_path::watches::{self, ReadPermissions, Watches};
+use crate::node_path::watches::{self, ReadPermissions, StoredObjects, Watches};
 use crate::node_path::{Detection, Dialer, Permission, Reviewer};
 use crate::options::{LogFormat, Options};
 use crate::pages::{self, PageState};
@@ -190,8 +190,9 @@ impl Gateway {
 
     fn front(&self, metrics: Arc<Metrics>, permissions: Permissions) -> Result<Front> {
         let workers = Workers::start()?;
-        let leases = self.start_leases(&workers, metrics.clone(), permissions.renewals);
         let watches = self.start_watches(&workers, metrics.clone(), permissions.reads)?;
+        let stored = watches.as_ref().and_then(|watches| watches.stored_leases());
+        let leases = self.start_leases(&workers, metrics.clone(), permissions.renewals, stored);
         let shared = Shared {
             pool: self.pool.clone(),
             connector: self.connector.clone(),
@@ -220,13 +221,14 @@ impl Gateway {
         workers: &Workers,
         metrics: Arc<Metrics>,
         permission: Permission,
+        stored: Option<StoredObjects>,
     ) -> Option<Arc<Leases>> {
         let config = &self.configuration.node_path;
         if config.leases.mode == LeaseMode::Off {
             return None;
         }
         let reviewer = Reviewer { pool: self.pool.clone(), dialer: self.dialer() };
-        let leases = Leases::new(config, permission, reviewer, workers.count(), metrics);
+        let leases = Leases::new(config, permission, reviewer, stored, workers.count(), metrics);
         let leases = Arc::new(leases);
         workers.on_each(|worker| leases.clone().connect_forever(worker));
         tokio::spawn(leases.clone().follow_versions_forever());

@@ -49,6 +49,7 @@ func TestLeases(t *testing.T) {
 	t.Run("unusual requests", func(t *testing.T) { testUnusual(t, c, g) })
 	t.Run("the life of a Lease", func(t *testing.T) { testLifecycle(t, c, g) })
 	t.Run("two gateways", func(t *testing.T) { testTwoGateways(t, c, g) })
+	t.Run("Leases that are known from the store", func(t *testing.T) { testStored(t, c) })
 	t.Run("users of RBAC", func(t *testing.T) { testReviewed(t, c, g) })
 	t.Run("a store that does not answer", func(t *testing.T) { testSilentStore(t, c) })
 	t.Run("the store is killed", func(t *testing.T) { testKilledStore(t, c, g) })
@@ -467,6 +468,26 @@ func testTwoGateways(t *testing.T, c *cluster, g *gateway) {
 	if !slices.Equal(statuses, []int{http.StatusOK, http.StatusConflict}) {
 		t.Errorf("two renewals of one version got %v, want one 200 and one 409", statuses)
 	}
+}
+
+// testStored renews Leases of which the gateway has seen no answer. It has a cache that is filled from the store.
+func testStored(t *testing.T, c *cluster) {
+	g := c.startGateway(t, "on, watch: on", c.storeURL, "/registry")
+	seen := c.newKubelet(t, "seen")
+	turnOn(t, g, seen, seen.create(t, c.Servers[0]))
+	number := 0
+	// Its cache may be behind, or the path may be interrupted for a moment.
+	testcluster.Eventually(t, startTimeout, "the first renewal of a new Lease is served", func() bool {
+		number++
+		k := c.newKubelet(t, fmt.Sprintf("stored-%d", number))
+		lease, served := k.renew(t, c.Servers[0], k.create(t, c.Servers[0])), g.served()
+		renewed := k.renew(t, g.address, lease)
+		if stored := get(t, c, k.name); !equality.Semantic.DeepEqual(renewed, stored) {
+			t.Fatalf("the answer is %v, and the API server has %v", renewed, stored)
+		}
+		k.same(t, c, g, k.name, later(lease), http.StatusConflict)
+		return g.served() == served+1
+	})
 }
 
 // testReviewed renews Leases as a user that is no node.

@@ -89,7 +89,7 @@ impl FieldNames {
 }
 
 /// The header fields of an identity, encoded once for all requests of a connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdentityFields {
     /// The first one is the user's name.
     fields: Vec<(HeaderName, HeaderValue)>,

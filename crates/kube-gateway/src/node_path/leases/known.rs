@@ -32,6 +32,16 @@ pub struct Known {
 }
 
 impl Known {
+    /// What a Lease that was sent by the store or an API server says; `None` if it has no version.
+    pub fn new(lease: &Lease<'_>, fields: Arc<AnswerFields>) -> Option<Known> {
+        Some(Known {
+            version: lease.resource_version?,
+            fingerprint: lease.fingerprint(),
+            renewed: lease.renew_time,
+            fields,
+        })
+    }
+
     /// Whether a request changes the `renewTime` of this Lease and nothing else, as its manager.
     ///
     /// # Errors
@@ -126,13 +136,7 @@ mod tests {
     use super::*;
 
     fn known(body: &[u8]) -> Known {
-        let lease = Lease::parse(body).unwrap();
-        Known {
-            version: lease.resource_version.unwrap(),
-            fingerprint: lease.fingerprint(),
-            renewed: lease.renew_time,
-            fields: Arc::default(),
-        }
+        Known::new(&Lease::parse(body).unwrap(), Arc::default()).unwrap()
     }
 
     #[test]

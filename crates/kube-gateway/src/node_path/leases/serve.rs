@@ -8,10 +8,12 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use http2::Fields;
+use node_lease::Lease;
 
 use super::known::{Known, parse};
 use super::tracked::{Forwarded, Renewal};
 use super::{Leases, Reason};
+use crate::node_path::NAMESPACE;
 
 /// What becomes of a renewal.
 pub enum Examined {
@@ -72,12 +74,7 @@ impl Leases {
     }
 
     fn judge_renewal(&self, renewal: &Renewal, body: &[u8]) -> Verdict {
-        let candidate = &renewal.candidate;
-        let judged = parse(candidate, body).and_then(|lease| {
-            let known = self.known.get(&candidate.name).ok_or(Reason::Unknown)?;
-            known.allows(&lease, &candidate.manager)?;
-            Ok(known)
-        });
+        let judged = parse(&renewal.candidate, body).and_then(|lease| self.find(renewal, &lease));
         let known = match judged {
             Ok(known) => known,
             Err(reason) => return Verdict::Forward(reason, None),
@@ -91,6 +88,28 @@ impl Leases {
             return Verdict::Forward(Reason::Shadow, compares.then_some(generation));
         }
         Verdict::Serve(known, generation)
+    }
+
+    /// Finds the Lease on which a renewal is based.
+    fn find(&self, renewal: &Renewal, lease: &Lease<'_>) -> Result<Known, Reason> {
+        let candidate = &renewal.candidate;
+        let check = |known: Known| known.allows(lease, &candidate.manager).map(|()| known);
+        let seen = self.known.get(&candidate.name).ok_or(Reason::Unknown).and_then(check);
+        match seen {
+            // Another gateway or an API server has answered the last renewal, or there was none.
+            Err(reason @ (Reason::Unknown | Reason::Version)) => {
+                self.find_stored(renewal).ok_or(reason).and_then(check)
+            }
+            seen => seen,
+        }
+    }
+
+    /// Finds a Lease in the cache that is filled from the store, if there is one. Its sender must have got an answer of
+    /// an API server, for any Lease.
+    fn find_stored(&self, renewal: &Renewal) -> Option<Known> {
+        let object = self.stored.as_ref()?.get(NAMESPACE.as_bytes(), &renewal.candidate.name)?;
+        let fields = self.senders.get(&renewal.sender)?;
+        Known::new(&Lease::parse(object.envelope())?, fields)
     }
 
     /// Writes a renewal of the Lease that is known.

@@ -43,7 +43,7 @@ impl Leases {
             return;
         };
         let name = renewal.candidate.name.clone();
-        let found = self.learn(&name, &answer);
+        let found = self.learn(&renewal.sender, &name, &answer);
         if let (Sender::Reviewed(identity), StatusCode::FORBIDDEN) =
             (&renewal.sender, answer.status)
         {
@@ -64,21 +64,18 @@ impl Leases {
         tokio::spawn(async move { leases.finish(comparison, worker).await });
     }
 
-    /// Remembers the Lease in an answer. Returns its version.
-    fn learn(&self, name: &[u8], answer: &Answer) -> Option<u64> {
+    /// Remembers the Lease in an answer to a sender. Returns its version.
+    fn learn(&self, sender: &Sender, name: &[u8], answer: &Answer) -> Option<u64> {
         let lease = Lease::parse(answer.body.as_deref()?)?;
-        let version = lease.resource_version?;
         if answer.status != StatusCode::OK || lease.name != name {
             return None;
         }
-        let known = Known {
-            version,
-            fingerprint: lease.fingerprint(),
-            renewed: lease.renew_time,
-            fields: self.shared(answer.fields.clone()),
-        };
+        let fields = self.shared(answer.fields.clone());
+        self.senders.learn(sender, &fields);
+        let known = Known::new(&lease, fields)?;
+        let version = known.version.get();
         self.known.learn(name, known);
-        Some(version.get())
+        Some(version)
     }
 
     /// Compares the stored value too, and notes the result.

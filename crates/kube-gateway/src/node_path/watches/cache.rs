@@ -208,6 +208,11 @@ impl Cache {
         Some(LastChange { key, version, object })
     }
 
+    /// The object with a key.
+    pub fn object(&self, key: &[u8]) -> Option<Arc<Object>> {
+        self.content.as_ref()?.objects.get(key).cloned()
+    }
+
     /// The bytes of the objects and of their last changes.
     pub fn size(&self) -> usize {
         self.content.as_ref().map_or(0, Content::size)

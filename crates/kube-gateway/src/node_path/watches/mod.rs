@@ -71,6 +71,7 @@ use self::cache::{Cache, Started};
 use self::feed::Feed;
 use self::health::Health;
 use self::kind::Kind;
+use self::object::{Object, object_key};
 use self::reason::Reason;
 use self::recognize::recognize;
 use self::shared::SharedCache;
@@ -150,6 +151,16 @@ impl Options {
             _ => (Cache::new(kind), None),
         };
         Some(SharedCache::new(kind, cache, max_size))
+    }
+}
+
+/// The objects of a cache that is filled from the store.
+pub struct StoredObjects(Arc<SharedCache>);
+
+impl StoredObjects {
+    /// The object with this name as it was last seen, which may be a moment ago.
+    pub fn get(&self, namespace: &[u8], name: &[u8]) -> Option<Arc<Object>> {
+        self.0.lock().object(&object_key(namespace, name))
     }
 }
 
@@ -243,6 +254,16 @@ impl Watches {
         let reviews = Arc::new(Reviews::new(reviewer));
         let wake_lists = (0..workers).map(|_| Arc::default()).collect();
         Ok(Arc::new(Watches { permissions, reviews, caches, wake_lists, metrics }))
+    }
+
+    /// The Leases of the store, if watches of them are served.
+    pub fn stored_leases(&self) -> Option<StoredObjects> {
+        self.caches
+            .iter()
+            .flatten()
+            .find(|cache| cache.kind == Kind::Leases)
+            .cloned()
+            .map(StoredObjects)
     }
 
     /// Wakes the clients of a thread. Must run on this thread.
