@@ -136,9 +136,7 @@ impl Client {
                     self.watches.get_mut(&watch_id).expect("the watch of the events exists");
                 assert!(!events.as_slice().is_empty());
                 for event in events.as_slice().iter().cloned() {
-                    received
-                        .events
-                        .push((event.revision(), event.record.key().to_vec()));
+                    received.events.push((event.revision(), event.record.key().to_vec()));
                 }
                 let last = received.events.last().expect("at least one event").0;
                 let expected = received.expected(history).into_iter().filter(|e| e.0 <= last);
