@@ -45,7 +45,7 @@ var mistakes = []mistake{
 	{"no API servers", []string{"up", "--apiservers", "0"}, 2,
 		"--apiservers 0: choose 1 to 16"},
 	{"no gateways", []string{"up", "--gateway", "--gateways", "0"}, 2,
-		"--gateways 0: choose 1 to 8; use --gateway=false for a cluster without a gateway"},
+		"--gateways 0: choose 1 to 16; use --gateway=false for a cluster without a gateway"},
 	{"gateways without --gateway", []string{"up", "--apiservers", "3", "--gateways", "2"}, 2,
 		"--gateways, --gateway-config and --gateway-arg need --gateway; add it"},
 	{"gateway that is neither on nor off", []string{"up", "--gateway=maybe"}, 2,
