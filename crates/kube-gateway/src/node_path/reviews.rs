@@ -103,10 +103,13 @@ impl Key {
     }
 }
 
-/// What reviews have said, by user and access.
+/// What reviews have said about a user, by access.
+type Entries = HashMap<Box<[u8]>, Entry>;
+
+/// What reviews have said.
 #[derive(Default)]
 struct Kept {
-    users: HashMap<Box<[u8]>, HashMap<Box<[u8]>, Entry>>,
+    users: HashMap<Box<[u8]>, Entries>,
     /// The number of entries of all users.
     count: usize,
 }

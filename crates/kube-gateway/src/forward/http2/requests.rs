@@ -65,7 +65,7 @@ impl Session {
             false => Read::Forward,
         };
         let (waits, continuation) = match read {
-            Read::Served(served) => return self.serve_read(id, served, exchange),
+            Read::Served(served) => return self.serve_read(id, *served, exchange),
             Read::Refused(refused) => return self.answer_refused(id, refused, exchange),
             Read::Waits(waits, continuation) => (Some(waits), continuation),
             Read::Continued(continuation) => (None, Some(continuation)),

@@ -32,7 +32,7 @@ const PULL: usize = 64 << 10;
 /// How a request is answered.
 pub(super) enum Read {
     /// From a cache.
-    Served(Served),
+    Served(Box<Served>),
     /// From a cache, when its turn has come, or else by an API server, and then perhaps from a cache.
     Waits((Box<WaitingRead>, Waiting), Option<Box<Continuation>>),
     /// Not at all: too many LISTs wait.
@@ -94,14 +94,16 @@ impl Session {
         let Some(mut served) = served else {
             return continuation().map_or(Read::Forward, Read::Continued);
         };
-        let (Some(body), Some(list)) = (served.body(), list) else { return Read::Served(served) };
+        let (Some(body), Some(list)) = (served.body(), list) else {
+            return Read::Served(Box::new(served));
+        };
         let protection = &self.client.shared.protection;
         let bytes = body.len() as u64;
         match protection.lists.enqueue_known(&protection.own_lists, list, bytes) {
             Ok(Admission::Now(reservation)) => {
                 self.client.shared.metrics.list_waited(0.0);
                 body.reserve(reservation);
-                Read::Served(served)
+                Read::Served(Box::new(served))
             }
             Ok(Admission::Waits(waiting)) => {
                 let continuation = continuation();
