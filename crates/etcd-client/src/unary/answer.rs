@@ -3,7 +3,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 use http2::{Fields, RequestBuilder};
 
-use super::CallError;
+use super::error::CallError;
 
 /// Bytes before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;

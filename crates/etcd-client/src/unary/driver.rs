@@ -10,7 +10,8 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep_until};
 
-use super::{CallError, Shared};
+use super::error::CallError;
+use super::state::Shared;
 use crate::Driver;
 use crate::dial::Io;
 

@@ -2,11 +2,16 @@
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
-use http2::{CommonField, Headers, ResponseHead};
+use http2::{
+    CommonField, Config, ConnectMethod, Connection, Data, ErrorCode, Event, Headers, Keepalive,
+    ResponseHead, StreamMap,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::task::JoinSet;
 
+use super::state::LIMITS;
 use super::*;
 
 const OPTIONS: Options = Options {

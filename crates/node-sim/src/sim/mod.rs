@@ -20,7 +20,7 @@
 //! # Reading order
 //! `wheel`, `node`, `simulation`; then the life of a node: `start`, `lease`, `status`, `node_status`,
 //! `watched_nodes`, `existing`, `adoption`;
-//! the life of a pod: `pod`, `references`, `pods`, `tokens`, `object_watches`, `progress`, `report`, `pod_status`, `reconcile`; and `faults`.
+//! the life of a pod: `pod`, `references`, `pods`, `token`, `tokens`, `node_objects`, `object_watches`, `progress`, `report`, `pod_status`, `reconcile`; and `faults`.
 
 mod addresses;
 mod adoption;
@@ -30,6 +30,7 @@ mod faults;
 mod lease;
 mod names;
 mod node;
+mod node_objects;
 mod node_status;
 mod object_watches;
 mod pod;
@@ -48,6 +49,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod ticket;
+mod token;
 mod tokens;
 mod watched_nodes;
 mod wheel;

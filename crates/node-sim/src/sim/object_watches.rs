@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::time::{Ticks, ticks};
 
 use super::node::{NEVER, State};
-use super::references::ObjectKind;
+use super::node_objects::{Object, Watch};
 use super::simulation::Simulation;
 use super::ticket::{Output, WatchedObject};
 use super::wheel::Timer;
@@ -20,63 +20,6 @@ use super::wheel::Timer;
 const MAX_IDLE: Duration = Duration::from_secs(5 * 60);
 /// How often kubelet looks for such objects.
 const IDLE_PERIOD: Duration = Duration::from_secs(60);
-
-/// The objects of a node.
-pub struct NodeObjects {
-    objects: Vec<Object>,
-    /// When objects that are not read are looked for.
-    due: Ticks,
-}
-
-/// An object to which pods of a node refer.
-struct Object {
-    watched: WatchedObject,
-    /// The pods that refer to it.
-    pods: u32,
-    /// Those of them that read it again and again.
-    frequent: u32,
-    /// When a container was started with it.
-    used: Ticks,
-    state: Watch,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Watch {
-    Open,
-    /// Closed because nobody reads the object.
-    Idle,
-    /// Closed because the object does not change.
-    Immutable,
-}
-
-impl Default for NodeObjects {
-    fn default() -> Self {
-        NodeObjects { objects: Vec::new(), due: NEVER }
-    }
-}
-
-impl NodeObjects {
-    fn find(&mut self, kind: ObjectKind, namespace: &str, name: &str) -> Option<usize> {
-        self.objects.iter().position(|it| {
-            let WatchedObject { kind: known, namespace: space, name: called, .. } = &it.watched;
-            *known == kind && **space == *namespace && **called == *name
-        })
-    }
-}
-
-impl Object {
-    /// Notes that the object is read. Returns what must be watched, if its watch is closed. Each watch has another
-    /// number: `last` is that of the last one.
-    fn read(&mut self, now: Ticks, last: &mut u32) -> Option<WatchedObject> {
-        self.used = now;
-        if self.state != Watch::Idle {
-            return None;
-        }
-        *last = last.wrapping_add(1).max(1);
-        (self.watched.id, self.state) = (*last, Watch::Open);
-        Some(self.watched.clone())
-    }
-}
 
 impl Simulation {
     /// Watches the objects of a pod, if its node has a connection of its own.

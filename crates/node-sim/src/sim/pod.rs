@@ -9,7 +9,7 @@ use crate::time::Ticks;
 
 use super::references::Reference;
 use super::ticket::PodId;
-use super::tokens::Token;
+use super::token::Token;
 
 /// A pod on a simulated node.
 pub struct Pod {

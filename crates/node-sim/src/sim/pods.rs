@@ -9,7 +9,7 @@ use super::pod::{Plan, Pod, RestartPolicy, Stage, Times};
 use super::references::{references, tokens};
 use super::simulation::Simulation;
 use super::ticket::PodId;
-use super::tokens::Token;
+use super::token::Token;
 
 /// An event of a watch of pods.
 #[derive(Debug)]

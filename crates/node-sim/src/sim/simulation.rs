@@ -16,7 +16,7 @@ use crate::time::{Moment, Ticks, ticks};
 
 use super::addresses::Addresses;
 use super::node::{Flags, Flap, NEVER, Node, State};
-use super::object_watches::NodeObjects;
+use super::node_objects::NodeObjects;
 use super::pod::Pods;
 use super::settings::{Settings, WireNodes};
 use super::ticket::{Call, Output, Ticket};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::api::{self, BoundObjectReference, TokenRequest, TokenRequestSpec};
 use crate::client::{Body, Method, Outcome, Request};
-use crate::time::{Ticks, ticks};
+use crate::time::ticks;
 
 use super::node::NEVER;
 use super::pod::{Pod, Stage};
@@ -34,24 +34,6 @@ const LAST_DELAY: Duration = Duration::from_secs(122);
 /// The number of failures in a row that is logged. The authorizer of nodes refuses the first requests of a pod
 /// that was bound just now.
 const REPORTED_FAILURES: u8 = 4;
-
-/// A token of a pod.
-pub struct Token {
-    source: TokenSource,
-    /// When it is requested; [`NEVER`] while a request is in flight.
-    due: Ticks,
-    /// Whether the pod has it.
-    is_held: bool,
-    /// Requests that failed in a row.
-    failures: u8,
-}
-
-impl Token {
-    /// A token that was not requested yet.
-    pub fn new(source: TokenSource) -> Token {
-        Token { source, due: 0, is_held: false, failures: 0 }
-    }
-}
 
 impl Simulation {
     /// Requests the tokens of a pod that runs at some time within a turn of kubelet.
