@@ -66,7 +66,7 @@ gateway-faults: $(GATEWAY_TEST) ## Inject faults into API servers, their network
 	@GATEWAY_FAULTS=$(FAULTS) go test -v -count=1 -run 'TestGateway$$/faults' -timeout 6h ./test/gateway
 
 node-path: $(GATEWAY_TEST) ## Compare renewals of Leases that kube-gateway serves with those of kube-apiserver: RENEWALS=100000
-	@NODE_PATH_RENEWALS=$(RENEWALS) NODE_PATH_SEED=random go test -v -count=1 -timeout 3h ./test/node-path/...
+	@NODE_PATH_RENEWALS=$(RENEWALS) NODE_PATH_SEED=random NODE_PATH_ETCD=1 go test -v -count=1 -timeout 3h ./test/node-path/...
 
 node-sim: $(addprefix bin/,node-sim mem_etcd k1m $(KUBERNETES) kwok) ## Test node-sim with a real cluster: nodes, pods and faults, with shared and with own connections
 	@go test -v -count=1 -timeout 20m ./test/node-sim

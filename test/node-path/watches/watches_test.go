@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,8 +108,12 @@ func TestWatches(t *testing.T) {
 	t.Run("a store that is replaced by an older one", func(t *testing.T) { testReplaced(t, c, g) })
 }
 
-// TestEtcd runs the tests of what comes from the store with etcd in place of mem_etcd.
+// TestEtcd runs the tests of what comes from the store with etcd in place of mem_etcd, if NODE_PATH_ETCD is set, as
+// `make node-path` does: it takes several minutes.
 func TestEtcd(t *testing.T) {
+	if os.Getenv("NODE_PATH_ETCD") == "" {
+		t.Skip("NODE_PATH_ETCD is not set")
+	}
 	c := newCluster(t, etcd)
 	c.prepare(t)
 	c.allowProxy(t)
