@@ -148,6 +148,8 @@ func (d *disturbed) disturb(t *testing.T, l *load, f fault) {
 	if before, _, _ := l.take(); len(before) > 0 {
 		t.Errorf("failures before the fault: %v", before)
 	}
+	// client-go lists again after a watch that ends within a second without an event.
+	d.writeUntilSeen(t, d.client(t, d.gateway), l.readers, fmt.Sprintf("before-%d", time.Now().UnixNano()))
 	lists := sumLists(l.readers)
 	started := time.Now()
 	f.inject(t, d)
