@@ -12,7 +12,7 @@ stages=(lint rust go store conformance upstream gateway-upstream e2e)
 
 lint() { build/check.sh; }
 rust() { cargo test --workspace --locked; }
-go_unit() { go test -v ./cmd/... ./internal/... ./pkg/... ./test/schedperf/... ./tools/...; }
+go_unit() { go test -v -timeout 30m ./cmd/... ./internal/... ./pkg/... ./test/schedperf/... ./tools/...; }
 store() { go test -v -count=1 -timeout 60m ./test/store/...; }
 conformance() {
   local status=0
