@@ -120,7 +120,7 @@ func (w *eventWatchers) await(ctx context.Context, events int) error {
 			return fmt.Errorf("%d watchers received %d events instead of %d within %s; repeat the run on an idle machine",
 				w.count, w.events.Load(), events, watcherGrace)
 		}
-		if err := sleep(ctx, pollInterval); err != nil {
+		if err := experiment.Sleep(ctx, pollInterval); err != nil {
 			return err
 		}
 	}
@@ -146,7 +146,7 @@ func (c *calibration) writes(ctx context.Context, client *clientv3.Client, what 
 		_, err := client.Put(ctx, calibrationKey, value)
 		return err
 	}}
-	b.after = func(ctx context.Context) error { return sleep(ctx, receiveTime) }
+	b.after = func(ctx context.Context) error { return experiment.Sleep(ctx, receiveTime) }
 	if rate == storeRate {
 		b.count *= 3
 	}
@@ -184,14 +184,4 @@ func (c *calibration) watchConfigMaps(ctx context.Context) (*eventWatchers, erro
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/2]
-}
-
-// sleep waits for the duration d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

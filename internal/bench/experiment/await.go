@@ -37,3 +37,13 @@ func (r *Run) Await(ctx context.Context, what string, wanted int, timeout time.D
 		}
 	}
 }
+
+// Sleep waits for a duration, or until ctx ends; then it returns the error of ctx.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

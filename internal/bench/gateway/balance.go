@@ -79,7 +79,7 @@ func (l *lab) measureBalance(ctx context.Context, f *front) (m balanced, err err
 	if err != nil {
 		return m, err
 	}
-	if err := sleep(ctx, countInterval); err != nil {
+	if err := experiment.Sleep(ctx, countInterval); err != nil {
 		return m, err
 	}
 	if m.before, err = l.watches(ctx); err != nil {
@@ -99,7 +99,7 @@ func (l *lab) measureBalance(ctx context.Context, f *front) (m balanced, err err
 	ready := time.Now()
 	m.ready = ready.Sub(killed)
 	task := l.Display.Task(f.name+": watches move", 0)
-	if err := sleep(ctx, l.options.Settle.D); err != nil {
+	if err := experiment.Sleep(ctx, l.options.Settle.D); err != nil {
 		task.Interrupt()
 		return m, err
 	}
@@ -113,7 +113,7 @@ func (l *lab) measureBalance(ctx context.Context, f *front) (m balanced, err err
 
 // changeTemplate changes the watched object until ctx ends.
 func (l *lab) changeTemplate(ctx context.Context) {
-	for sleep(ctx, changeInterval) == nil {
+	for experiment.Sleep(ctx, changeInterval) == nil {
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"k1m/update":"%d"}}}`, time.Now().UnixNano())
 		_, err := l.Client.CoreV1().PodTemplates(namespace).Patch(ctx, smallObject, types.MergePatchType, patch, metav1.PatchOptions{})
 		if ctx.Err() == nil {
@@ -155,7 +155,7 @@ func (l *lab) watches(ctx context.Context) ([]int, error) {
 // plotWatches appends the number of watches by API server to a chart until ctx ends.
 func (l *lab) plotWatches(ctx context.Context, front string) {
 	begun := time.Now()
-	for sleep(ctx, countInterval) == nil {
+	for experiment.Sleep(ctx, countInterval) == nil {
 		now, err := l.watches(ctx)
 		if err != nil {
 			continue // an API server is down

@@ -93,7 +93,7 @@ func (l *lab) measureKill(ctx context.Context, suffix string) (m killed, err err
 			task.Interrupt()
 			return m, err
 		}
-		if err := sleep(ctx, time.Second); err != nil {
+		if err := experiment.Sleep(ctx, time.Second); err != nil {
 			task.Interrupt()
 			return m, err
 		}

@@ -271,7 +271,7 @@ func (k *kubelet) run(ctx context.Context) {
 		}
 		k.group.failed(err)
 		attempt++
-		_ = sleep(ctx, retryDelay(attempt))
+		_ = experiment.Sleep(ctx, retryDelay(attempt))
 	}
 }
 

@@ -142,16 +142,6 @@ func (l *lab) process(name string) (process.Identity, error) {
 	return state.Components[i].Process, nil
 }
 
-// sleep waits for a duration or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
 // await waits until done returns the wanted number.
 func (l *lab) await(ctx context.Context, what string, wanted int, done func() int) error {
 	return l.Await(ctx, what, wanted, l.options.Timeout, done)

@@ -81,7 +81,7 @@ func (s *storeView) writesAfter(ctx context.Context, renew func() error) (int64,
 	}
 	before, err := s.revision(ctx)
 	if err == nil {
-		err = sleep(ctx, quietInterval)
+		err = experiment.Sleep(ctx, quietInterval)
 	}
 	if err != nil {
 		return 0, err

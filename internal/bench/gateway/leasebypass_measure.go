@@ -122,7 +122,7 @@ func (s *bypassStep) measure(ctx context.Context, rate int, idle *bypassCost) (c
 		if load, err = s.store.startRenewal(ctx, rate, 0, s.own.Nodes.N); err != nil {
 			return cost, err
 		}
-		if err := sleep(ctx, max(s.own.Duration.D/warmUpShare, time.Second)); err != nil {
+		if err := experiment.Sleep(ctx, max(s.own.Duration.D/warmUpShare, time.Second)); err != nil {
 			return cost, err
 		}
 	}
@@ -189,7 +189,7 @@ func (s *bypassStep) window(ctx context.Context) (cost bypassCost, err error) {
 	if err != nil {
 		return cost, err
 	}
-	if err := sleep(ctx, s.own.Duration.D); err != nil {
+	if err := experiment.Sleep(ctx, s.own.Duration.D); err != nil {
 		return cost, err
 	}
 	last, err := s.store.revision(ctx)

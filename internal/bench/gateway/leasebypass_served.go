@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/kube"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
@@ -51,7 +52,7 @@ func (s *bypassStep) startServed(ctx context.Context) (*servedWatch, error) {
 		}
 		attempt, end := context.WithTimeout(ctx, time.Second)
 		w.group.Go(func() { w.follow(attempt) })
-		err := sleep(ctx, time.Second/2)
+		err := experiment.Sleep(ctx, time.Second/2)
 		served := serves() > 0
 		end()
 		w.group.Wait()
@@ -71,7 +72,7 @@ func (s *bypassStep) startServed(ctx context.Context) (*servedWatch, error) {
 func (w *servedWatch) follow(ctx context.Context) {
 	watch, err := w.client.CoordinationV1().Leases(metav1.NamespaceAll).Watch(ctx, metav1.ListOptions{ResourceVersion: w.version, AllowWatchBookmarks: true})
 	if err != nil {
-		_ = sleep(ctx, pollInterval)
+		_ = experiment.Sleep(ctx, pollInterval)
 		return
 	}
 	defer watch.Stop()

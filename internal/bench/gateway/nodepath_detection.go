@@ -146,7 +146,7 @@ func (p *nodePathLab) countServed(ctx context.Context) (c servedSince) {
 		return c
 	}
 	before := p.front.servedRenewals()
-	for sleep(ctx, countPoll) == nil {
+	for experiment.Sleep(ctx, countPoll) == nil {
 		if now := p.front.servedRenewals(); now > before {
 			c.count, before = c.count+now-before, now
 			c.last = time.Now()
@@ -179,7 +179,7 @@ func (p *nodePathLab) awaitRejected(ctx context.Context, w *renewing) error {
 	deadline := time.Now().Add(detectionTimeout)
 	quietSince, successes, attempts := time.Now(), w.successes.Load(), w.attempts.Load()
 	for {
-		if err := sleep(ctx, pollInterval); err != nil {
+		if err := experiment.Sleep(ctx, pollInterval); err != nil {
 			return err
 		}
 		if now := w.successes.Load(); now != successes {

@@ -106,7 +106,7 @@ func (p *nodePathLab) measureFailures(ctx context.Context, nodes []*node) (f fai
 	if err := p.registerNodes(ctx, nodes); err != nil {
 		return f, err
 	}
-	if err := errors.Join(p.AwaitQuiet(ctx), sleep(ctx, renewalPeriod)); err != nil {
+	if err := errors.Join(p.AwaitQuiet(ctx), experiment.Sleep(ctx, renewalPeriod)); err != nil {
 		return f, err
 	}
 	served, renewals := p.front.servedRenewals(), load.Latencies.Count()
@@ -128,7 +128,7 @@ func (p *nodePathLab) failInTurn(ctx context.Context, nodes []*node) (map[string
 	count := min(p.run.own.Failures.N, len(nodes))
 	task := p.Display.Task(p.front.name+": nodes fail", count)
 	for i := range count {
-		if err := sleep(ctx, failureSpread/time.Duration(count)); err != nil {
+		if err := experiment.Sleep(ctx, failureSpread/time.Duration(count)); err != nil {
 			task.Interrupt()
 			return nil, err
 		}

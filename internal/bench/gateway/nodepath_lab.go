@@ -124,7 +124,7 @@ func (p *nodePathLab) awaitPermitted(ctx context.Context) error {
 			return fmt.Errorf("kube-gateway refuses the node path for more than %s because of the rules %s; its log has the reasons (docs/kube-gateway.md)",
 				permitTimeout, p.refusals())
 		}
-		if err := sleep(ctx, pollInterval); err != nil {
+		if err := experiment.Sleep(ctx, pollInterval); err != nil {
 			return err
 		}
 	}

@@ -79,7 +79,7 @@ func (p *nodePathLab) renewals(ctx context.Context) error {
 // idleCPU returns the CPU time per second of the processes without renewals.
 func (p *nodePathLab) idleCPU(ctx context.Context) (map[string]float64, error) {
 	before, begun := p.Sampler.Usage(), time.Now()
-	if err := sleep(ctx, p.run.own.Duration.D/2); err != nil {
+	if err := experiment.Sleep(ctx, p.run.own.Duration.D/2); err != nil {
 		return nil, err
 	}
 	idle := map[string]float64{}

@@ -184,7 +184,7 @@ func (p *nodePathLab) settledWatches(ctx context.Context) (int, error) {
 			return served, nil
 		}
 		before = served
-		if err := sleep(ctx, time.Second); err != nil {
+		if err := experiment.Sleep(ctx, time.Second); err != nil {
 			return 0, err
 		}
 	}
@@ -208,7 +208,7 @@ func (p *nodePathLab) awaitCaches(ctx context.Context) error {
 			return fmt.Errorf("kube-gateway does not serve watches after %s: %d of %d caches serve, refused by %s; its log has the reasons (docs/kube-gateway.md)",
 				permitTimeout, serving, len(caches), p.refusals())
 		}
-		if err := sleep(ctx, pollInterval); err != nil {
+		if err := experiment.Sleep(ctx, pollInterval); err != nil {
 			return err
 		}
 	}
@@ -227,7 +227,7 @@ func (p *nodePathLab) mustServeWatches(ctx context.Context, wanted int) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("kube-gateway serves %d of %d watches of kubelets; forwarded: %s", served, wanted, p.forwards("kube_gateway_node_path_reads_total"))
 		}
-		if err := sleep(ctx, pollInterval); err != nil {
+		if err := experiment.Sleep(ctx, pollInterval); err != nil {
 			return err
 		}
 	}
@@ -243,7 +243,7 @@ func (p *nodePathLab) kubeletMemory(ctx context.Context) (m kubeletMemory, err e
 		}
 		task.Done(fmt.Sprintf("%.0f MiB", m.front(p.front.name)/mebibyte))
 	}()
-	if err := errors.Join(p.AwaitQuiet(ctx), sleep(ctx, memoryIdle)); err != nil {
+	if err := errors.Join(p.AwaitQuiet(ctx), experiment.Sleep(ctx, memoryIdle)); err != nil {
 		return m, err
 	}
 	if p.served() {

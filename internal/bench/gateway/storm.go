@@ -115,7 +115,7 @@ func (l *lab) restartServers(ctx context.Context) error {
 		}
 	}
 	// The supervisor notices the end of a process within this time.
-	if err := sleep(ctx, time.Second); err != nil {
+	if err := experiment.Sleep(ctx, time.Second); err != nil {
 		return err
 	}
 	for n := range l.target.servers {

@@ -109,7 +109,7 @@ func (l *lab) measureOnce(ctx context.Context, fl flow, f connected) (count int6
 		}
 		return err
 	}
-	if err := sleep(ctx, l.options.Duration.D/warmUpShare); err != nil {
+	if err := experiment.Sleep(ctx, l.options.Duration.D/warmUpShare); err != nil {
 		return 0, 0, 0, end(err)
 	}
 	before, err := f.cpu()
@@ -117,7 +117,7 @@ func (l *lab) measureOnce(ctx context.Context, fl flow, f connected) (count int6
 		return 0, 0, 0, end(err)
 	}
 	begun, first := time.Now(), counter.Load()
-	err = sleep(ctx, l.options.Duration.D)
+	err = experiment.Sleep(ctx, l.options.Duration.D)
 	count, seconds = counter.Load()-first, time.Since(begun).Seconds()
 	after, failure := f.cpu()
 	if err == nil {
@@ -157,7 +157,7 @@ func watchEvents(ctx context.Context, l *lab, c *connections, count *atomic.Int6
 		group.Go(func() { ended <- c.watch(watching, i, path, func() { opened.Add(1) }, count) })
 	}
 	for opened.Load() < int64(len(c.conns)) && ctx.Err() == nil {
-		if err := sleep(ctx, pollInterval); err != nil {
+		if err := experiment.Sleep(ctx, pollInterval); err != nil {
 			return nil
 		}
 	}

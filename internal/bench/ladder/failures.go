@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/nodesim"
@@ -72,7 +73,7 @@ func (s *step) change(ctx context.Context, fault nodesim.Fault, names []string, 
 			shown, at = len(seconds), time.Now()
 			task.Set(shown)
 		}
-		if err := sleep(ctx, pollInterval/2); err != nil {
+		if err := experiment.Sleep(ctx, pollInterval/2); err != nil {
 			task.Interrupt()
 			return seconds, err
 		}

@@ -108,7 +108,7 @@ func (s *step) watch(ctx context.Context, h *held, duration time.Duration) (last
 			}
 			continue
 		}
-		if err := sleep(ctx, min(sampleEvery, time.Until(begun.Add(duration)))); err != nil {
+		if err := experiment.Sleep(ctx, min(sampleEvery, time.Until(begun.Add(duration)))); err != nil {
 			task.Interrupt()
 			return last, err
 		}

@@ -18,8 +18,7 @@ import (
 
 const (
 	storeDialTimeout = 10 * time.Second
-	// A page has so many Leases, of about 500 bytes each. The store counts all of them for each page, so pages are
-	// large.
+	// A page has so many Leases, of about 500 bytes each. etcd counts all of them for each page, so pages are large.
 	leasePage    = 20_000
 	pageDeadline = time.Minute
 )

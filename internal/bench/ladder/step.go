@@ -175,13 +175,3 @@ func (s *step) mark(name string) {
 
 // seconds returns the time since the start of the run.
 func (s *step) seconds() float64 { return time.Since(s.Result.Time).Seconds() }
-
-// sleep waits for a duration or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}

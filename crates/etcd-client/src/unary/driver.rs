@@ -48,7 +48,7 @@ struct Task {
     is_flushed: bool,
     /// Whether calls are being sent.
     is_sending: bool,
-    /// Tasks that are woken, always empty between.
+    /// The tasks to wake; empty between two reads.
     woken: Vec<Waker>,
     /// Expires when calls must be sent, or one has taken too long, or earlier.
     alarm: Pin<Box<Sleep>>,

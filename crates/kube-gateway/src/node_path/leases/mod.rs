@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A Lease is known from its last answer. If watches of Leases are served, it is also known from their cache,
-//! which is filled from the store. So after a restart of the gateway, or of nodes that came from another one,
-//! renewals are not forwarded once each: those of 100,000 nodes would take an API server two minutes of CPU time.
+//! which is filled from the store. Otherwise a gateway would forward one renewal of each node after its start, and of
+//! each node that comes from another gateway: for 100,000 nodes that is two minutes of an API server's CPU time.
 //!
 //! # Invariants
 //! - A value is only written if the store still has the version that it was derived from.

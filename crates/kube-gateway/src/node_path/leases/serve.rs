@@ -104,11 +104,12 @@ impl Leases {
         }
     }
 
-    /// Finds a Lease in the cache that is filled from the store, if there is one. Its sender must have got an answer of
-    /// an API server, for any Lease.
+    /// Finds a Lease in the cache that is filled from the store, if there is one. Its sender must have had an answer from
+    /// an API server, to a renewal of any Lease.
     fn find_stored(&self, renewal: &Renewal) -> Option<Known> {
-        let object = self.stored.as_ref()?.get(NAMESPACE.as_bytes(), &renewal.candidate.name)?;
+        let stored = self.stored.as_ref()?;
         let fields = self.senders.get(&renewal.sender)?;
+        let object = stored.get(NAMESPACE.as_bytes(), &renewal.candidate.name)?;
         Known::new(&Lease::parse(object.envelope())?, fields)
     }
 

@@ -258,12 +258,7 @@ impl Watches {
 
     /// The Leases of the store, if watches of them are served.
     pub fn stored_leases(&self) -> Option<StoredObjects> {
-        self.caches
-            .iter()
-            .flatten()
-            .find(|cache| cache.kind == Kind::Leases)
-            .cloned()
-            .map(StoredObjects)
+        self.caches[Kind::Leases.index()].clone().map(StoredObjects)
     }
 
     /// Wakes the clients of a thread. Must run on this thread.
