@@ -215,7 +215,12 @@ func TestManyClaimsBeingBoundDoNotHideFreeNode(t *testing.T) {
 		if known := len(g.replicas[0].informers.Resource().V1().ResourceClaims().Informer().GetStore().ListKeys()); known < len(nodes) {
 			return fmt.Errorf("it has %d claims", known)
 		}
-		return nil
+		// The events of the claims come later than the claims themselves.
+		devices, err := g.replicas[0].sched.Profiles[v1.DefaultSchedulerName].SharedDRAManager().ResourceClaims().ListAllAllocatedDevices()
+		if err == nil && len(devices) < len(nodes)-1 {
+			err = fmt.Errorf("it knows %d devices that are allocated", len(devices))
+		}
+		return err
 	})
 	g.API.Put(claimingPod("pod"))
 	if node := g.AwaitBound("pod"); node != nodes[0] {
