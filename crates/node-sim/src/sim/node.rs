@@ -79,6 +79,9 @@ pub struct Flags {
     pub must_read_lease: bool,
     /// Whether renewals have failed before and after the Lease was read.
     pub is_second_round: bool,
+    /// Whether the Node was not ready when the report in flight, which says that it is, was sent. The
+    /// watch may show the report before its answer comes.
+    pub becomes_ready: bool,
     /// Whether the next report has the complete status.
     pub reports_all: bool,
     /// Whether the Node was seen to be not ready while a report was in flight.

@@ -34,6 +34,7 @@ impl Simulation {
         let node = self.node_mut(id);
         node.flags.status_busy = true;
         node.status_due = NEVER;
+        node.flags.becomes_ready = node.flags.reports_all && !node.flags.is_ready;
         let (name, flags) = (node.name.clone(), node.flags);
         let request = match flags.reports_all {
             true => requests::report_all(&name, !flags.has_capacity, &self.settings, self.now),
@@ -57,7 +58,8 @@ impl Simulation {
         let flags = &mut self.node_mut(id).flags;
         flags.has_capacity = true;
         let has_changed = std::mem::take(&mut flags.reports_all);
-        let becomes_ready = has_changed && !std::mem::replace(&mut flags.is_ready, true);
+        flags.is_ready |= has_changed;
+        let becomes_ready = flags.becomes_ready;
         let frequency = self.settings.status_frequency;
         let delay = ticks(frequency) + self.node(id).delay;
         // After a change, kubelet adds a random time between minus and plus half of the period, so that

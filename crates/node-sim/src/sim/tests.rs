@@ -923,7 +923,13 @@ fn a_node_writes_events_when_it_starts() {
     let mut node = api_node("node-0", 0);
     node.status.as_mut().unwrap().conditions[0].status = "Unknown".into();
     world.node_changed(NodeChange::Set(Box::new(node)));
+    world.delay = |call| call == Call::PatchNode;
     world.inject(all, Fault::Start);
+    // The watch shows the report before its answer comes.
+    world.node_changed(NodeChange::Set(Box::new(api_node("node-0", 0))));
+    let ticket = world.delayed.take().unwrap();
+    let answer = Answer { status: 200, retry_after: None, body: &[], elapsed: Duration::ZERO };
+    world.with(|simulation| simulation.answered(ticket, Outcome::Answered(answer)));
     expected.push(("NodeReady".to_owned(), uid(0)));
     assert_eq!(events(&mut world), expected);
 }
