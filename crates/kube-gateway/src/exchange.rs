@@ -10,6 +10,7 @@ use http::{Method, Request, StatusCode};
 
 use crate::metrics::Metrics;
 use crate::request_info::RequestInfo;
+use crate::turns;
 use crate::upstream::{Member, Place, Server};
 
 /// A request in progress. It ends when this value is dropped, with the body of the answer.
@@ -70,6 +71,9 @@ impl Exchange {
         let (server, member) = (place.server().clone(), place.member().clone());
         self.counter(&server).fetch_add(1, Relaxed);
         member.streams.fetch_add(1, Relaxed);
+        if !self.info.long_running {
+            turns::request_began();
+        }
         self.place = Some((server, member));
     }
 
@@ -116,6 +120,9 @@ impl Exchange {
         if let Some((server, member)) = self.place.take() {
             self.counter(&server).fetch_sub(1, Relaxed);
             member.streams.fetch_sub(1, Relaxed);
+            if !self.info.long_running {
+                turns::request_ended();
+            }
         }
     }
 

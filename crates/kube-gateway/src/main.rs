@@ -44,6 +44,7 @@ mod protect;
 mod reload;
 mod request_info;
 mod run;
+mod turns;
 mod upstream;
 
 use std::process::ExitCode;

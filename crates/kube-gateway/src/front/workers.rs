@@ -8,6 +8,8 @@ use std::thread;
 use anyhow::{Context, Result};
 use tokio::runtime::{Builder, Handle};
 
+use crate::turns;
+
 /// Threads with a runtime of their own. All tasks of a client's connection, and of its connection to
 /// an API server, run on one thread: they wake each other without a system call, and their data
 /// stays in the cache of one core. With a runtime that moves tasks between threads, a request costs
@@ -71,7 +73,8 @@ impl Workers {
 
 impl Worker {
     fn start(index: usize) -> Result<Worker> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let runtime =
+            Builder::new_current_thread().enable_all().on_thread_park(turns::end_turn).build()?;
         let handle = runtime.handle().clone();
         thread::Builder::new()
             .name(format!("worker-{index}"))

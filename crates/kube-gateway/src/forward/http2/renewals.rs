@@ -11,6 +11,7 @@ use super::session::Session;
 use super::stream::{Phase, RenewalPhase, Stream};
 use crate::exchange::Exchange;
 use crate::node_path::leases::{Examined, Forwarded, MAX_BODY, Reason, Renewal, Served};
+use crate::turns;
 
 /// Time in which the body must arrive. After that the request is forwarded as it arrives.
 const ARRIVAL: Duration = Duration::from_millis(200);
@@ -70,6 +71,7 @@ impl Session {
         self.arriving.retain(|other| *other != id);
         match examined {
             Examined::Serve(serving) => {
+                turns::renewal_arrived();
                 *renewal = Some(RenewalPhase::Serving);
                 self.servings.push((id, serving));
             }
