@@ -41,7 +41,8 @@ Rungs (--rung):
   1000000  1,000,000 nodes, a heartbeat every 200 s, then 100,000 pods
 
 On each rung:
-  1. The cluster starts, and all nodes renew their Leases.
+  1. The cluster starts, all nodes renew their Leases, and kube-controller-manager's garbage collector has
+     read the owners of all Leases.
   2. It is held. Heartbeats are counted where they are sent (node-sim), and where they arrive: the store
      counts the writes of each Lease, and --samples times all Leases are read to count those that were
      renewed within the interval and 10 s.
@@ -187,7 +188,7 @@ func (r *run) climbOrMeasure(ctx context.Context, g rung, keep bool) error {
 
 func newTables(r *experiment.Result) tables {
 	return tables{
-		starts: r.Table("Start", "rung", "nodes", "nodes seeded, control plane ready, s", "all nodes started, s", "all nodes renew, s", "sum, s"),
+		starts: r.Table("Start", "rung", "nodes", "nodes seeded, control plane ready, s", "all nodes started, s", "all nodes renew, s", "owners read by the garbage collector, s", "sum, s"),
 		holds: r.Table("Heartbeats while the cluster is held", "rung", "nodes", "interval, s", "held, s", "sent, /s", "answered with success, /s",
 			"arrived in the store, /s", "arrived, % of due", "served by kube-gateway, %", "p50, ms", "p99, ms",
 			"Leases renewed in time, least sample", "nodes Ready at the end", "nodes that became NotReady"),

@@ -38,7 +38,7 @@ type step struct {
 }
 
 // start has the times of the start of a cluster, each from the end of the one before.
-type start struct{ up, started, renewed time.Duration }
+type start struct{ up, started, renewed, owners time.Duration }
 
 // open starts the cluster of a rung, and waits until all nodes renew their Leases. The caller must close it.
 func (r *run) open(ctx context.Context, g rung) (_ *step, err error) {
@@ -87,7 +87,8 @@ func (g rung) title() string {
 	return g.name
 }
 
-// awaitHeartbeats waits until node-sim has started all nodes, and then until each has renewed its Lease.
+// awaitHeartbeats waits until node-sim has started all nodes, then until each has renewed its Lease, and then until
+// kube-controller-manager has done what it does once after its start.
 func (s *step) awaitHeartbeats(ctx context.Context) error {
 	begun := time.Now()
 	if err := s.await(ctx, "nodes started", s.rung.nodes, s.startedNodes); err != nil {
@@ -100,7 +101,12 @@ func (s *step) awaitHeartbeats(ctx context.Context) error {
 	}
 	s.start.renewed = time.Since(begun) - s.start.started
 	s.mark("all nodes renew")
-	s.tables.starts.Add(s.rung.title(), s.rung.nodes, s.start.up.Seconds(), s.start.started.Seconds(), s.start.renewed.Seconds(), time.Since(s.begun).Seconds())
+	var err error
+	if s.start.owners, err = s.awaitOwners(ctx); err != nil {
+		return err
+	}
+	s.tables.starts.Add(s.rung.title(), s.rung.nodes, s.start.up.Seconds(), s.start.started.Seconds(), s.start.renewed.Seconds(),
+		s.start.owners.Seconds(), time.Since(s.begun).Seconds())
 	s.noteServing(ctx)
 	return nil
 }
