@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -73,6 +74,7 @@ func (c *Comparison) compareKeys(ctx context.Context, o CompareOptions) error {
 		return fmt.Errorf("the second store: %w", err)
 	}
 	c.First.Revision, c.Second.Revision = first.revision, second.revision
+	started := time.Now()
 	task := o.Display.Task("keys compared", int(max(first.count, second.count)))
 	for compared := 1; ; compared++ {
 		more, err := c.compareNext(ctx, o, first, second)
@@ -81,13 +83,18 @@ func (c *Comparison) compareKeys(ctx context.Context, o CompareOptions) error {
 			return err
 		}
 		if !more {
-			task.Done(fmt.Sprint(max(c.First.Keys, c.Second.Keys)))
+			task.Done(withRate(compared-1, started))
 			return nil
 		}
 		if compared%progressKeys == 0 {
 			task.Set(compared)
 		}
 	}
+}
+
+// withRate describes a number of keys, and how many of them were read in a second.
+func withRate(keys int, started time.Time) string {
+	return fmt.Sprintf("%d, %.0f/s", keys, float64(keys)/max(time.Since(started).Seconds(), 1e-3))
 }
 
 // compareNext compares the lowest key that has not been compared. It returns false if there is none.

@@ -64,13 +64,14 @@ func writeEtcdSnapshot(ctx context.Context, client *clientv3.Client, path string
 	if err := createBuckets(db, keys.revision); err != nil {
 		return content, err
 	}
+	started := time.Now()
 	task := display.Task("keys read", int(keys.count))
 	used, written, err := writeKeys(ctx, db, keys, task)
 	if err != nil {
 		progress.Fail(ctx, task, err.Error())
 		return content, err
 	}
-	task.Done(fmt.Sprint(written))
+	task.Done(withRate(int(written), started))
 	leases, err := readLeases(ctx, client)
 	if err != nil {
 		return content, err
