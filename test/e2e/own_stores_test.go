@@ -35,7 +35,6 @@ func TestOwnStores(t *testing.T) {
 	w.succeed(t, "pods", "create", "--name", "own", "--count", fmt.Sprint(ownStorePods))
 	keysAreInTheirStores(t, w, "own")
 	statusShowsOwnStores(t, w, "own")
-	renewalsAreServed(t, w, "own")
 
 	w.kill(t, "own", "store-pods")
 	w.succeed(t, "pods", "create", "--name", "own", "--count", "5", "--prefix", "after-")
@@ -65,6 +64,7 @@ func TestOwnStores(t *testing.T) {
 	if s.Pods.Total != ownStorePods+5 || s.Nodes.Ready != ownStoreNodes {
 		t.Errorf("the restored cluster has %+v and %+v", s.Pods, s.Nodes)
 	}
+	renewalsAreServed(t, w, "copy")
 }
 
 // startWithOwnStores starts a cluster with seeded nodes of node-sim, and with a gateway that renews Leases.
