@@ -159,7 +159,13 @@ type clusterStatus struct {
 		Total   int
 		ByPhase map[string]int
 	}
-	Objects  struct{ Count, Revision int64 }
+	Objects struct {
+		Count, Revision int64
+		OwnStores       []struct {
+			Resource        string
+			Count, Revision int64
+		}
+	}
 	Gateways []gatewayStatus
 	Problems []string
 }

@@ -67,8 +67,14 @@ func seedStore(t *testing.T, store string, ownedAreEqual func(*testing.T, *works
 	}
 }
 
-// storeClient returns a client of the store of a cluster, which uses the certificate of the API servers.
+// storeClient returns a client of the main store of a cluster, which uses the certificate of the API servers.
 func storeClient(t *testing.T, w *workspace, name string) *clientv3.Client {
+	t.Helper()
+	return clientOfStore(t, w, name, "store")
+}
+
+// clientOfStore returns a client of the store with the given component name.
+func clientOfStore(t *testing.T, w *workspace, name, store string) *clientv3.Client {
 	t.Helper()
 	pki := filepath.Join(w.clusterDir(name), "pki")
 	tls, err := transport.TLSInfo{
@@ -77,7 +83,7 @@ func storeClient(t *testing.T, w *workspace, name string) *clientv3.Client {
 	}.ClientConfig()
 	must(t, err)
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{w.status(t, name).component(t, "store").Address}, TLS: tls, Logger: zap.NewNop(),
+		Endpoints: []string{w.status(t, name).component(t, store).Address}, TLS: tls, Logger: zap.NewNop(),
 	})
 	must(t, err)
 	t.Cleanup(func() { client.Close() })

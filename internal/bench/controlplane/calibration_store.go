@@ -45,7 +45,7 @@ func (c *calibration) store(ctx context.Context) (err error) {
 	if _, err := c.Client.CoreV1().ConfigMaps(namespace).Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating a ConfigMap: %w", err)
 	}
-	client, err := component.NewStoreClient(c.Config, c.Cluster.Dir).Dial(ctx, c.timeout)
+	client, err := component.NewStoreClient(c.Config, c.Cluster.Dir, c.Config.Settings.StoreOf("configmaps")).Dial(ctx, c.timeout)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/bench/storeserver"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 )
 
@@ -26,14 +27,14 @@ const (
 	metricsDeadline = 10 * time.Second
 )
 
-// storeView reads the revision of the store, which each write increases by one.
+// storeView reads the revision of the store of Leases, which each write increases by one.
 type storeView struct {
 	client *clientv3.Client
 	config component.StoreClient
 }
 
 func newStoreView(ctx context.Context, cluster *experiment.Cluster) (*storeView, error) {
-	config := component.NewStoreClient(cluster.Config, cluster.Dir)
+	config := component.NewStoreClient(cluster.Config, cluster.Dir, cluster.Config.Settings.StoreOf(clusterdir.LeasesResource))
 	client, err := config.Dial(ctx, storeTimeout)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 )
 
@@ -52,7 +53,8 @@ type leaseReader struct {
 }
 
 func newLeaseReader(ctx context.Context, c *experiment.Cluster) (*leaseReader, error) {
-	client, err := component.NewStoreClient(c.Config, c.Dir).Dial(context.WithoutCancel(ctx), storeDialTimeout)
+	store := c.Config.Settings.StoreOf(clusterdir.LeasesResource)
+	client, err := component.NewStoreClient(c.Config, c.Dir, store).Dial(context.WithoutCancel(ctx), storeDialTimeout)
 	if err != nil {
 		return nil, err
 	}

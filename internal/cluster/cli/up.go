@@ -57,6 +57,9 @@ that it started.`,
   # Start a cluster with etcd and two API servers
   k1m up --name peer --store etcd --apiservers 2
 
+  # Start a cluster that keeps pods, events and Leases in stores of their own
+  k1m up --name separate --store-for pods,events,leases=own
+
   # Start three API servers behind a kube-gateway
   k1m up --name gateway --apiservers 3 --gateway
 

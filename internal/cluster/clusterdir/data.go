@@ -7,20 +7,38 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
-// dataVersion is the version of the data directory's layout.
-const dataVersion = 1
+// Versions of the data directory's layout. An older k1m does not know own stores, and would not find their objects.
+const (
+	dataVersion          = 1
+	dataVersionOwnStores = 2
+)
 
 // DataFormat is the content of format.json in a data directory. k1m refuses to use the directory for
-// another store, or if it does not support this version of the layout.
+// other stores, or if it does not support this version of the layout.
 type DataFormat struct {
 	Version int    `json:"version"`
 	Store   string `json:"store"`
+	// Own are the resources that have an own store, sorted.
+	Own []string `json:"own,omitempty"`
 }
 
-// StoreDir returns the directory of a store within a data directory.
-func StoreDir(dataDir, store string) string { return filepath.Join(dataDir, store) }
+// newDataFormat returns the format of the data of a cluster with these settings.
+func newDataFormat(s Settings) DataFormat {
+	format := DataFormat{Version: dataVersion, Store: s.Store, Own: s.OwnStores()}
+	if len(format.Own) > 0 {
+		format.Version = dataVersionOwnStores
+	}
+	return format
+}
+
+// StoreDir returns the directory of a store within a data directory. store is its component name.
+func (s *Settings) StoreDir(dataDir, store string) string {
+	return filepath.Join(dataDir, s.Store+strings.TrimPrefix(store, MainStore))
+}
 
 // LockData locks a data directory, so that only one cluster uses it.
 func LockData(dataDir string) (*Lock, error) {
@@ -31,41 +49,65 @@ func LockData(dataDir string) (*Lock, error) {
 	return lock, err
 }
 
-// PrepareData creates a data directory for a store. It fails if the directory belongs to
-// another store or has an unsupported version.
-func PrepareData(dataDir, store string) error {
-	if err := os.MkdirAll(StoreDir(dataDir, store), privateDirMode); err != nil {
-		return fmt.Errorf("creating the data directory: %w; choose another --data-dir", err)
+// PrepareData creates a data directory for the stores of a cluster with these settings. It fails if the directory
+// belongs to other stores or has an unsupported version.
+func PrepareData(dataDir string, s Settings) error {
+	if err := os.MkdirAll(dataDir, privateDirMode); err != nil {
+		return dataDirError(err)
 	}
-	path := filepath.Join(dataDir, "format.json")
+	wanted, path := newDataFormat(s), filepath.Join(dataDir, "format.json")
 	content, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		content, err = json.Marshal(DataFormat{Version: dataVersion, Store: store})
-		if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if content, err = json.Marshal(wanted); err != nil {
 			return err
 		}
-		return WriteFileAtomic(path, append(content, '\n'), 0o600)
-	}
-	if err != nil {
+		if err = WriteFileAtomic(path, append(content, '\n'), 0o600); err != nil {
+			return err
+		}
+	case err != nil:
 		return fmt.Errorf("reading the format of the data directory: %w", err)
+	default:
+		if err = checkFormat(dataDir, path, content, wanted); err != nil {
+			return err
+		}
 	}
-	return checkFormat(dataDir, path, content, store)
+	for _, store := range s.StoreNames() {
+		if err := os.MkdirAll(s.StoreDir(dataDir, store), privateDirMode); err != nil {
+			return dataDirError(err)
+		}
+	}
+	return nil
 }
 
-// checkFormat returns an error unless content, read from path, allows this k1m to use the directory for
-// the store.
-func checkFormat(dataDir, path string, content []byte, store string) error {
+func dataDirError(err error) error {
+	return fmt.Errorf("creating the data directory: %w; choose another --data-dir", err)
+}
+
+// checkFormat returns an error unless content, read from path, is the wanted format.
+func checkFormat(dataDir, path string, content []byte, wanted DataFormat) error {
 	var format DataFormat
 	if err := json.Unmarshal(content, &format); err != nil {
 		return fmt.Errorf("%s is damaged: %w; choose another --data-dir, or start over with `k1m down`", path, err)
 	}
-	if format.Version != dataVersion {
+	switch {
+	case format.Version != dataVersion && format.Version != dataVersionOwnStores:
 		return fmt.Errorf("data directory %s has version %d, but this k1m supports version %d; use the k1m that created it or choose another --data-dir",
-			dataDir, format.Version, dataVersion)
-	}
-	if format.Store != store {
+			dataDir, format.Version, dataVersionOwnStores)
+	case format.Store != wanted.Store:
 		return fmt.Errorf("data directory %s belongs to %s, not %s; choose another --data-dir",
-			dataDir, format.Store, store)
+			dataDir, format.Store, wanted.Store)
+	case !slices.Equal(format.Own, wanted.Own):
+		return fmt.Errorf("data directory %s has %s, and the settings have %s: k1m does not move objects between stores; set --store-for as before, or choose another --data-dir, or start over with `k1m down`",
+			dataDir, describeOwn(format.Own), describeOwn(wanted.Own))
 	}
 	return nil
+}
+
+// describeOwn describes own stores for users.
+func describeOwn(resources []string) string {
+	if len(resources) == 0 {
+		return "no own stores"
+	}
+	return "own stores for " + strings.Join(resources, ", ")
 }

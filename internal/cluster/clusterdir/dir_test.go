@@ -1,9 +1,11 @@
 package clusterdir
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -63,12 +65,50 @@ func TestLockIsExclusiveUntilReleased(t *testing.T) {
 func TestDataOfAnotherStoreIsRejected(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	for range 2 {
-		if err := PrepareData(data, StoreEtcd); err != nil {
+		if err := PrepareData(data, Settings{Store: StoreEtcd}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := PrepareData(data, StoreMemEtcd); err == nil {
+	if err := PrepareData(data, Settings{Store: StoreMemEtcd}); err == nil {
 		t.Error("PrepareData() of mem_etcd with the data directory of etcd succeeded, want an error")
+	}
+}
+
+// TestDataOfOtherOwnStoresIsRejected also checks that an older k1m does not use a directory with own stores, whose
+// objects it would not find.
+func TestDataOfOtherOwnStoresIsRejected(t *testing.T) {
+	one := Settings{Store: StoreMemEtcd}
+	several := Settings{Store: StoreMemEtcd, StoreFor: []string{"pods,events=own"}}
+	for _, c := range []struct {
+		first, second Settings
+		version       int
+		want          string
+	}{
+		{one, several, dataVersion, "has no own stores, and the settings have own stores for events, pods"},
+		{several, one, dataVersionOwnStores, "has own stores for events, pods, and the settings have no own stores"},
+	} {
+		data := filepath.Join(t.TempDir(), "data")
+		for range 2 {
+			if err := PrepareData(data, c.first); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := PrepareData(data, c.second); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("PrepareData() with other own stores = %v, want %q", err, c.want)
+		}
+		for _, store := range c.first.StoreNames() {
+			if _, err := os.Stat(c.first.StoreDir(data, store)); err != nil {
+				t.Error(err)
+			}
+		}
+		var format DataFormat
+		content, err := os.ReadFile(filepath.Join(data, "format.json"))
+		if err == nil {
+			err = json.Unmarshal(content, &format)
+		}
+		if err != nil || format.Version != c.version {
+			t.Errorf("format.json = %s (%v), want version %d", content, err, c.version)
+		}
 	}
 }
 

@@ -127,21 +127,18 @@ func (s *Settings) componentNames() []string {
 	if s.Trace {
 		names = append(names, ProxyPort)
 	}
-	if s.StoreAddress == "" {
-		names = append(names, "store")
-	}
-	return names
+	return append(names, s.StoreNames()...)
 }
 
-// StorePortNames returns the names of the listeners of the store; none if k1m runs no store.
-func (s *Settings) StorePortNames() []string {
-	switch s.StoreKind() {
-	case StoreExternal:
-		return nil
-	case StoreEtcd:
-		return []string{"store", "store-metrics", "store-peer"}
+// StorePortNames returns the names of the listeners of all stores; none if k1m runs no store.
+func (s *Settings) StorePortNames() (names []string) {
+	for _, store := range s.StoreNames() {
+		names = append(names, store, StoreMetricsPort(store))
+		if s.Store == StoreEtcd {
+			names = append(names, StorePeerPort(store))
+		}
 	}
-	return []string{"store", "store-metrics"}
+	return names
 }
 
 // PortNames returns the names of all listeners of a cluster with these settings, sorted.

@@ -112,6 +112,10 @@ type Settings struct {
 	StoreCert    string `json:"storeCertFile,omitempty"`
 	StoreKey     string `json:"storeKeyFile,omitempty"`
 
+	// StoreFor are the resources that have a store process of their own. An entry is RESOURCES=own. Settings.OwnStores
+	// returns the resources.
+	StoreFor []string `json:"storeFor,omitempty"`
+
 	// Trace means that etcd-proxy runs between the API servers and the store. TraceFile is empty for
 	// the default in [Dir.Traces].
 	Trace       bool   `json:"trace,omitempty"`
@@ -186,6 +190,7 @@ func (s *Settings) Complete() {
 	if s.SchedulerIntake == "" {
 		s.SchedulerIntake = IntakeWatch
 	}
+	s.completeStoreFor()
 	if s.WALMode != "" {
 		return
 	}
@@ -200,10 +205,14 @@ func (s *Settings) DescribeStore() string {
 	if s.StoreAddress != "" {
 		return "store " + s.StoreAddress
 	}
+	text := s.Store
 	if mode := s.OwnWALMode(); mode != "" {
-		return fmt.Sprintf("%s, wal-mode %s", s.Store, mode)
+		text += ", wal-mode " + mode
 	}
-	return s.Store
+	if own := s.OwnStores(); len(own) > 0 {
+		text += ", own stores for " + strings.Join(own, ", ")
+	}
+	return text
 }
 
 // StoreKind returns the store program that k1m runs, or StoreExternal.

@@ -29,6 +29,7 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.Lookup("gateway").NoOptDefVal = "true"
 	fs.IntVar(&s.Gateways, "gateways", s.Gateways, "number of kube-gateway processes; clients are spread over them")
 	fs.StringVar(&s.GatewayConfig, "gateway-config", s.GatewayConfig, "YAML file with fields of kube-gateway's configuration, which override those that k1m writes")
+	fs.StringArrayVar(&s.StoreFor, "store-for", s.StoreFor, "resources that get a store process of their own, RESOURCES=own, e.g. pods,events,leases=own; repeatable")
 	fs.StringVar(&s.StoreAddress, "store-address", s.StoreAddress, "URL of a running store, e.g. https://127.0.0.1:2379; k1m then starts no store")
 	fs.StringVar(&s.StoreCAFile, "store-cafile", s.StoreCAFile, "CA certificate that verifies the certificate of --store-address")
 	fs.StringVar(&s.StoreCert, "store-certfile", s.StoreCert, "client certificate for --store-address")

@@ -1,6 +1,8 @@
 package component
 
 import (
+	"strings"
+
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
@@ -63,18 +65,17 @@ func (b *builder) apiServer(i int) Component {
 		Ready:     b.secureProbe(name, "/readyz"),
 		StopGrace: statelessStopGrace,
 	}
-	switch {
-	case settings.Trace:
+	if settings.Trace {
 		component.DependsOn = []string{Proxy}
-	case settings.StoreAddress == "":
-		component.DependsOn = []string{Store}
+	} else {
+		component.DependsOn = settings.StoreNames()
 	}
 	return component
 }
 
-// addStoreClient adds the flags with which an API server connects to the store, or to etcd-proxy.
+// addStoreClient adds the flags with which an API server connects to its stores, or to etcd-proxy.
 func (b *builder) addStoreClient(a *args) {
-	client := NewStoreClient(b.config, b.dir)
+	client := NewStoreClient(b.config, b.dir, Store)
 	if b.config.Settings.Trace {
 		client = b.proxyClient()
 	}
@@ -85,6 +86,13 @@ func (b *builder) addStoreClient(a *args) {
 	if client.CertFile != "" {
 		a.add("etcd-certfile", client.CertFile)
 		a.add("etcd-keyfile", client.KeyFile)
+	}
+	if own := b.config.Settings.OwnStores(); len(own) > 0 {
+		overrides := make([]string, len(own))
+		for i, resource := range own {
+			overrides[i] = clusterdir.GroupOf(resource) + "/" + resource + "#" + b.config.Ports.URL(clusterdir.OwnStoreName(resource))
+		}
+		a.add("etcd-servers-overrides", strings.Join(overrides, ","))
 	}
 }
 

@@ -2,7 +2,6 @@ package component
 
 import (
 	"path/filepath"
-	"slices"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
@@ -31,8 +30,8 @@ type builder struct {
 func Build(config clusterdir.Config, dir clusterdir.Dir, locate func(binary string) (string, error)) ([]Component, error) {
 	b := &builder{config: config, dir: dir, locate: locate}
 	var components []Component
-	if config.Settings.StoreAddress == "" {
-		components = append(components, b.store())
+	for _, name := range config.Settings.StoreNames() {
+		components = append(components, b.store(name))
 	}
 	if config.Settings.Trace {
 		components = append(components, b.proxy())
@@ -70,22 +69,20 @@ func (b *builder) nodeSimulators() []Component {
 	return components
 }
 
-// BuildStore returns the store of a cluster, which k1m must run. Only the ports of the store need to be
-// assigned.
-func BuildStore(config clusterdir.Config, dir clusterdir.Dir, locate func(binary string) (string, error)) (Component, error) {
+// BuildStores returns the stores of a cluster that k1m runs. Only the ports of the stores need to be assigned.
+func BuildStores(config clusterdir.Config, dir clusterdir.Dir, locate func(binary string) (string, error)) (stores []Component, err error) {
 	b := &builder{config: config, dir: dir, locate: locate}
-	store := b.store()
-	b.pin(&store)
-	return store, b.locateErr
+	for _, name := range config.Settings.StoreNames() {
+		store := b.store(name)
+		b.pin(&store)
+		stores = append(stores, store)
+	}
+	return stores, b.locateErr
 }
 
 // pin restricts a component to the CPUs that --cpus assigns to it, if any.
 func (b *builder) pin(c *Component) {
-	names := []string{c.Name, filepath.Base(c.Binary)}
-	if slices.Contains(b.config.Settings.Schedulers(), c.Name) {
-		names = append(names, clusterdir.AnyScheduler)
-	}
-	if c.CPUs = b.config.Settings.CPUsOf(names...); c.CPUs != "" {
+	if c.CPUs = b.config.Settings.CPUsOf(c.Name, filepath.Base(c.Binary), RoleOf(c.Name)); c.CPUs != "" {
 		c.taskset = b.binary("taskset")
 	}
 }

@@ -3,6 +3,7 @@ package component
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -274,6 +275,68 @@ func TestStoreArgumentsDependOnStoreAndWALMode(t *testing.T) {
 	}
 	if has(none, "--data-dir") {
 		t.Errorf("arguments of mem_etcd with WAL mode none = %q, want no --data-dir", none)
+	}
+}
+
+// TestOwnStoresAreUsedByEachAPIServer checks the processes of own stores, and that each API server uses them for their
+// resources.
+func TestOwnStoresAreUsedByEachAPIServer(t *testing.T) {
+	for _, kind := range []string{clusterdir.StoreMemEtcd, clusterdir.StoreEtcd} {
+		components := buildWith(t, func(s *clusterdir.Settings) {
+			s.Store, s.APIServers, s.StoreFor, s.CPUs = kind, 2, []string{"pods,events,leases=own"}, []string{"store=0", "store-pods=1"}
+		})
+		stores := []string{"store", "store-events", "store-leases", "store-pods"}
+		directories, addresses := map[string]bool{}, map[string]bool{}
+		for _, name := range stores {
+			store := find(t, components, name)
+			data := store.Args[slices.IndexFunc(store.Args, func(arg string) bool { return strings.HasPrefix(arg, "--data-dir=") })]
+			directories[data], addresses[store.Address], addresses[store.Ready.URL] = true, true, true
+			if RoleOf(name) != Store || filepath.Base(store.Binary) != kind || len(store.DependsOn) > 0 {
+				t.Errorf("component %+v of role %s, want a %s without dependencies", store, RoleOf(name), kind)
+			}
+			if want := map[bool]string{true: "1", false: "0"}[name == "store-pods"]; store.CPUs != want {
+				t.Errorf("%s runs on CPUs %q, want %s", name, store.CPUs, want)
+			}
+		}
+		if len(directories) != len(stores) || len(addresses) != 2*len(stores) {
+			t.Errorf("the stores have the directories %v and the addresses %v, want different ones", directories, addresses)
+		}
+		main, events, leases, pods := find(t, components, "store"), find(t, components, "store-events"), find(t, components, "store-leases"), find(t, components, "store-pods")
+		for _, name := range []string{"kube-apiserver", "kube-apiserver-1"} {
+			server := find(t, components, name)
+			if !slices.Equal(server.DependsOn, stores) {
+				t.Errorf("%s depends on %q, want %q", name, server.DependsOn, stores)
+			}
+			for _, want := range []string{
+				"--etcd-servers=" + main.Address,
+				"--etcd-servers-overrides=/events#" + events.Address + ",coordination.k8s.io/leases#" + leases.Address + ",/pods#" + pods.Address,
+			} {
+				if !slices.Contains(server.Args, want) {
+					t.Errorf("arguments of %s = %q, want %s", name, server.Args, want)
+				}
+			}
+		}
+	}
+}
+
+// TestOneStoreHasNoOverrides also checks the endpoints of the metrics of a cluster with own stores.
+func TestOneStoreHasNoOverrides(t *testing.T) {
+	server := find(t, buildWith(t, func(*clusterdir.Settings) {}), clusterdir.APIServerName(0))
+	if slices.ContainsFunc(server.Args, func(arg string) bool { return strings.Contains(arg, "etcd-servers-overrides") }) {
+		t.Errorf("arguments of an API server of one store = %q, want no --etcd-servers-overrides", server.Args)
+	}
+	config, _ := newConfig(t, func(s *clusterdir.Settings) { s.StoreFor = []string{"pods=own"} })
+	var stores []string
+	for _, endpoint := range MetricsEndpoints(config) {
+		if endpoint.Role == Store {
+			stores = append(stores, endpoint.Component+" "+endpoint.URL)
+		}
+	}
+	want := []string{
+		"store http://" + config.Ports.Address("store-metrics") + "/metrics", "store-pods http://" + config.Ports.Address("store-pods-metrics") + "/metrics",
+	}
+	if !slices.Equal(stores, want) {
+		t.Errorf("metrics of the stores = %q, want %q", stores, want)
 	}
 }
 

@@ -21,11 +21,11 @@ import (
 // ErrNoBinary means that the program of a component was not found.
 var ErrNoBinary = errors.New("program not found")
 
-// Names of the components that exist at most once per cluster. [clusterdir.APIServerName] returns the
-// names of the API servers, [clusterdir.GatewayName] those of the gateways, and
+// Names of the components that exist at most once per cluster. [clusterdir.OwnStoreName] returns the names of own
+// stores, [clusterdir.APIServerName] those of the API servers, [clusterdir.GatewayName] those of the gateways, and
 // [clusterdir.Settings.Schedulers] those of the schedulers.
 const (
-	Store             = "store"
+	Store             = clusterdir.MainStore
 	Proxy             = "etcd-proxy"
 	ControllerManager = clusterdir.ControllerManager
 	Kwok              = clusterdir.SimulatorKwok
@@ -59,8 +59,8 @@ type Component struct {
 	Ready Probe
 	// StopGrace is the time between SIGTERM and SIGKILL.
 	StopGrace time.Duration
-	// Volatile means that the state of the cluster is lost when the process exits. All other
-	// components must then be restarted, because they have cached this state.
+	// Volatile means that state of the cluster is lost when the process exits. All other components but the
+	// stores must then be restarted, because they have cached this state.
 	Volatile bool
 }
 

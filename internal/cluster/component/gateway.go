@@ -114,10 +114,10 @@ func (b *builder) gatewayRenewsLeases() bool {
 	return value == "on"
 }
 
-// gatewayStore returns how a gateway reaches the store for nodePath.leases, which is off unless
+// gatewayStore returns how a gateway reaches the store of Leases for nodePath.leases, which is off unless
 // --gateway-config sets a mode.
 func (b *builder) gatewayStore() map[string]any {
-	client := NewStoreClient(b.config, b.dir)
+	client := NewStoreClient(b.config, b.dir, b.config.Settings.StoreOf(clusterdir.LeasesResource))
 	if b.config.Settings.StoreAddress == "" {
 		client.CertFile, client.KeyFile = b.pki(pki.GatewayStoreFile+".crt"), b.pki(pki.GatewayStoreFile+".key")
 	}

@@ -168,6 +168,34 @@ func TestStoreLimitsGateways(t *testing.T) {
 	}
 }
 
+// TestGatewayRenewsLeasesInTheirStore checks which store gateways use, and that no own store gives their certificate
+// more than the Leases.
+func TestGatewayRenewsLeasesInTheirStore(t *testing.T) {
+	for own, want := range map[string]string{"pods=own": "store", "leases,pods=own": "store-leases"} {
+		change := func(s *clusterdir.Settings) { twoGateways(s); s.StoreFor = []string{own} }
+		config, dir := newConfig(t, change)
+		content, err := gatewayConfig(config, dir, "kube-gateway")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			NodePath struct{ Store struct{ Endpoints []string } }
+		}
+		if err := yaml.Unmarshal(content, &got); err != nil {
+			t.Fatal(err)
+		}
+		if endpoints := got.NodePath.Store.Endpoints; !slices.Equal(endpoints, []string{config.Ports.URL(want)}) {
+			t.Errorf("with --store-for %s the gateway uses the store %q, want %s", own, endpoints, config.Ports.URL(want))
+		}
+		for _, name := range config.Settings.StoreNames() {
+			args := find(t, buildWith(t, change), name).Args
+			if !slices.Contains(args, "--client-cert-permission=kube-gateway=read:/registry/leases/") {
+				t.Errorf("arguments of %s = %q, want that they limit the gateways", name, args)
+			}
+		}
+	}
+}
+
 // TestGatewayHasNoSocketWithALongPath checks that a gateway starts although the path of its socket would be
 // too long for the kernel.
 func TestGatewayHasNoSocketWithALongPath(t *testing.T) {

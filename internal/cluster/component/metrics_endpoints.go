@@ -6,20 +6,22 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// Roles that several components can have. The role of any other component is its name.
+// Roles that several components can have, besides Store and NodeSim. The role of any other component is its name.
 const (
 	RoleAPIServer = "kube-apiserver"
 	RoleGateway   = "kube-gateway"
-	RoleScheduler = "scheduler"
+	RoleScheduler = clusterdir.AnyScheduler
 )
 
 // Supervisor is the name under which MetricsEndpoints lists the supervisor process.
 const Supervisor = "supervisor"
 
-// RoleOf returns the role of a component: RoleAPIServer for each API server, RoleGateway for each gateway,
-// RoleScheduler for each scheduler, NodeSim for each node-sim, otherwise the name.
+// RoleOf returns the role of a component: Store for each store, RoleAPIServer for each API server, RoleGateway for
+// each gateway, RoleScheduler for each scheduler, NodeSim for each node-sim, otherwise the name.
 func RoleOf(name string) string {
 	switch {
+	case clusterdir.IsStore(name):
+		return Store
 	case strings.HasPrefix(name, clusterdir.APIServerName(0)):
 		return RoleAPIServer
 	case strings.HasPrefix(name, clusterdir.GatewayName(0)):
@@ -43,8 +45,8 @@ func MetricsEndpoints(config clusterdir.Config) []MetricsEndpoint {
 	add := func(name, base string) {
 		endpoints = append(endpoints, MetricsEndpoint{name, RoleOf(name), base + "/metrics"})
 	}
-	if settings.StoreAddress == "" {
-		add(Store, "http://"+ports.Address("store-metrics"))
+	for _, name := range settings.StoreNames() {
+		add(name, "http://"+ports.Address(clusterdir.StoreMetricsPort(name)))
 	}
 	for i := range settings.APIServers {
 		add(clusterdir.APIServerName(i), ports.URL(clusterdir.APIServerName(i)))

@@ -13,7 +13,7 @@ func (b *builder) proxy() Component {
 	settings, ports := b.config.Settings, b.config.Ports
 	client := ports.URL(clusterdir.ProxyPort)
 	metrics := "http://" + ports.Address(clusterdir.ProxyMetricsPort)
-	store := NewStoreClient(b.config, b.dir)
+	store := NewStoreClient(b.config, b.dir, Store)
 
 	var a args
 	a.add("listen", client)

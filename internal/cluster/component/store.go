@@ -17,16 +17,16 @@ const (
 	nodeLeasePrefix = leasePrefix + "kube-node-lease/"
 )
 
-// store returns mem_etcd or etcd.
-func (b *builder) store() Component {
+// store returns the store with the given component name, which is mem_etcd or etcd.
+func (b *builder) store(name string) Component {
 	settings, ports := b.config.Settings, b.config.Ports
-	client := ports.URL("store")
-	metrics := "http://" + ports.Address("store-metrics")
+	client := ports.URL(name)
+	metrics := "http://" + ports.Address(clusterdir.StoreMetricsPort(name))
 
 	var a args
 	a.add("name", b.config.Name)
 	if settings.KeepsData() {
-		a.add("data-dir", clusterdir.StoreDir(b.config.DataDir(b.dir), settings.Store))
+		a.add("data-dir", settings.StoreDir(b.config.DataDir(b.dir), name))
 	}
 	a.add("listen-client-urls", client)
 	a.add("advertise-client-urls", client)
@@ -37,9 +37,10 @@ func (b *builder) store() Component {
 	a.addBool("client-cert-auth", true)
 	a.add("watch-progress-notify-interval", watchProgressInterval)
 	if settings.Store == clusterdir.StoreEtcd {
-		b.addEtcdOnly(&a)
+		b.addEtcdOnly(&a, name)
 	} else {
 		a.add("wal-mode", settings.WALMode)
+		// Without permissions, a client could do everything. A store without Leases has none of these keys.
 		if len(settings.GatewayNames()) > 0 {
 			a.add("client-cert-permission", pki.GatewayStoreName+"=readwrite:"+nodeLeasePrefix)
 			a.add("client-cert-permission", pki.GatewayStoreName+"=read:"+leasePrefix)
@@ -48,7 +49,7 @@ func (b *builder) store() Component {
 	a.addUserArgs(settings.StoreArgs)
 
 	return Component{
-		Name:      Store,
+		Name:      name,
 		Binary:    b.binary(settings.Store),
 		Args:      a,
 		Address:   client,
@@ -59,8 +60,8 @@ func (b *builder) store() Component {
 }
 
 // addEtcdOnly adds the flags for peers and for the quota. k1m sets them only for etcd.
-func (b *builder) addEtcdOnly(a *args) {
-	peer := b.config.Ports.URL("store-peer")
+func (b *builder) addEtcdOnly(a *args, name string) {
+	peer := b.config.Ports.URL(clusterdir.StorePeerPort(name))
 	a.add("listen-peer-urls", peer)
 	a.add("initial-advertise-peer-urls", peer)
 	a.add("initial-cluster", b.config.Name+"="+peer)

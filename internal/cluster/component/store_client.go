@@ -12,30 +12,31 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// StoreClient has the parameters with which a client connects to the store. The file names are empty
+// StoreClient has the parameters with which a client connects to a store. The file names are empty
 // for a connection without TLS or without a client certificate.
 type StoreClient struct {
 	Endpoint                  string
 	CAFile, CertFile, KeyFile string
 }
 
-// NewStoreClient returns the parameters for the store of a cluster. The API servers and k1m use the
-// same parameters.
-func NewStoreClient(config clusterdir.Config, dir clusterdir.Dir) StoreClient {
+// NewStoreClient returns the parameters for the store of a cluster with the given component name. It is
+// [clusterdir.MainStore] for a store that k1m does not run. [clusterdir.Settings.StoreOf] returns the store of a
+// resource. The API servers and k1m use the same parameters.
+func NewStoreClient(config clusterdir.Config, dir clusterdir.Dir, store string) StoreClient {
 	s := config.Settings
 	if s.StoreAddress != "" {
 		return StoreClient{s.StoreAddress, s.StoreCAFile, s.StoreCert, s.StoreKey}
 	}
 	b := builder{dir: dir}
 	return StoreClient{
-		Endpoint: config.Ports.URL("store"),
+		Endpoint: config.Ports.URL(store),
 		CAFile:   b.pki("etcd/ca.crt"),
 		CertFile: b.pki("apiserver-etcd-client.crt"),
 		KeyFile:  b.pki("apiserver-etcd-client.key"),
 	}
 }
 
-// Dial returns an etcd client for the store. timeout is the client's DialTimeout. The client is closed
+// Dial returns an etcd client for a store. timeout is the client's DialTimeout. The client is closed
 // when ctx is done.
 func (s StoreClient) Dial(ctx context.Context, timeout time.Duration) (*clientv3.Client, error) {
 	config := clientv3.Config{Endpoints: []string{s.Endpoint}, DialTimeout: timeout, Context: ctx, Logger: zap.NewNop()}

@@ -45,19 +45,19 @@ func storePanels() []panel {
 			{selectJob(component.Store, `sum by (grpc_code) (rate(grpc_server_handled_total{§,grpc_code!="OK"}[$__rate_interval]))`), "{{grpc_code}}"},
 		}},
 		{"Database size", "Allocated size, and the part of it that is in use.", byteCount, []query{
-			{selectJob(component.Store, `etcd_mvcc_db_total_size_in_bytes{§}`), "allocated"},
-			{selectJob(component.Store, `etcd_mvcc_db_total_size_in_use_in_bytes{§}`), "in use"},
+			{selectJob(component.Store, `etcd_mvcc_db_total_size_in_bytes{§}`), "{{instance}} allocated"},
+			{selectJob(component.Store, `etcd_mvcc_db_total_size_in_use_in_bytes{§}`), "{{instance}} in use"},
 		}},
 		{"Keys and watchers", "Number of keys and of watchers.", number, []query{
-			{selectJob(component.Store, `etcd_debugging_mvcc_keys_total{§}`), "keys"},
-			{selectJob(component.Store, `etcd_debugging_mvcc_watcher_total{§}`), "watchers"},
+			{selectJob(component.Store, `etcd_debugging_mvcc_keys_total{§}`), "{{instance}} keys"},
+			{selectJob(component.Store, `etcd_debugging_mvcc_watcher_total{§}`), "{{instance}} watchers"},
 		}},
 		{"Network traffic", "Bytes per second received from and sent to API servers.", byteRate, []query{
-			{selectJob(component.Store, `rate(etcd_network_client_grpc_received_bytes_total{§}[$__rate_interval])`), "received"},
-			{selectJob(component.Store, `rate(etcd_network_client_grpc_sent_bytes_total{§}[$__rate_interval])`), "sent"},
+			{selectJob(component.Store, `rate(etcd_network_client_grpc_received_bytes_total{§}[$__rate_interval])`), "{{instance}} received"},
+			{selectJob(component.Store, `rate(etcd_network_client_grpc_sent_bytes_total{§}[$__rate_interval])`), "{{instance}} sent"},
 		}},
 		{"Revisions", "New revisions per second.", number, []query{
-			{selectJob(component.Store, `rate(etcd_debugging_mvcc_current_revision{§}[$__rate_interval])`), "revisions"},
+			{selectJob(component.Store, `rate(etcd_debugging_mvcc_current_revision{§}[$__rate_interval])`), "{{instance}}"},
 		}},
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
-	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
@@ -27,7 +26,7 @@ type ComponentError struct {
 	Reason    string
 	LogFile   string
 	LogTail   []string // last lines of LogFile
-	// StoreError is the last error in the store's log since the cluster was started, or empty. It is
+	// StoreError is the last error in a store's log since the cluster was started, or empty. It is
 	// often the reason why another component has failed.
 	StoreError string
 }
@@ -47,8 +46,21 @@ func failComponent(dir clusterdir.Dir, state supervisor.State, c supervisor.Comp
 	return &ComponentError{
 		Component: c.Name, Reason: reason, LogFile: dir.Log(c.Name),
 		LogTail:    lines[max(0, len(lines)-logTailLines):],
-		StoreError: lastStoreError(lastLines(dir.Log(component.Store)), state.StartedAt),
+		StoreError: anyStoreError(dir, state),
 	}
+}
+
+// anyStoreError returns the last error of the first store that has one.
+func anyStoreError(dir clusterdir.Dir, state supervisor.State) string {
+	for _, c := range state.Components {
+		if !clusterdir.IsStore(c.Name) {
+			continue
+		}
+		if line := lastStoreError(lastLines(dir.Log(c.Name)), state.StartedAt); line != "" {
+			return line
+		}
+	}
+	return ""
 }
 
 // lastStoreError returns the last line that is an error in the log format of mem_etcd. It ignores errors

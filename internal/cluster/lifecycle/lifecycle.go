@@ -1,6 +1,6 @@
 // Package lifecycle starts and stops clusters. [Up] checks the settings, writes the files of
 // the cluster, starts the supervisor, waits until all components are ready, and creates the
-// nodes. [Down] stops the supervisor and removes the files. [UseStore] gives access to the store of a
+// nodes. [Down] stops the supervisor and removes the files. [UseStores] gives access to the stores of a
 // cluster, also while the cluster is stopped.
 //
 // A file lock prevents that Up and Down run concurrently on one cluster. Up passes a second lock to the

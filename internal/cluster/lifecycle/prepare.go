@@ -83,7 +83,7 @@ func writeFiles(dir clusterdir.Dir, config clusterdir.Config) error {
 // keeps no lock: the supervisor locks the data directory while it runs.
 func prepareDataDir(dir clusterdir.Dir, config clusterdir.Config) error {
 	dataDir := config.DataDir(dir)
-	if err := clusterdir.PrepareData(dataDir, config.Settings.Store); err != nil {
+	if err := clusterdir.PrepareData(dataDir, config.Settings); err != nil {
 		return err
 	}
 	lock, err := clusterdir.LockData(dataDir)

@@ -56,7 +56,7 @@ func emptyStore(config clusterdir.Config) string {
 	return removeCluster(config)
 }
 
-// seedNodes writes the nodes of the settings directly into the store of a cluster that is not running. isNew
+// seedNodes writes the nodes of the settings directly into the stores of a cluster that is not running. isNew
 // means that the caller removes the cluster's directory if seedNodes fails. Nodes in another store are removed
 // by seedNodes itself.
 func seedNodes(ctx context.Context, o UpOptions, config clusterdir.Config, isNew bool) error {
@@ -75,21 +75,21 @@ func seedNodes(ctx context.Context, o UpOptions, config clusterdir.Config, isNew
 		Simulator: simulator, Prefix: config.Settings.EtcdPrefix(), Progress: task.Set,
 		KeepPart: isNew && config.Settings.StoreAddress == "" && config.Settings.DataDir == "",
 	}
-	use := func(ctx context.Context, store component.StoreClient) error {
-		// After ctx is done, the client deletes what it has written.
-		client, err := store.Dial(context.WithoutCancel(ctx), seedDialTimeout)
+	use := func(ctx context.Context) error {
+		// After ctx is done, the clients delete what they have written.
+		stores, closeStores, err := dialSeeded(context.WithoutCancel(ctx), o.Dir, config)
+		defer closeStores()
 		if err != nil {
 			return err
 		}
-		defer client.Close()
 		started := time.Now()
 		defer func() { took = time.Since(started) }()
-		return runSeed(ctx, client, options, o.Display)
+		return runSeed(ctx, stores, options, o.Display)
 	}
 	if config.Settings.StoreAddress != "" {
-		err = use(ctx, component.NewStoreClient(config, o.Dir))
+		err = use(ctx)
 	} else {
-		err = withStore(ctx, o.Dir, config, use)
+		err = withStores(ctx, o.Dir, config, use)
 	}
 	if err != nil {
 		err = seedError(config, err, ctx.Err() != nil)
@@ -98,6 +98,31 @@ func seedNodes(ctx context.Context, o UpOptions, config clusterdir.Config, isNew
 	}
 	task.Done(fmt.Sprintf("%d nodes with their Leases, %.0f nodes/s", options.Range.Count, float64(options.Range.Count)/took.Seconds()))
 	return nil
+}
+
+// dialSeeded connects to all stores of a cluster. The returned function closes the connections, also after an error.
+func dialSeeded(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) (stores seed.Stores, closeAll func(), err error) {
+	names := config.Settings.StoreNames()
+	if len(names) == 0 {
+		names = []string{clusterdir.MainStore}
+	}
+	clients := map[string]*clientv3.Client{}
+	closeAll = func() {
+		for _, client := range clients {
+			_ = client.Close()
+		}
+	}
+	for _, name := range names {
+		client, err := component.NewStoreClient(config, dir, name).Dial(ctx, seedDialTimeout)
+		if err != nil {
+			return stores, closeAll, err
+		}
+		clients[name] = client
+		stores.All = append(stores.All, client)
+	}
+	of := func(resource string) clientv3.KV { return clients[config.Settings.StoreOf(resource)] }
+	stores.Nodes, stores.Leases, stores.CSINodes = of(clusterdir.NodesResource), of(clusterdir.LeasesResource), of(clusterdir.CSINodesResource)
+	return stores, closeAll, nil
 }
 
 // seedSimulator returns the simulator of the settings, whose writes the seeded objects have. It returns a usage error if
@@ -121,11 +146,11 @@ func seedSimulator(s clusterdir.Settings) (seed.Simulator, error) {
 	return seed.NodeSim(int32(seconds), ip), nil
 }
 
-// runSeed writes nodes into a store. It displays the deletion of nodes that takes place if it fails.
-func runSeed(ctx context.Context, client clientv3.KV, options seed.Options, display progress.Display) error {
+// runSeed writes nodes into stores. It displays the deletion of nodes that takes place if it fails.
+func runSeed(ctx context.Context, stores seed.Stores, options seed.Options, display progress.Display) error {
 	var deletion progress.Task
 	options.Removing = func() { deletion = display.Task("seeded nodes deleted", 0) }
-	err := seed.Run(ctx, client, options)
+	err := seed.Run(ctx, stores, options)
 	switch {
 	case deletion == nil:
 	case errors.Is(err, seed.ErrIncomplete):

@@ -23,9 +23,10 @@ const storeReadyTimeout = 5 * time.Minute
 // errStoreExited means that the store of a stopped cluster exited while it was used.
 var errStoreExited = errors.New("the store exited")
 
-// UseStore calls use with the store of a cluster. If the cluster is stopped, UseStore starts its store for
-// the duration of the call. Meanwhile no other k1m can start or stop the cluster.
-func UseStore(ctx context.Context, dir clusterdir.Dir, use func(context.Context, clusterdir.Config, component.StoreClient) error) (err error) {
+// UseStores calls use while the stores of a cluster run. [component.NewStoreClient] returns their parameters. If the
+// cluster is stopped, UseStores starts its stores for the duration of the call, with the ports in the configuration
+// that use gets. Meanwhile no other k1m can start or stop the cluster.
+func UseStores(ctx context.Context, dir clusterdir.Dir, use func(context.Context, clusterdir.Config) error) (err error) {
 	// Check before the lock is taken, because taking the lock creates a file that is never removed.
 	if _, err := clusterdir.Load(dir); err != nil {
 		return err
@@ -43,7 +44,7 @@ func UseStore(ctx context.Context, dir clusterdir.Dir, use func(context.Context,
 	config.Settings.Complete()
 	supervisorLock, err := dir.LockSupervisor()
 	if errors.Is(err, clusterdir.ErrBusy) {
-		return use(ctx, config, component.NewStoreClient(config, dir))
+		return use(ctx, config)
 	}
 	if err != nil {
 		return err
@@ -52,8 +53,8 @@ func UseStore(ctx context.Context, dir clusterdir.Dir, use func(context.Context,
 	return useStopped(ctx, dir, config, use)
 }
 
-// useStopped starts the store of a stopped cluster, calls use and stops the store.
-func useStopped(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, use func(context.Context, clusterdir.Config, component.StoreClient) error) (err error) {
+// useStopped starts the stores of a stopped cluster, calls use and stops the stores.
+func useStopped(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, use func(context.Context, clusterdir.Config) error) (err error) {
 	if err := requireData(dir, config); err != nil {
 		return err
 	}
@@ -70,26 +71,22 @@ func useStopped(ctx context.Context, dir clusterdir.Dir, config clusterdir.Confi
 	if _, err := pki.Ensure(dir.PKI(), config.Name, component.ServiceCIDR(), net.ParseIP(clusterdir.Loopback)); err != nil {
 		return addRemedy(err)
 	}
-	return withStore(ctx, dir, config, func(ctx context.Context, store component.StoreClient) error {
-		return use(ctx, config, store)
-	})
+	return withStores(ctx, dir, config, func(ctx context.Context) error { return use(ctx, config) })
 }
 
-// withStore runs the store of a cluster that is not running while it calls use. The files of the cluster
-// exist, and the ports of the store are assigned.
-func withStore(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, use func(context.Context, component.StoreClient) error) (err error) {
+// withStores runs the stores of a cluster that is not running while it calls use. The files of the cluster
+// exist, and the ports of the stores are assigned.
+func withStores(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, use func(context.Context) error) (err error) {
 	data, err := clusterdir.LockData(config.DataDir(dir))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, data.Release()) }()
-	store, err := component.BuildStore(config, dir, component.FindBinary)
+	stores, err := component.BuildStores(config, dir, component.FindBinary)
 	if err != nil {
 		return err
 	}
-	return runStore(ctx, store, dir.Log(component.Store), func(ctx context.Context) error {
-		return use(ctx, component.NewStoreClient(config, dir))
-	})
+	return runStores(ctx, dir, stores, use)
 }
 
 // requireData returns an error if a stopped cluster has no data.
@@ -97,11 +94,26 @@ func requireData(dir clusterdir.Dir, config clusterdir.Config) error {
 	if config.Settings.StoreAddress != "" {
 		return fmt.Errorf("cluster %q is stopped, and its store (--store-address) is not run by k1m; start it with `k1m up --name %s`", dir.Name(), dir.Name())
 	}
-	_, err := os.Stat(clusterdir.StoreDir(config.DataDir(dir), config.Settings.Store))
-	if !config.Settings.KeepsData() || errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cluster %q is stopped and has no data; start it with `k1m up --name %s`", dir.Name(), dir.Name())
+	for _, store := range config.Settings.StoreNames() {
+		_, err := os.Stat(config.Settings.StoreDir(config.DataDir(dir), store))
+		if !config.Settings.KeepsData() || errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cluster %q is stopped and has no data; start it with `k1m up --name %s`", dir.Name(), dir.Name())
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
+}
+
+// runStores runs stores while it calls use. The context of use is done if a store exits.
+func runStores(ctx context.Context, dir clusterdir.Dir, stores []component.Component, use func(context.Context) error) error {
+	if len(stores) == 0 {
+		return use(ctx)
+	}
+	return runStore(ctx, stores[0], dir.Log(stores[0].Name), func(ctx context.Context) error {
+		return runStores(ctx, dir, stores[1:], use)
+	})
 }
 
 // runStore runs a store while it calls use. The context of use is done if the store exits.
@@ -125,11 +137,13 @@ func runStore(ctx context.Context, store component.Component, logFile string, us
 	} else {
 		err = use(ctx)
 	}
-	if cause := context.Cause(ctx); errors.Is(cause, errStoreExited) {
-		return cause
-	}
+	// Read before the store is stopped, which cancels ctx too. The cause can be the exit of another store.
+	cause := context.Cause(ctx)
 	stop()
 	<-exited
+	if errors.Is(cause, errStoreExited) {
+		return cause
+	}
 	return err
 }
 

@@ -11,9 +11,11 @@ import (
 const keysPerDelete = 20_000
 
 // remove deletes the objects that a failed Run with these options has written.
-func remove(ctx context.Context, client clientv3.KV, o Options) error {
-	for _, keys := range []string{nodeKeys(o.Prefix), leaseKeys(o.Prefix), csiNodeKeys(o.Prefix)} {
-		if err := removeKeys(ctx, client, keys+o.Range.Prefix); err != nil {
+func remove(ctx context.Context, stores Stores, o Options) error {
+	for keys, store := range map[string]clientv3.KV{
+		nodeKeys(o.Prefix): stores.Nodes, leaseKeys(o.Prefix): stores.Leases, csiNodeKeys(o.Prefix): stores.CSINodes,
+	} {
+		if err := removeKeys(ctx, store, keys+o.Range.Prefix); err != nil {
 			return fmt.Errorf("deleting keys from the store: %w", err)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
 )
 
@@ -29,6 +31,11 @@ func newMemoryStore() *memoryStore {
 	return m
 }
 
+// one returns the stores of a cluster with one store.
+func one(store clientv3.KV) Stores {
+	return Stores{All: []clientv3.KV{store}, Nodes: store, Leases: store, CSINodes: store}
+}
+
 func testOptions(t *testing.T, count int) Options {
 	return Options{
 		Nodes: testNodes(t), Range: bulk.Range{Prefix: bulk.NodePrefix, Count: count}, Simulator: NodeSim(40, "127.0.0.1"), Prefix: "/registry",
@@ -47,7 +54,7 @@ func TestRunWritesAllNodes(t *testing.T) {
 	store, done := newMemoryStore(), 0
 	o := testOptions(t, 3*nodesPerTxn+1)
 	o.Progress = func(n int) { done = n }
-	if err := Run(t.Context(), store, o); err != nil {
+	if err := Run(t.Context(), one(store), o); err != nil {
 		t.Fatal(err)
 	}
 	if want := len(otherKeys) + testKeys*o.Range.Count; len(store.keys) != want || done != o.Range.Count {
@@ -58,8 +65,38 @@ func TestRunWritesAllNodes(t *testing.T) {
 			t.Errorf("the store has no %s", key)
 		}
 	}
-	if err := Run(t.Context(), store, o); !errors.Is(err, ErrNotEmpty) || store.keys["/registry/minions/node-000126"] == "" {
+	if err := Run(t.Context(), one(store), o); !errors.Is(err, ErrNotEmpty) || store.keys["/registry/minions/node-000126"] == "" {
 		t.Errorf("Run() with nodes in the store = %v, want %v and that they are kept", err, ErrNotEmpty)
+	}
+}
+
+// TestRunWritesToOwnStores checks where objects are written if Leases have an own store, that each store must be
+// empty, and that a failed run leaves nothing in any.
+func TestRunWritesToOwnStores(t *testing.T) {
+	main, leases, pods := newMemoryStore(), newMemoryStore(), newMemoryStore()
+	stores := Stores{All: []clientv3.KV{main, leases, pods}, Nodes: main, Leases: leases, CSINodes: main}
+	o := testOptions(t, 5*nodesPerTxn)
+	full := errors.New("no space")
+	leases.beforeTxn = func(context.Context) error { return full }
+	if err := Run(t.Context(), stores, o); !errors.Is(err, full) || errors.Is(err, ErrIncomplete) {
+		t.Errorf("Run() with a full store of Leases = %v, want only %v", err, full)
+	}
+	main.expectOnlyOtherKeys(t)
+	leases.beforeTxn = nil
+	if err := Run(t.Context(), stores, o); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := len(main.keys)-len(otherKeys), 2*o.Range.Count; got != want {
+		t.Errorf("the main store has %d keys, want %d of nodes and CSINodes", got, want)
+	}
+	if got := len(leases.keys) - len(otherKeys); got != o.Range.Count || leases.keys["/registry/leases/kube-node-lease/node-000000"] == "" {
+		t.Errorf("the store of Leases has %d keys, want %d Leases", got, o.Range.Count)
+	}
+	pods.expectOnlyOtherKeys(t)
+	stores.All = []clientv3.KV{newMemoryStore(), leases}
+	stores.Nodes, stores.CSINodes = stores.All[0], stores.All[0]
+	if err := Run(t.Context(), stores, o); !errors.Is(err, ErrNotEmpty) {
+		t.Errorf("Run() with Leases in their store = %v, want %v", err, ErrNotEmpty)
 	}
 }
 
@@ -86,7 +123,7 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	store.beforeDelete = func(context.Context) error { deletes++; return nil }
 	o := testOptions(t, 100_000)
 	o.Removing = func() { announced++ }
-	err := Run(ctx, store, o)
+	err := Run(ctx, one(store), o)
 	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrIncomplete) || deletes == 0 {
 		t.Errorf("interrupted Run() = %v after %d deletions, want only %v", err, deletes, context.Canceled)
 	}
@@ -108,7 +145,7 @@ func TestFailedRunLeavesNothing(t *testing.T) {
 	}
 	deletes := 0
 	store.beforeDelete = func(context.Context) error { deletes++; return nil }
-	if err := Run(t.Context(), store, testOptions(t, 100_000)); !errors.Is(err, full) || errors.Is(err, ErrIncomplete) {
+	if err := Run(t.Context(), one(store), testOptions(t, 100_000)); !errors.Is(err, full) || errors.Is(err, ErrIncomplete) {
 		t.Errorf("Run() with a full store = %v, want only %v", err, full)
 	}
 	if deletes < 4 || store.largestPage > keysPerDelete {
@@ -134,7 +171,7 @@ func TestRunSaysWhatItLeaves(t *testing.T) {
 		store.beforeDelete = func(context.Context) error { deletes++; return full }
 		o := testOptions(t, 1000)
 		o.KeepPart = keep
-		err := Run(t.Context(), store, o)
+		err := Run(t.Context(), one(store), o)
 		if !errors.Is(err, wantError) || errors.Is(err, ErrIncomplete) == keep || (deletes > 0) == keep {
 			t.Errorf("Run() with KeepPart %v = %v after %d deletions, want %v", keep, err, deletes, wantError)
 		}

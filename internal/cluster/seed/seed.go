@@ -1,4 +1,4 @@
-// Package seed writes nodes and the objects that they own directly into the store of a cluster before its API servers
+// Package seed writes nodes and the objects that they own directly into the stores of a cluster before its API servers
 // start. It takes seconds for a number of nodes for which requests to an API server take hours.
 //
 // The stored bytes are those that the API server stores after k1m has created a node, the simulator (kwok or node-sim)
@@ -43,6 +43,14 @@ const (
 	removeTimeout = 2 * time.Minute
 )
 
+// Stores are the stores of a cluster. They are equal if the cluster has one.
+type Stores struct {
+	// All are all stores, each once. They must be empty.
+	All []clientv3.KV
+	// Nodes, Leases and CSINodes are those of them that have these objects.
+	Nodes, Leases, CSINodes clientv3.KV
+}
+
 // Options are the options of [Run].
 type Options struct {
 	Nodes *bulk.Nodes
@@ -59,25 +67,28 @@ type Options struct {
 	Removing func()
 }
 
-// Run writes the nodes of the range and the objects that they own to an empty store. Otherwise it returns an error that
-// wraps ErrNotEmpty. A node and its objects are written in the same transaction. If Run fails later, also because
-// ctx is done, it deletes what it has written. It uses the client for that after ctx is done.
-func Run(ctx context.Context, client clientv3.KV, o Options) error {
-	if err := requireEmpty(ctx, client, o.Prefix); err != nil {
-		return err
+// Run writes the nodes of the range and the objects that they own to empty stores. Otherwise it returns an error that
+// wraps ErrNotEmpty. A node and its objects are written in the same transaction, as far as they are in one store. If
+// Run fails later, also because ctx is done, it deletes what it has written. It uses the stores for that after ctx is
+// done.
+func Run(ctx context.Context, stores Stores, o Options) error {
+	for _, store := range stores.All {
+		if err := requireEmpty(ctx, store, o.Prefix); err != nil {
+			return err
+		}
 	}
 	template, err := newTemplate(o.Nodes, o.Simulator, o.Range.Count, metav1.Now())
 	if err != nil {
 		return err
 	}
-	err = writeAll(ctx, client, o, template)
+	err = writeAll(ctx, stores, o, template)
 	if err == nil || o.KeepPart {
 		return err
 	}
 	o.Removing()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
-	if failed := remove(ctx, client, o); failed != nil {
+	if failed := remove(ctx, stores, o); failed != nil {
 		return fmt.Errorf("%w; %w: %w", err, ErrIncomplete, failed)
 	}
 	return err
@@ -85,7 +96,7 @@ func Run(ctx context.Context, client clientv3.KV, o Options) error {
 
 // writeAll writes all nodes of the range. When it returns, no write is in progress, unless one takes longer than
 // writeGrace.
-func writeAll(ctx context.Context, client clientv3.KV, o Options, template *template) error {
+func writeAll(ctx context.Context, stores Stores, o Options, template *template) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	writeContext, abort := withGrace(ctx, writeGrace)
@@ -95,7 +106,7 @@ func writeAll(ctx context.Context, client clientv3.KV, o Options, template *temp
 	var group sync.WaitGroup
 	for range workers {
 		group.Go(func() {
-			w := &worker{client: client, options: o, objects: template.objects()}
+			w := &worker{stores: stores, options: o, objects: template.objects()}
 			for ctx.Err() == nil {
 				first := int(next.Add(int64(nodesPerTxn))) - nodesPerTxn
 				if first >= o.Range.Count {
@@ -155,31 +166,37 @@ func requireEmpty(ctx context.Context, client clientv3.KV, prefix string) error 
 	return nil
 }
 
-// worker writes nodes, one transaction at a time.
+// worker writes nodes, one transaction at a time in each store.
 type worker struct {
-	client  clientv3.KV
+	stores  Stores
 	options Options
 	objects *objects
 }
 
 // write writes consecutive nodes of the range.
 func (w *worker) write(ctx context.Context, first, count int) error {
-	var puts []clientv3.Op
+	puts := map[clientv3.KV][]clientv3.Op{}
+	put := func(store clientv3.KV, key, value string) {
+		puts[store] = append(puts[store], clientv3.OpPut(key, value))
+	}
 	for i := first; i < first+count; i++ {
 		name := w.options.Range.Name(i)
 		stored, err := w.objects.encode(name, w.options.Range.First+i)
 		if err != nil {
 			return err
 		}
-		puts = append(puts,
-			clientv3.OpPut(nodeKeys(w.options.Prefix)+name, stored.node),
-			clientv3.OpPut(leaseKeys(w.options.Prefix)+name, stored.lease))
+		put(w.stores.Nodes, nodeKeys(w.options.Prefix)+name, stored.node)
+		put(w.stores.Leases, leaseKeys(w.options.Prefix)+name, stored.lease)
 		if stored.csiNode != "" {
-			puts = append(puts, clientv3.OpPut(csiNodeKeys(w.options.Prefix)+name, stored.csiNode))
+			put(w.stores.CSINodes, csiNodeKeys(w.options.Prefix)+name, stored.csiNode)
 		}
 	}
-	_, err := w.client.Txn(ctx).Then(puts...).Commit()
-	return err
+	for store, ops := range puts {
+		if _, err := store.Txn(ctx).Then(ops...).Commit(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // nodeKeys returns the prefix of the keys of nodes.

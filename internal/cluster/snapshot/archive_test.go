@@ -3,7 +3,6 @@ package snapshot
 import (
 	"archive/tar"
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -85,6 +84,35 @@ func TestSnapshotIsReadAsWritten(t *testing.T) {
 	}
 	if len(files) != len(testFiles(t)) {
 		t.Errorf("%d files, want %d", len(files), len(testFiles(t)))
+	}
+}
+
+// TestOwnStoresHaveFilesOfTheirOwn checks the format of a file with several stores, which an older k1m must reject, and
+// that the description of the main store counts the keys of all stores.
+func TestOwnStoresHaveFilesOfTheirOwn(t *testing.T) {
+	manifest := testManifest()
+	manifest.Store.Keys = 0
+	manifest.addStore("store", Store{Revision: 7, Keys: 3, Nodes: 2})
+	manifest.addStore("store-pods", Store{Revision: 9, Keys: 4, Pods: 4})
+	var file bytes.Buffer
+	if _, err := write(&file, manifest, append(testFiles(t), inMemory("store-pods.snapshot", []byte("pods")))); err != nil {
+		t.Fatal(err)
+	}
+	got, files, err := extractAll(file.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Store{Kind: clusterdir.StoreMemEtcd, Revision: 7, Keys: 7, Nodes: 2, Pods: 4}
+	if got.Format != 2 || got.Store != want || !slices.Equal(got.OwnStores, []OwnStore{{"pods", 9, 4}}) || files["store-pods.snapshot"] != "pods" {
+		t.Errorf("manifest = %+v with the store of pods %q, want format 2, %+v and 4 pods at revision 9", got, files["store-pods.snapshot"], want)
+	}
+	if single, _, err := extractAll(validSnapshot(t)); err != nil || single.Format != 1 {
+		t.Errorf("a file with one store has format %d (%v), want 1, which an older k1m reads", single.Format, err)
+	}
+	var page strings.Builder
+	got.Print(&page)
+	if want := "of them 4 pods in their own store, revision 9\n"; !strings.Contains(page.String(), want) {
+		t.Errorf("Print() wrote\n%s\nwant %q in it", &page, want)
 	}
 }
 
@@ -180,21 +208,27 @@ func hostileSnapshots(t testing.TB) map[string]struct {
 		"manifest that is a link": {changed(0, func(e *entry) {
 			*e = entry{Header: tar.Header{Typeflag: tar.TypeSymlink, Name: manifestFile, Linkname: "/etc/passwd"}}
 		}), "its first entry is not manifest.json"},
-		"manifest that is not JSON":    {changed(0, func(e *entry) { *e = regular(manifestFile, []byte("{")) }), "reading its manifest"},
-		"manifest of another format":   {fromManifest(func(m *Manifest) { m.Format = 99 }), "the snapshot has format 99, but this k1m supports format 1"},
-		"manifest without format":      {fromManifest(func(m *Manifest) { m.Format = 0 }), "no format version"},
-		"unknown store":                {fromManifest(func(m *Manifest) { m.Store.Kind = "redis" }), `unknown store "redis"`},
-		"path outside":                 {fromManifest(rename(1, "../../x.crt")), "unexpected file"},
-		"absolute path":                {fromManifest(rename(1, "/etc/passwd")), "unexpected file"},
-		"path through pki":             {fromManifest(rename(3, "pki/../x.crt")), "unexpected file"},
-		"other file":                   {fromManifest(rename(3, "state.json")), "unexpected file"},
-		"file listed twice":            {fromManifest(rename(2, "pki/ca.crt")), "twice"},
-		"no store":                     {fromManifest(func(m *Manifest) { m.Files = m.Files[:4] }), "lacks store.snapshot"},
-		"huge store":                   {fromManifest(func(m *Manifest) { m.Files[4].Bytes = 1 << 60 }), "at most"},
-		"huge certificate":             {fromManifest(func(m *Manifest) { m.Files[1].Bytes = 1 << 30 }), "at most"},
-		"negative size":                {fromManifest(func(m *Manifest) { m.Files[1].Bytes = -1 }), "the size -1"},
-		"no checksum":                  {fromManifest(func(m *Manifest) { m.Files[1].SHA256 = "" }), "no checksum"},
-		"too many files":               {fromManifest(func(m *Manifest) { m.Files = append(m.Files, make([]File, maxFiles)...) }), "at most 1024"},
+		"manifest that is not JSON":  {changed(0, func(e *entry) { *e = regular(manifestFile, []byte("{")) }), "reading its manifest"},
+		"manifest of another format": {fromManifest(func(m *Manifest) { m.Format = 99 }), "the snapshot has format 99, but this k1m supports format 2"},
+		"manifest without format":    {fromManifest(func(m *Manifest) { m.Format = 0 }), "no format version"},
+		"unknown store":              {fromManifest(func(m *Manifest) { m.Store.Kind = "redis" }), `unknown store "redis"`},
+		"path outside":               {fromManifest(rename(1, "../../x.crt")), "unexpected file"},
+		"absolute path":              {fromManifest(rename(1, "/etc/passwd")), "unexpected file"},
+		"path through pki":           {fromManifest(rename(3, "pki/../x.crt")), "unexpected file"},
+		"other file":                 {fromManifest(rename(3, "state.json")), "unexpected file"},
+		"file listed twice":          {fromManifest(rename(2, "pki/ca.crt")), "twice"},
+		"no store":                   {fromManifest(func(m *Manifest) { m.Files = m.Files[:4] }), "lacks store.snapshot"},
+		"huge store":                 {fromManifest(func(m *Manifest) { m.Files[4].Bytes = 1 << 60 }), "at most"},
+		"huge certificate":           {fromManifest(func(m *Manifest) { m.Files[1].Bytes = 1 << 30 }), "at most"},
+		"negative size":              {fromManifest(func(m *Manifest) { m.Files[1].Bytes = -1 }), "the size -1"},
+		"no checksum":                {fromManifest(func(m *Manifest) { m.Files[1].SHA256 = "" }), "no checksum"},
+		"too many files":             {fromManifest(func(m *Manifest) { m.Files = append(m.Files, make([]File, maxFiles)...) }), "at most 1024"},
+		"own store that is missing":  {fromManifest(func(m *Manifest) { m.OwnStores = []OwnStore{{Resource: "pods"}} }), "lacks store-pods.snapshot"},
+		"own store that is a path": {fromManifest(func(m *Manifest) {
+			m.OwnStores = []OwnStore{{Resource: "../x"}}
+			m.Files[3].Name = "store-../x.snapshot"
+		}), "unexpected file"},
+		"store that is not described":  {fromManifest(rename(3, "store-pods.snapshot")), "but not that store"},
 		"wrong checksum":               {fromManifest(func(m *Manifest) { m.Files[4].SHA256 = strings.Repeat("0", sha256Digits) }), "the checksum of store.snapshot is wrong"},
 		"entry with another name":      {changed(2, func(e *entry) { e.Name = "../../x.crt" }), "does not match pki/ca.crt"},
 		"entry that is a link":         {changed(2, func(e *entry) { e.Typeflag, e.Linkname, e.Size, e.content = tar.TypeSymlink, "/etc/passwd", 0, nil }), "does not match pki/ca.crt"},
@@ -207,6 +241,7 @@ func hostileSnapshots(t testing.TB) map[string]struct {
 		"settings that are not JSON":   {withSettings(t, "{"), "cluster.json is damaged"},
 		"settings of another layout":   {withSettings(t, `{"layout":99}`), "cluster.json has layout 99"},
 		"settings that are not valid":  {withSettings(t, `{"layout":1,"settings":{"nodes":-1,"zones":1,"store":"mem_etcd","scheduler":"kube-scheduler","apiservers":1}}`), "its settings: --nodes -1"},
+		"settings with an own store":   {withSettings(t, `{"layout":1,"settings":{"zones":1,"store":"mem_etcd","storeFor":["pods=own"],"scheduler":"kube-scheduler","apiservers":1}}`), "different stores"},
 		"settings with another store":  {withSettings(t, `{"layout":1,"settings":{"zones":1,"store":"etcd","scheduler":"kube-scheduler","apiservers":1}}`), "different stores"},
 		"settings with a remote store": {withSettings(t, `{"layout":1,"settings":{"storeAddress":"http://127.0.0.1:1"}}`), "a store that k1m does not run"},
 	}
@@ -319,29 +354,6 @@ func TestRestoreDoesNotReplaceACluster(t *testing.T) {
 	_, err = Restore(t.Context(), RestoreOptions{Dir: dir, File: "does not matter", Display: progress.New(io.Discard)})
 	if !errors.Is(err, clusterdir.ErrExists) {
 		t.Errorf("Restore() over a cluster = %v, want %v", err, clusterdir.ErrExists)
-	}
-}
-
-// TestEndOfStoreSnapshotIsVerified writes a snapshot of a store in pieces of several sizes.
-func TestEndOfStoreSnapshotIsVerified(t *testing.T) {
-	data := []byte("the content of a store")
-	sum := sha256.Sum256(data)
-	good := append(bytes.Clone(data), sum[:]...)
-	for size := 1; size <= len(good); size++ {
-		for _, c := range []struct {
-			data []byte
-			ok   bool
-		}{{good, true}, {good[:len(good)-1], false}, {append([]byte("x"), good...), false}} {
-			end := newCheckedEnd()
-			for rest := c.data; len(rest) > 0; rest = rest[min(size, len(rest)):] {
-				if _, err := end.Write(rest[:min(size, len(rest))]); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := end.verify(); (err == nil) != c.ok {
-				t.Errorf("verify() of %d bytes in pieces of %d = %v, want success: %v", len(c.data), size, err, c.ok)
-			}
-		}
 	}
 }
 

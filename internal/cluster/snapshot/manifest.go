@@ -5,14 +5,18 @@ import (
 	"io"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// formatVersion is the version of the file format. It is incremented by each change that an older k1m
-// cannot read.
-const formatVersion = 1
+// Versions of the file format. The version is incremented by each change that an older k1m cannot read.
+const (
+	formatVersion = 1
+	// formatVersionOwnStores is the version of a file with several stores, and the latest one.
+	formatVersionOwnStores = 2
+)
 
 // Names of the files in a snapshot. Certificates and keys are in pkiPrefix.
 const (
@@ -20,12 +24,17 @@ const (
 	clusterFile       = "cluster.json"
 	gatewayConfigFile = "gateway-config.yaml"
 	pkiPrefix         = "pki/"
-	storeFile         = "store.snapshot"
+	// storeFile is the snapshot of the main store.
+	storeFile   = "store" + storeSuffix
+	storeSuffix = ".snapshot"
 )
+
+// storeFileOf returns the name of the snapshot of a store with the given component name.
+func storeFileOf(store string) string { return store + storeSuffix }
 
 const (
 	maxManifestBytes = 1 << 20
-	// maxFileBytes limits all files but the snapshot of the store.
+	// maxFileBytes limits all files but the snapshots of the stores.
 	maxFileBytes = 1 << 20
 	// maxStoreBytes is far above what a store can hold. A restore also requires the free disk space.
 	maxStoreBytes = 1 << 46
@@ -34,6 +43,7 @@ const (
 )
 
 var (
+	ownFile  = regexp.MustCompile(`^store-[a-z]{1,63}\.snapshot$`)
 	pkiName  = regexp.MustCompile(`^pki/(etcd/)?[a-z0-9][a-z0-9.-]{0,99}\.(crt|key|pub)$`)
 	checksum = regexp.MustCompile(fmt.Sprintf(`^[0-9a-f]{%d}$`, sha256Digits))
 )
@@ -45,7 +55,9 @@ type Manifest struct {
 	Created  time.Time `json:"created"`
 	Versions Versions  `json:"versions"`
 	Store    Store     `json:"store"`
-	Files    []File    `json:"files"` // in the order of the entries after the manifest
+	// OwnStores are the stores of single resources.
+	OwnStores []OwnStore `json:"ownStores,omitempty"`
+	Files     []File     `json:"files"` // in the order of the entries after the manifest
 }
 
 // Versions are the versions of the programs of the saved cluster.
@@ -55,15 +67,40 @@ type Versions struct {
 	Store      string `json:"store"`
 }
 
-// Store describes the content of the store in a snapshot. mem_etcd states the revision of the snapshot. etcd
+// Store describes the content of the main store in a snapshot. mem_etcd states the revision of the snapshot. etcd
 // does not: then the revision and the numbers are those immediately before, and the snapshot may also
 // contain later changes.
 type Store struct {
-	Kind     string `json:"kind"` // mem_etcd or etcd
+	Kind     string `json:"kind"` // mem_etcd or etcd, also of own stores
+	Revision int64  `json:"revision"`
+	// Keys are those of all stores. So are Nodes and Pods.
+	Keys  int64 `json:"keys"`
+	Nodes int64 `json:"nodes"`
+	Pods  int64 `json:"pods"`
+}
+
+// OwnStore describes the content of the own store of a resource, as Store that of the main store.
+type OwnStore struct {
+	Resource string `json:"resource"`
 	Revision int64  `json:"revision"`
 	Keys     int64  `json:"keys"`
-	Nodes    int64  `json:"nodes"`
-	Pods     int64  `json:"pods"`
+}
+
+// storeFiles returns the names of the snapshots of all stores.
+func (m Manifest) storeFiles() []string {
+	names := []string{storeFile}
+	for _, own := range m.OwnStores {
+		names = append(names, storeFileOf(clusterdir.OwnStoreName(own.Resource)))
+	}
+	return names
+}
+
+// resources returns the resources with an own store.
+func (m Manifest) resources() (names []string) {
+	for _, own := range m.OwnStores {
+		names = append(names, own.Resource)
+	}
+	return names
 }
 
 // File is an entry after the manifest.
@@ -73,14 +110,14 @@ type File struct {
 	SHA256 string `json:"sha256"`
 }
 
-// storeBytes returns the size of the snapshot of the store.
-func (m Manifest) storeBytes() int64 {
+// storeBytes returns the size of the snapshots of all stores.
+func (m Manifest) storeBytes() (bytes int64) {
 	for _, file := range m.Files {
-		if file.Name == storeFile {
-			return file.Bytes
+		if file.isStore() {
+			bytes += file.Bytes
 		}
 	}
-	return 0
+	return bytes
 }
 
 // validate returns an error unless this k1m can restore a snapshot with this manifest.
@@ -88,8 +125,8 @@ func (m Manifest) validate() error {
 	switch {
 	case m.Format < 1:
 		return invalid("its manifest has no format version")
-	case m.Format > formatVersion:
-		return fmt.Errorf("the snapshot has format %d, but this k1m supports format %d; use the k1m that saved it", m.Format, formatVersion)
+	case m.Format > formatVersionOwnStores:
+		return fmt.Errorf("the snapshot has format %d, but this k1m supports format %d; use the k1m that saved it", m.Format, formatVersionOwnStores)
 	case m.Store.Kind != clusterdir.StoreMemEtcd && m.Store.Kind != clusterdir.StoreEtcd:
 		return invalid("its manifest has the unknown store %q", m.Store.Kind)
 	case len(m.Files) > maxFiles:
@@ -103,9 +140,12 @@ func (m Manifest) validate() error {
 		if seen[file.Name] {
 			return invalid("its manifest lists %q twice", file.Name)
 		}
+		if file.isStore() && !slices.Contains(m.storeFiles(), file.Name) {
+			return invalid("its manifest lists %q, but not that store", file.Name)
+		}
 		seen[file.Name] = true
 	}
-	for _, required := range []string{clusterFile, pkiPrefix + "ca.crt", pkiPrefix + "ca.key", storeFile} {
+	for _, required := range append([]string{clusterFile, pkiPrefix + "ca.crt", pkiPrefix + "ca.key"}, m.storeFiles()...) {
 		if !seen[required] {
 			return invalid("its manifest lacks %s", required)
 		}
@@ -113,12 +153,15 @@ func (m Manifest) validate() error {
 	return nil
 }
 
+// isStore reports whether the file is the snapshot of a store.
+func (f File) isStore() bool { return f.Name == storeFile || ownFile.MatchString(f.Name) }
+
 // validate returns an error for a name that no snapshot contains, such as a path to another directory, and
 // for an impossible size.
 func (f File) validate() error {
 	limit := int64(maxFileBytes)
 	switch {
-	case f.Name == storeFile:
+	case f.isStore():
 		limit = maxStoreBytes
 	case f.Name != clusterFile && f.Name != gatewayConfigFile && !pkiName.MatchString(f.Name):
 		return invalid("its manifest lists the unexpected file %.100q", f.Name)
@@ -141,6 +184,9 @@ func (m Manifest) Print(w io.Writer) {
 	fmt.Fprintf(w, "Cluster:     %s\n", m.Name)
 	fmt.Fprintf(w, "Created:     %s\n", m.Created.Format(time.RFC3339))
 	fmt.Fprintf(w, "Store:       %s %s, revision %d, %d keys\n", m.Store.Kind, m.Versions.Store, m.Store.Revision, m.Store.Keys)
+	for _, own := range m.OwnStores {
+		fmt.Fprintf(w, "             of them %d %s in their own store, revision %d\n", own.Keys, own.Resource, own.Revision)
+	}
 	fmt.Fprintf(w, "Nodes:       %d\n", m.Store.Nodes)
 	fmt.Fprintf(w, "Pods:        %d\n", m.Store.Pods)
 	fmt.Fprintf(w, "Kubernetes:  %s\n", m.Versions.Kubernetes)

@@ -7,11 +7,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/lifecycle"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/storedata"
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
@@ -74,18 +76,31 @@ func fill(ctx context.Context, o RestoreOptions, reader *Reader, staging *cluste
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.File, err)
 	}
-	if config.Settings.Store != reader.Manifest.Store.Kind {
+	if config.Settings.Store != reader.Manifest.Store.Kind || !slices.Equal(config.Settings.OwnStores(), reader.Manifest.resources()) {
 		return nil, fmt.Errorf("%s: %w", o.File, invalid("its settings and its manifest have different stores"))
 	}
 	task := o.Display.Task("store restored", 0)
-	stored := filepath.Join(staging.Root(), storeFile)
-	err = errors.Join(restoreStore(ctx, config, stored, staging.Data()), os.Remove(stored))
-	if err != nil {
+	if err = restoreStores(ctx, config, staging.Dir); err != nil {
 		progress.Fail(ctx, task, err.Error())
 		return nil, err
 	}
 	task.Done(fmt.Sprintf("%d keys", reader.Manifest.Store.Keys))
 	return changes, config.Save(staging.Dir)
+}
+
+// restoreStores creates the data directories of all stores of a cluster from their snapshots in its directory, and
+// removes the snapshots.
+func restoreStores(ctx context.Context, config clusterdir.Config, dir clusterdir.Dir) error {
+	if err := clusterdir.PrepareData(dir.Data(), config.Settings); err != nil {
+		return err
+	}
+	for _, name := range config.Settings.StoreNames() {
+		stored := filepath.Join(dir.Root(), storeFileOf(name))
+		if err := errors.Join(restoreStore(ctx, config, name, stored, dir.Data()), os.Remove(stored)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // extract writes the files of the snapshot to a directory, and returns the content of its cluster.json.
@@ -106,14 +121,14 @@ func extract(ctx context.Context, o RestoreOptions, reader *Reader, dir clusterd
 	for _, file := range reader.Manifest.Files {
 		total += file.Bytes
 	}
-	read := newTransfer(ctx, o.Display, "snapshot read", total)
+	read := storedata.NewTransfer(ctx, o.Display, "snapshot read", total)
 	err = reader.Extract(func(file File) (io.WriteCloser, error) {
 		if file.Name == clusterFile {
 			return &settings, nil
 		}
 		return root.OpenFile(file.Name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, entryMode)
 	}, read)
-	read.end(err)
+	read.End(err)
 	return settings.Bytes(), err
 }
 
@@ -163,7 +178,7 @@ func requireSpace(dir string, bytes int64) error {
 	}
 	if free := int64(stat.Bavail) * stat.Bsize; free < bytes {
 		return fmt.Errorf("%w: %s has %d MiB free, the restore needs %d MiB; free some space, or set K1M_HOME to another disk",
-			lifecycle.ErrNoSpace, dir, free/mebibyte, bytes/mebibyte)
+			lifecycle.ErrNoSpace, dir, free>>20, bytes>>20)
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/lifecycle"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/storedata"
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 	"github.com/k8s-1m/k8s-1m/internal/util/temporary"
 )
@@ -26,18 +27,18 @@ type SaveOptions struct {
 
 // Save saves a cluster, which may be running or stopped.
 func Save(ctx context.Context, o SaveOptions) (manifest Manifest, err error) {
-	err = lifecycle.UseStore(ctx, o.Dir, func(ctx context.Context, config clusterdir.Config, store component.StoreClient) error {
+	err = lifecycle.UseStores(ctx, o.Dir, func(ctx context.Context, config clusterdir.Config) error {
 		if config.Settings.StoreAddress != "" {
 			return fmt.Errorf("cluster %q uses a store that k1m does not run (--store-address); save that store with `etcdctl snapshot save`", o.Dir.Name())
 		}
-		manifest, err = save(ctx, o, config, store)
+		manifest, err = save(ctx, o, config)
 		return err
 	})
 	return manifest, err
 }
 
 // save writes the snapshot to a temporary file, and renames it when it is complete and durable.
-func save(ctx context.Context, o SaveOptions, config clusterdir.Config, store component.StoreClient) (manifest Manifest, err error) {
+func save(ctx context.Context, o SaveOptions, config clusterdir.Config) (manifest Manifest, err error) {
 	if info, err := os.Stat(o.File); err == nil && info.IsDir() {
 		return manifest, fmt.Errorf("%s: is a directory; name a file", o.File)
 	}
@@ -46,36 +47,79 @@ func save(ctx context.Context, o SaveOptions, config clusterdir.Config, store co
 		return manifest, err
 	}
 	defer func() { err = errors.Join(err, discard(target)) }()
-	spool, err := unnamed(o.File)
-	if err != nil {
-		return manifest, err
-	}
-	defer func() { err = errors.Join(err, spool.Close()) }()
 
 	manifest = Manifest{Name: config.Name, Created: time.Now().UTC().Truncate(time.Second)}
 	manifest.Versions = Versions{K1m: o.Version, Kubernetes: kubernetesVersion()}
-	received := newTransfer(ctx, o.Display, "store read", 0)
-	var stored File
-	manifest.Store, manifest.Versions.Store, stored, err = storeSnapshot(ctx, store, config.Settings.EtcdPrefix(), spool, received)
-	received.end(err)
+	stores, closeStores, err := readStores(ctx, o, config, &manifest)
+	defer func() { err = errors.Join(err, closeStores()) }()
 	if err != nil {
 		return manifest, err
 	}
-	manifest.Store.Kind = config.Settings.Store
 	files, err := clusterFiles(o.Dir, config)
 	if err != nil {
 		return manifest, err
 	}
-	if _, err := spool.Seek(0, io.SeekStart); err != nil {
-		return manifest, err
+	written := storedata.NewTransfer(ctx, o.Display, "snapshot written", totalBytes(stores))
+	for i := range stores {
+		stores[i].reader = io.TeeReader(stores[i].reader, written)
 	}
-	written := newTransfer(ctx, o.Display, "snapshot written", stored.Bytes)
-	manifest, err = write(target, manifest, append(files, content{stored, io.TeeReader(spool, written)}))
+	manifest, err = write(target, manifest, append(files, stores...))
 	if err == nil {
 		err = commit(target, o.File)
 	}
-	written.end(err)
+	written.End(err)
 	return manifest, err
+}
+
+// readStores reads all stores of a cluster, one after the other, into files without names. It describes them in the
+// manifest. The returned function closes the files, also after an error.
+func readStores(ctx context.Context, o SaveOptions, config clusterdir.Config, manifest *Manifest) (stores []content, closeAll func() error, err error) {
+	var spools []*os.File
+	closeAll = func() (err error) {
+		for _, spool := range spools {
+			err = errors.Join(err, spool.Close())
+		}
+		return err
+	}
+	for _, name := range config.Settings.StoreNames() {
+		spool, err := unnamed(o.File)
+		if err != nil {
+			return nil, closeAll, err
+		}
+		spools = append(spools, spool)
+		received := storedata.NewTransfer(ctx, o.Display, name+" read", 0)
+		described, version, file, err := storeSnapshot(ctx, component.NewStoreClient(config, o.Dir, name), config.Settings.EtcdPrefix(), spool, received)
+		received.End(err)
+		if err == nil {
+			_, err = spool.Seek(0, io.SeekStart)
+		}
+		if err != nil {
+			return nil, closeAll, err
+		}
+		file.Name = storeFileOf(name)
+		stores = append(stores, content{file, spool})
+		manifest.addStore(name, described)
+		manifest.Versions.Store = version
+	}
+	manifest.Store.Kind = config.Settings.Store
+	return stores, closeAll, nil
+}
+
+// addStore adds the description of a store with the given component name.
+func (m *Manifest) addStore(name string, s Store) {
+	m.Store.Keys, m.Store.Nodes, m.Store.Pods = m.Store.Keys+s.Keys, m.Store.Nodes+s.Nodes, m.Store.Pods+s.Pods
+	if name == clusterdir.MainStore {
+		m.Store.Revision = s.Revision
+		return
+	}
+	m.OwnStores = append(m.OwnStores, OwnStore{Resource: clusterdir.ResourceOf(name), Revision: s.Revision, Keys: s.Keys})
+}
+
+func totalBytes(files []content) (bytes int64) {
+	for _, file := range files {
+		bytes += file.Bytes
+	}
+	return bytes
 }
 
 // temporaryInfix follows the name of a snapshot in that of its temporary file. It is long, because k1m removes

@@ -2,7 +2,7 @@
 //
 // A snapshot file is a tar archive that is compressed with zstd. Its first entry is the [Manifest], which
 // lists all other entries with their sizes and checksums: the settings of the cluster, its certificates and
-// keys, and a snapshot of its store. [Save] writes a file, [Inspect] reads its manifest, and [Restore]
+// keys, and a snapshot of each of its stores. [Save] writes a file, [Inspect] reads its manifest, and [Restore]
 // creates a cluster.
 //
 // write and [Reader] know the format of the file only. storeSnapshot gets the snapshot of the store through

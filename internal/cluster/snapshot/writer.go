@@ -38,6 +38,9 @@ func inMemory(name string, data []byte) content {
 // write writes a snapshot: the manifest, completed by the list of the files, and the files.
 func write(w io.Writer, manifest Manifest, files []content) (Manifest, error) {
 	manifest.Format = formatVersion
+	if len(manifest.OwnStores) > 0 {
+		manifest.Format = formatVersionOwnStores
+	}
 	for _, file := range files {
 		manifest.Files = append(manifest.Files, file.File)
 	}
@@ -66,7 +69,7 @@ func write(w io.Writer, manifest Manifest, files []content) (Manifest, error) {
 	return manifest, errors.Join(archive.Close(), compressor.Close())
 }
 
-// clusterFiles returns the files of a cluster other than its store: the settings, the certificates and keys,
+// clusterFiles returns the files of a cluster other than its stores: the settings, the certificates and keys,
 // and the file of --gateway-config. All other files are written again when the cluster is started.
 func clusterFiles(dir clusterdir.Dir, config clusterdir.Config) ([]content, error) {
 	// Ports are assigned when the cluster is restored.

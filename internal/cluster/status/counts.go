@@ -37,11 +37,20 @@ type Pods struct {
 	ByPhase map[string]int `json:"byPhase"`
 }
 
-// Objects describes the content of the store: the number of keys under /registry/ and the
-// current revision.
+// Objects describes the content of the stores: the number of keys under /registry/ in all stores, and the
+// current revision of the main store.
 type Objects struct {
 	Count    int64 `json:"count"`
 	Revision int64 `json:"revision"`
+	// OwnStores are the stores of single resources.
+	OwnStores []OwnStore `json:"ownStores,omitempty"`
+}
+
+// OwnStore describes the content of the own store of a resource.
+type OwnStore struct {
+	Resource string `json:"resource"`
+	Count    int64  `json:"count"`
+	Revision int64  `json:"revision"`
 }
 
 // count counts nodes, pods and objects, and reads the gateways, all concurrently. It adds errors to
@@ -57,7 +66,7 @@ func (s *Status) count(ctx context.Context, dir clusterdir.Dir, config clusterdi
 	}
 	group.Go(func() { s.Nodes, problems[0] = countNodes(ctx, client) })
 	group.Go(func() { s.Pods, problems[1] = countPods(ctx, client) })
-	group.Go(func() { s.Objects, problems[2] = countObjects(ctx, component.NewStoreClient(config, dir)) })
+	group.Go(func() { s.Objects, problems[2] = countObjects(ctx, dir, config) })
 	group.Go(func() { s.Gateways, gatewayProblems = readGateways(ctx, config) })
 	group.Wait()
 	for _, problem := range append(problems, gatewayProblems...) {
@@ -128,17 +137,36 @@ func forEachPage(list func(metav1.ListOptions) (next string, err error)) error {
 	}
 }
 
-func countObjects(ctx context.Context, store component.StoreClient) (*Objects, error) {
-	client, err := store.Dial(ctx, storeTimeout)
+func countObjects(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) (*Objects, error) {
+	count, revision, err := countKeys(ctx, component.NewStoreClient(config, dir, clusterdir.MainStore))
 	if err != nil {
 		return nil, err
+	}
+	objects := &Objects{Count: count, Revision: revision}
+	for _, resource := range config.Settings.OwnStores() {
+		own := OwnStore{Resource: resource}
+		own.Count, own.Revision, err = countKeys(ctx, component.NewStoreClient(config, dir, clusterdir.OwnStoreName(resource)))
+		if err != nil {
+			return nil, err
+		}
+		objects.Count += own.Count
+		objects.OwnStores = append(objects.OwnStores, own)
+	}
+	return objects, nil
+}
+
+// countKeys returns the number of keys of API servers in a store, and its revision.
+func countKeys(ctx context.Context, store component.StoreClient) (count, revision int64, err error) {
+	client, err := store.Dial(ctx, storeTimeout)
+	if err != nil {
+		return 0, 0, err
 	}
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	response, err := client.Get(ctx, registryPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
-		return nil, fmt.Errorf("counting objects in the store: %w", err)
+		return 0, 0, fmt.Errorf("counting objects in the store: %w", err)
 	}
-	return &Objects{Count: response.Count, Revision: response.Header.Revision}, nil
+	return response.Count, response.Header.Revision, nil
 }

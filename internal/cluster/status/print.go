@@ -27,6 +27,9 @@ func (s Status) Print(w io.Writer, wide bool) error {
 	}
 	if s.Objects != nil {
 		fmt.Fprintf(w, "Store:      %d objects, revision %d\n", s.Objects.Count, s.Objects.Revision)
+		for _, own := range s.Objects.OwnStores {
+			fmt.Fprintf(w, "            of them %d %s in their own store, revision %d\n", own.Count, own.Resource, own.Revision)
+		}
 	}
 	for _, gateway := range s.Gateways {
 		fmt.Fprintf(w, "Gateway:    %s\n", gateway)

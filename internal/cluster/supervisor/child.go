@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
@@ -70,9 +71,12 @@ func (c *child) Serve(ctx context.Context) error {
 }
 
 // killOtherComponents kills all other components, and suture restarts them. Their caches are invalid,
-// because the store lost its state when it exited.
+// because the store lost its state when it exited. Other stores have no such caches, and would lose their state too.
 func (c *child) killOtherComponents() {
 	for _, other := range c.stateFile.snapshot().Components {
+		if clusterdir.IsStore(other.Name) {
+			continue
+		}
 		if err := other.Process.KillGroup(); err == nil {
 			c.log.Warn("killed component because the store lost its state", "component", other.Name, "store", c.Name)
 		}

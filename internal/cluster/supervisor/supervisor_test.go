@@ -170,15 +170,19 @@ func get(t *testing.T, url string) string {
 	return string(body)
 }
 
-func TestVolatileComponentRestartsAllComponents(t *testing.T) {
-	store := sleeper(t, "store")
-	store.Volatile = true
-	f := run(t, store, sleeper(t, "server", "store"))
+// TestVolatileStoreRestartsAllOtherComponents also checks that other stores keep running: they would lose their state.
+func TestVolatileStoreRestartsAllOtherComponents(t *testing.T) {
+	store, own := sleeper(t, "store"), sleeper(t, "store-pods")
+	store.Volatile, own.Volatile = true, true
+	f := run(t, store, own, sleeper(t, "server", "store", "store-pods"))
 	before := f.await(t, "all components are healthy", State.Healthy)
 	if err := before.Components[0].Process.KillGroup(); err != nil {
 		t.Fatal(err)
 	}
 	f.await(t, "all components are restarted", func(s State) bool {
-		return s.Healthy() && s.Components[0].Restarts == 1 && s.Components[1].Restarts == 1
+		return s.Healthy() && s.Components[0].Restarts == 1 && s.Components[2].Restarts == 1
 	})
+	if after := f.await(t, "all components are healthy", State.Healthy).Components[1]; after.Process != before.Components[1].Process || after.Exits > 0 {
+		t.Errorf("the other store is %+v after the restart, want the process %+v", after, before.Components[1].Process)
+	}
 }

@@ -1,6 +1,6 @@
 //! Whether the flags of an API server, as its page `/flagz` shows them, allow the node path.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::reason::{Reason, Rule};
 
@@ -16,6 +16,8 @@ pub struct Expected {
     pub read_audit_level_none: bool,
     /// The prefix of all keys, as `--etcd-prefix`.
     pub etcd_prefix: String,
+    /// The URLs of the store to which the gateway writes Leases.
+    pub store_endpoints: Vec<String>,
 }
 
 /// The encoding that the gateway writes.
@@ -81,7 +83,7 @@ pub fn reasons(server: &str, flags: &Flags, expected: &Expected) -> Vec<Reason> 
     let prefix = normal_prefix(&expected.etcd_prefix);
     found.must_be("etcd-prefix", Rule::Storage, |value| normal_prefix(value) == prefix);
     found.must_be("etcd-servers-overrides", Rule::Storage, |value| {
-        !items(value).any(is_override_of_leases)
+        items(value).all(|item| leads_to(item, &expected.store_endpoints))
     });
     found.must_be("authorization-mode", Rule::Authorization, |value| node_decides(items(value)));
     // Admission plugins can also be named by a deprecated flag.
@@ -137,10 +139,18 @@ fn node_decides<'a>(mut modes: impl Iterator<Item = &'a str>) -> bool {
         .is_some_and(|first| first == "Node")
 }
 
-/// Whether an override `group/resource#servers` concerns Leases.
-fn is_override_of_leases(item: &str) -> bool {
-    let resource = item.split('#').next().unwrap_or(item);
-    resource.ends_with("leases") || !resource.contains('/')
+/// Whether an override `group/resource#servers` leaves Leases in the store `endpoints`: it is for another resource,
+/// or its servers, separated by semicolons, are those endpoints in any order.
+fn leads_to(item: &str, endpoints: &[String]) -> bool {
+    let (resource, servers) = item.split_once('#').unwrap_or((item, ""));
+    let is_other =
+        resource.contains('/') && !resource.ends_with('*') && !resource.ends_with("leases");
+    is_other || urls(servers.split(';')) == urls(endpoints.iter().map(String::as_str))
+}
+
+/// Returns URLs in an order that does not depend on how they were listed.
+fn urls<'a>(list: impl Iterator<Item = &'a str>) -> BTreeSet<&'a str> {
+    list.map(|url| url.trim_end_matches('/')).collect()
 }
 
 /// Returns a prefix as kube-apiserver uses it: with one slash before it, and none behind it.
@@ -171,7 +181,12 @@ mod tests {
 
     fn expected() -> Expected {
         let (audit_level_none, read_audit_level_none) = (false, true);
-        Expected { audit_level_none, read_audit_level_none, etcd_prefix: "/registry".into() }
+        Expected {
+            audit_level_none,
+            read_audit_level_none,
+            etcd_prefix: "/registry".into(),
+            store_endpoints: vec!["https://10.0.0.1:2379".into(), "https://10.0.0.2:2379".into()],
+        }
     }
 
     #[test]
@@ -202,6 +217,24 @@ mod tests {
             (
                 "etcd-servers-overrides",
                 "[/events#http://a:1,coordination.k8s.io/leases#http://b:1]",
+                Some(Rule::Storage),
+            ),
+            ("etcd-servers-overrides", "[coordination.k8s.io/*#http://b:1]", Some(Rule::Storage)),
+            (
+                "etcd-servers-overrides",
+                "[coordination.k8s.io/leases#https://10.0.0.1:2379]",
+                Some(Rule::Storage),
+            ),
+            (
+                "etcd-servers-overrides",
+                "[/pods#http://a:1,coordination.k8s.io/leases#https://10.0.0.2:2379;https://10.0.0.1:2379]",
+                None,
+            ),
+            // The last override of a resource is the one that counts; one is enough to refuse.
+            (
+                "etcd-servers-overrides",
+                "[coordination.k8s.io/leases#http://b:1,\
+                 coordination.k8s.io/leases#https://10.0.0.1:2379;https://10.0.0.2:2379]",
                 Some(Rule::Storage),
             ),
             ("storage-media-type", "application/json", Some(Rule::Storage)),

@@ -90,6 +90,7 @@ impl Detection {
             audit_level_none: leases.audit_level_none,
             read_audit_level_none: !serves_reads || watches.audit_level_none,
             etcd_prefix: store.prefix.clone(),
+            store_endpoints: store.endpoints.clone(),
         };
         let shared = Arc::new(Shared {
             pool: self.pool,

@@ -1,4 +1,4 @@
-package snapshot
+package storedata
 
 import (
 	"context"
@@ -13,9 +13,9 @@ const (
 	sayInterval = 100 * time.Millisecond
 )
 
-// transfer displays how many bytes were copied, and at which rate. It is an [io.Writer] that counts what is
+// Transfer displays how many bytes were copied, and at which rate. It is an [io.Writer] that counts what is
 // written to it. Its Write fails when the context is done, which ends the copy.
-type transfer struct {
+type Transfer struct {
 	ctx     context.Context
 	task    progress.Task
 	total   int64 // 0 if it is not known
@@ -24,12 +24,13 @@ type transfer struct {
 	said    time.Time
 }
 
-func newTransfer(ctx context.Context, display progress.Display, name string, total int64) *transfer {
-	return &transfer{ctx: ctx, task: display.Task(name, 0), total: total, started: time.Now()}
+// NewTransfer adds a task with this name to a display. total is the number of bytes, or 0 if it is not known.
+func NewTransfer(ctx context.Context, display progress.Display, name string, total int64) *Transfer {
+	return &Transfer{ctx: ctx, task: display.Task(name, 0), total: total, started: time.Now()}
 }
 
 // Write implements [io.Writer].
-func (t *transfer) Write(p []byte) (int, error) {
+func (t *Transfer) Write(p []byte) (int, error) {
 	if err := t.ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -42,7 +43,7 @@ func (t *transfer) Write(p []byte) (int, error) {
 }
 
 // describe returns a text such as "120 of 800 MiB (15%), 203 MiB/s".
-func (t *transfer) describe(now time.Time) string {
+func (t *Transfer) describe(now time.Time) string {
 	text := fmt.Sprintf("%d MiB", t.done/mebibyte)
 	if t.total > 0 {
 		text = fmt.Sprintf("%d of %d MiB (%d%%)", t.done/mebibyte, t.total/mebibyte, 100*t.done/t.total)
@@ -50,8 +51,8 @@ func (t *transfer) describe(now time.Time) string {
 	return fmt.Sprintf("%s, %.0f MiB/s", text, float64(t.done)/mebibyte/max(now.Sub(t.started).Seconds(), 1e-3))
 }
 
-// end ends the task, as successful if err is nil.
-func (t *transfer) end(err error) {
+// End ends the task, as successful if err is nil.
+func (t *Transfer) End(err error) {
 	if err != nil {
 		progress.Fail(t.ctx, t.task, err.Error())
 		return
