@@ -196,17 +196,6 @@ func TestEtcdctlStatus(t *testing.T) {
 	}
 }
 
-// TestEtcdctlAuth checks that auth commands fail with etcd's messages.
-func TestEtcdctlAuth(t *testing.T) {
-	server := startMemEtcd(t, "--wal-mode", "none")
-	for _, command := range []string{"auth enable", "user list", "role list", "user add u:p", "role add r"} {
-		output, err := server.etcdctl(strings.Fields(command)...)
-		if err == nil || !strings.Contains(output, "authentication is not enabled") {
-			t.Errorf("etcdctl %s: error %v, output %s", command, err, output)
-		}
-	}
-}
-
 // runningCtl is an etcdctl command that runs until it is interrupted.
 type runningCtl struct {
 	c     *ctl

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -37,31 +36,7 @@ func startEtcdTLS(t *testing.T, dir string) *server {
 	}}
 	s.start(binary(t, "etcd"))
 	s.address = address
-	// The commands of docs/mem_etcd.md.
-	for _, args := range []string{
-		"role add node-leases",
-		"role grant-permission node-leases --prefix=true readwrite " + leasePrefix,
-		"user add kube-gateway --no-password",
-		"user grant-role kube-gateway node-leases",
-		"role add leases",
-		"role grant-permission leases --prefix=true readwrite " + leasePrefix,
-		"role grant-permission leases --prefix=true read " + allLeases,
-		"user add lease-watcher --no-password",
-		"user grant-role lease-watcher leases",
-		"user add root --no-password",
-		"user grant-role root root",
-		"user add apiserver --no-password",
-		"user grant-role apiserver root",
-		"auth enable",
-	} {
-		command := exec.Command(binary(t, "etcdctl"), append([]string{
-			"--endpoints", "https://" + address, "--cacert", filepath.Join(dir, "ca.crt"),
-			"--cert", filepath.Join(dir, "root.crt"), "--key", filepath.Join(dir, "root.key"),
-		}, strings.Fields(args)...)...)
-		if output, err := command.CombinedOutput(); err != nil {
-			t.Fatalf("etcdctl %s: %v: %s", args, err, output)
-		}
-	}
+	addUsersWithCertificates(t, address, dir)
 	return s
 }
 

@@ -372,7 +372,7 @@ mod tests {
         drop(DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap());
         let identity = dir.path().join("IDENTITY");
         let current = fs::read_to_string(&identity).unwrap();
-        let make_old = || fs::write(&identity, current.replace("format 3", "format 1")).unwrap();
+        let make_old = || fs::write(&identity, current.replace("format 4", "format 1")).unwrap();
         make_old();
         let inspected = DataDir::inspect(dir.path()).unwrap();
         assert_eq!(inspected.identity(), FRESH);
@@ -387,7 +387,7 @@ mod tests {
     /// The text never changes, because existing directories contain it.
     #[test]
     fn format_is_fixed() {
-        let expected = "format 3\ncluster_id 000000000000000c\nmember_id 000000000000000a\n\
+        let expected = "format 4\ncluster_id 000000000000000c\nmember_id 000000000000000a\n\
                         crc32c 5c42e159\n";
         assert_eq!(encode_identity(FRESH), expected);
         let format_1 = "format 1\ncluster_id 000000000000000c\nmember_id 000000000000000a\n";
@@ -404,7 +404,7 @@ mod tests {
         let identity = dir.path().join("IDENTITY");
         let current = fs::read_to_string(&identity).unwrap();
         let old: String =
-            current.replace("format 3", "format 1").split_inclusive('\n').take(3).collect();
+            current.replace("format 4", "format 1").split_inclusive('\n').take(3).collect();
         fs::write(&identity, &old).unwrap();
         let fill_disk = || {
             std::os::unix::fs::symlink("/dev/full", dir.path().join("IDENTITY.new")).unwrap();
@@ -412,7 +412,7 @@ mod tests {
         for _ in 0..2 {
             fill_disk();
             assert_eq!(DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap().identity(), FRESH);
-            assert_eq!(fs::read_to_string(&identity).unwrap(), old.replace("format 1", "format 3"));
+            assert_eq!(fs::read_to_string(&identity).unwrap(), old.replace("format 1", "format 4"));
         }
         // With space again, the file becomes complete.
         drop(DataDir::open(dir.path(), FRESH, |_| Ok(())).unwrap());

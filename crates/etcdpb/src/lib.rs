@@ -21,6 +21,12 @@ pub mod mvccpb {
     include!(concat!(env!("OUT_DIR"), "/mvccpb.rs"));
 }
 
+/// Generated messages of package `authpb`.
+#[allow(clippy::all, missing_docs)]
+pub mod authpb {
+    include!(concat!(env!("OUT_DIR"), "/authpb.rs"));
+}
+
 /// Generated messages of package `etcdserverpb`.
 #[allow(clippy::all, missing_docs)]
 pub mod rpc {

@@ -21,7 +21,7 @@ use crc32c::{crc32c, crc32c_append};
 /// number changes whenever an earlier version could not read what is written: a file with
 /// format n can be read by the versions whose `FORMAT` is at least n. So no version writes
 /// to an existing file of an earlier format. `docs/store-format.md` lists the formats.
-pub const FORMAT: u16 = 3;
+pub const FORMAT: u16 = 4;
 /// Size of a file header in bytes.
 pub const HEADER_BYTES: usize = 24;
 /// Size of a record without its payload, in bytes.
@@ -163,20 +163,24 @@ mod tests {
     fn format_is_fixed() {
         let mut segment = encode_header(MAGIC, 7, 0x5a17).to_vec();
         encode_record(0x5a17, 7, 6, b"payload", &mut segment);
-        let expected = "4b314d57414c0300 0700000000000000 175a0000 67af3247 \
+        let expected = "4b314d57414c0400 0700000000000000 175a0000 4473caee \
                         2f58d3e8 07000000 0700000000000000 0600000000000000 7061796c6f6164";
         assert_eq!(segment, bytes_of(expected));
-        let header = Header::Valid { format: 3, number: 7, salt: 0x5a17 };
+        let header = Header::Valid { format: 4, number: 7, salt: 0x5a17 };
         assert_eq!(decode_header(MAGIC, &segment), header);
         let record = decode_record(0x5a17, &segment[HEADER_BYTES..]).unwrap();
         assert_eq!(record, Record { sequence: 7, durable: 6, payload: b"payload" });
     }
 
     #[test]
-    fn format_1_is_read() {
-        let header = bytes_of("4b314d57414c0100 0700000000000000 175a0000 eb053cef");
-        let expected = Header::Valid { format: 1, number: 7, salt: 0x5a17 };
-        assert_eq!(decode_header(MAGIC, &header), expected);
+    fn earlier_formats_are_read() {
+        for (format, header) in [
+            (1, "4b314d57414c0100 0700000000000000 175a0000 eb053cef"),
+            (3, "4b314d57414c0300 0700000000000000 175a0000 67af3247"),
+        ] {
+            let expected = Header::Valid { format, number: 7, salt: 0x5a17 };
+            assert_eq!(decode_header(MAGIC, &bytes_of(header)), expected);
+        }
     }
 
     #[test]
@@ -193,8 +197,8 @@ mod tests {
     #[test]
     fn a_newer_format_is_not_reported_as_damage() {
         let mut header = encode_header(MAGIC, 1, 2);
-        header[6] = 4;
-        assert_eq!(decode_header(MAGIC, &header), Header::Newer { format: 4 });
+        header[6] = 5;
+        assert_eq!(decode_header(MAGIC, &header), Header::Newer { format: 5 });
         header[0] = b'X';
         assert_eq!(decode_header(MAGIC, &header), Header::Damaged);
         assert_eq!(decode_header(MAGIC, &[]), Header::Damaged);

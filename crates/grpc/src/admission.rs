@@ -27,6 +27,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::budget::{Account, Budget, Share};
+use crate::metadata::Metadata;
 use crate::slow_reads::{ConnectionSlots, SLOW_READ_BYTES, SlowRead, SlowReads};
 use crate::stall::Patience;
 use crate::status::Status;
@@ -93,12 +94,17 @@ impl Capacity {
     }
 }
 
-/// Decides when the calls of one connection may go on.
+/// What a handler has to know about its call and its connection: when the call may go on, and who
+/// the client says it is.
 #[derive(Clone, Debug)]
-pub struct Admission(Arc<State>);
+pub struct Admission {
+    connection: Arc<State>,
+    metadata: Option<Arc<Metadata>>,
+}
 
 #[derive(Debug)]
 struct State {
+    client_name: Option<Arc<str>>,
     responses: Account,
     /// Memory of unread responses, without the first [`UNCOUNTED_BYTES`].
     memory: Account,
@@ -127,8 +133,14 @@ struct State {
 }
 
 impl Admission {
-    pub(crate) fn new(capacity: &Capacity, requests: Arc<Account>) -> Self {
-        Admission(Arc::new(State {
+    /// Creates the admission of the calls without metadata of a connection.
+    pub(crate) fn new(
+        capacity: &Capacity,
+        requests: Arc<Account>,
+        client_name: Option<Arc<str>>,
+    ) -> Self {
+        let connection = Arc::new(State {
+            client_name,
             responses: Account::new(capacity.responses.clone()),
             memory: Account::new(capacity.memory.clone()),
             gathered: Arc::new(Account::new(capacity.memory.clone())),
@@ -142,36 +154,62 @@ impl Admission {
             next_reply: Notify::new(),
             running: AtomicUsize::new(0),
             decreased: Notify::new(),
-        }))
+        });
+        Admission { connection, metadata: None }
+    }
+
+    /// Starts a call of the same connection with its own admission.
+    #[inline]
+    pub(crate) fn start_call<T>(
+        &self,
+        metadata: Option<Arc<Metadata>>,
+        start: impl FnOnce(&Admission) -> T,
+    ) -> T {
+        match metadata {
+            None => start(self),
+            metadata => start(&Admission { connection: self.connection.clone(), metadata }),
+        }
+    }
+
+    /// The token that the client has sent with the call.
+    pub fn token(&self) -> Option<&str> {
+        self.metadata.as_ref().and_then(|metadata| metadata.token())
+    }
+
+    /// The name that the client has proved by its certificate; `None` if it has no certificate,
+    /// or forwards the call of another client.
+    pub fn client_name(&self) -> Option<&Arc<str>> {
+        let forwards = self.metadata.as_ref().is_some_and(|metadata| metadata.from_gateway());
+        self.connection.client_name.as_ref().filter(|_| !forwards)
     }
 
     /// Returns a number that no other open connection has.
     pub fn connection(&self) -> usize {
-        Arc::as_ptr(&self.0) as usize
+        Arc::as_ptr(&self.connection) as usize
     }
 
     /// What requests of the connection use of the budget for requests.
     pub(crate) fn requests(&self) -> &Arc<Account> {
-        &self.0.requests
+        &self.connection.requests
     }
 
     /// Sets the number of bytes of unread responses, and of calls that have not started.
     /// Returns whether the connection may start another call or produce another message.
     #[inline]
     pub(crate) fn admits(&self, unread: Unread, deferred: usize) -> bool {
-        let waiting = self.0.waiting_bytes() + self.0.waiting_replies();
-        let bytes = unread.bytes + deferred + self.0.running_bytes() + waiting;
-        match bytes <= UNCOUNTED_BYTES && self.0.responses.used() == 0 {
+        let waiting = self.connection.waiting_bytes() + self.connection.waiting_replies();
+        let bytes = unread.bytes + deferred + self.connection.running_bytes() + waiting;
+        match bytes <= UNCOUNTED_BYTES && self.connection.responses.used() == 0 {
             true => true,
-            false => self.0.update(unread, bytes),
+            false => self.connection.update(unread, bytes),
         }
     }
 
     /// How long the client of a connection that holds `bytes` bytes for it may make no progress.
     pub(crate) fn patience(&self, bytes: usize) -> Patience {
-        if self.0.memory.should_shrink() || self.0.requests.should_shrink() {
+        if self.connection.memory.should_shrink() || self.connection.requests.should_shrink() {
             Patience::Short
-        } else if bytes > STALL_BYTES || self.replies_wait() || self.0.memory.free() == 0 {
+        } else if bytes > STALL_BYTES || self.replies_wait() || self.connection.memory.free() == 0 {
             Patience::Long
         } else {
             Patience::Unlimited
@@ -180,12 +218,12 @@ impl Admission {
 
     /// Whether the connection may hold another reply.
     pub(crate) fn has_room(&self) -> bool {
-        self.0.has_room(0)
+        self.connection.has_room(0)
     }
 
     /// Whether replies wait until the connection may hold them.
     pub(crate) fn replies_wait(&self) -> bool {
-        self.0.waiting_replies() > 0
+        self.connection.waiting_replies() > 0
     }
 
     /// Waits until the connection may hold a reply of `bytes` bytes, unless it is small.
@@ -196,7 +234,7 @@ impl Admission {
         }
         let _waiting = Counted::add(self, |state| &state.waiting_replies, bytes);
         while !self.has_room() {
-            self.0.next_reply.notified().await;
+            self.connection.next_reply.notified().await;
         }
     }
 
@@ -204,14 +242,14 @@ impl Admission {
     /// whenever [`Admission::admits`] was called and replies may go on.
     pub(crate) fn let_reply_go_on(&self) {
         if self.replies_wait() && self.has_room() {
-            self.0.next_reply.notify_one();
+            self.connection.next_reply.notify_one();
         }
     }
 
     /// Counts the request message of a streaming call, of `bytes` bytes, as long as the call lasts:
     /// its handler may keep it. Fails if there is no memory for it.
     pub(crate) fn keep_request(&self, bytes: usize) -> Result<Share, Status> {
-        let mut share = Share::new(self.0.requests.clone());
+        let mut share = Share::new(self.connection.requests.clone());
         if bytes > SMALL_REQUEST_BYTES && share.grow(bytes).is_err() {
             return Err(Status::resource_exhausted(TOO_MANY_REQUESTS));
         }
@@ -220,14 +258,14 @@ impl Admission {
 
     /// Reserves memory for what a call keeps until it ends. It is empty at first.
     pub fn reserve(&self) -> Reservation {
-        Reservation(Share::new(self.0.kept.clone()))
+        Reservation(Share::new(self.connection.kept.clone()))
     }
 
     /// Counts the memory of a reply that does not exist yet, until the guard is dropped. A
     /// connection that expects much starts no calls. Fails if there is no memory for the reply.
     pub fn expect_reply(&self, bytes: usize) -> Result<ExpectedReply, Status> {
         let _counted = Counted::add(self, |state| &state.waiting_bytes, bytes);
-        let _memory = self.0.share_of_waiting(&self.0.gathered, bytes)?;
+        let _memory = self.connection.share_of_waiting(&self.connection.gathered, bytes)?;
         Ok(ExpectedReply { _counted, _memory })
     }
 
@@ -244,10 +282,11 @@ impl Admission {
     ) -> Result<T, Status> {
         let waiting = Counted::add(self, |state| &state.waiting_bytes, request_bytes);
         // The request stays in memory while the read runs.
-        let _request = self.0.share_of_waiting(&self.0.requests, request_bytes)?;
+        let _request =
+            self.connection.share_of_waiting(&self.connection.requests, request_bytes)?;
         let cancelled = CancellationToken::new();
         let _cancel = cancelled.clone().drop_guard();
-        let (slow, _running) = self.0.begin_slow(self, cancelled).await?;
+        let (slow, _running) = self.connection.begin_slow(self, cancelled).await?;
         drop(waiting);
         let run = move || {
             let result = read(&slow);
@@ -368,14 +407,14 @@ struct Counted {
 
 impl Counted {
     fn add(admission: &Admission, counter: fn(&State) -> &AtomicUsize, amount: usize) -> Self {
-        counter(&admission.0).fetch_add(amount, Ordering::Relaxed);
+        counter(&admission.connection).fetch_add(amount, Ordering::Relaxed);
         Counted { admission: admission.clone(), counter, amount }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        (self.counter)(&self.admission.0).fetch_sub(self.amount, Ordering::Relaxed);
-        self.admission.0.decreased.notify_one();
+        (self.counter)(&self.admission.connection).fetch_sub(self.amount, Ordering::Relaxed);
+        self.admission.connection.decreased.notify_one();
     }
 }

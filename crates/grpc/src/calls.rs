@@ -16,6 +16,7 @@ use crate::connection::{CallEvent, GrpcConnection};
 use crate::deadlines::Deadlines;
 use crate::deferred::DeferredCalls;
 use crate::inbox::{ConsumedBytes, Inbox};
+use crate::metadata::Metadata;
 use crate::payload::Payload;
 use crate::request::MethodId;
 use crate::routes::{Handler, ResponseStream, Routes, Service};
@@ -125,15 +126,17 @@ impl<S: Service> Calls<S> {
 
     fn handle_event(&mut self, event: CallEvent, connection: &mut GrpcConnection) {
         match event {
-            CallEvent::Call { stream, method, deadline, message } => {
-                self.start_call(stream, method, deadline, message, connection);
+            CallEvent::Call { stream, method, deadline, metadata, message } => {
+                self.start_call(stream, method, deadline, metadata, message, connection);
             }
-            CallEvent::Opened { stream, method, deadline } => {
+            CallEvent::Opened { stream, method, deadline, metadata } => {
                 let inbox = Inbox::new(stream, self.consumed_bytes.clone());
                 let Handler::Bidirectional(handler) = &self.routes.handlers[method.index] else {
                     unreachable!("the method has a stream of requests");
                 };
-                let responses = handler(&self.routes.service, inbox.clone(), &self.admission);
+                let responses = self.admission.start_call(metadata, |admission| {
+                    handler(&self.routes.service, inbox.clone(), admission)
+                });
                 let request = StreamedRequest::Messages(inbox);
                 self.start_streaming(stream, method, deadline, request, responses, connection);
             }
@@ -164,13 +167,16 @@ impl<S: Service> Calls<S> {
         stream: u32,
         method: MethodId,
         deadline: Option<Instant>,
+        metadata: Option<Arc<Metadata>>,
         message: UnreadMessage,
         connection: &mut GrpcConnection,
     ) {
         let (message, share) = message.into_parts();
         match &self.routes.handlers[method.index] {
             Handler::Unary(handler) => {
-                let response = handler(&self.routes.service, message, &self.admission);
+                let response = self.admission.start_call(metadata, |admission| {
+                    handler(&self.routes.service, message, admission)
+                });
                 let work = UnaryWork::Call { method, response };
                 self.start_unary(UnaryCall { stream, deadline, work }, connection);
             }
@@ -183,7 +189,9 @@ impl<S: Service> Calls<S> {
                         return connection.respond_error(stream, &status);
                     }
                 };
-                let responses = handler(&self.routes.service, message, &self.admission);
+                let responses = self.admission.start_call(metadata, |admission| {
+                    handler(&self.routes.service, message, admission)
+                });
                 self.start_streaming(stream, method, deadline, request, responses, connection);
             }
             Handler::Bidirectional(_) => unreachable!("the method has one request message"),
@@ -527,7 +535,7 @@ mod tests {
         let (max_streams, message_bytes) = (5, 1000);
         let config =
             ServerConfig { max_streams, message_bytes, budget, capacity, stall_timeout, keepalive };
-        let mut connection = GrpcConnection::new(&config, Instant::now());
+        let mut connection = GrpcConnection::new(&config, None, Instant::now());
         let routes = Arc::new(Routes::new(Arc::new(NoService)));
         let mut calls = Calls::new(routes, connection.admission().clone());
         let page =

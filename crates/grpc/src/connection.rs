@@ -15,6 +15,7 @@ use crate::admission::{Admission, Unread};
 use crate::assembler::{Assembler, MessageLimits, UnreadMessage};
 use crate::budget::{Account, Share};
 use crate::config::ServerConfig;
+use crate::metadata::{self, Metadata};
 use crate::open_streams::OpenStreams;
 use crate::payload::Payload;
 use crate::request::{GrpcRequest, MethodId, Methods, RequestKind};
@@ -32,9 +33,20 @@ const PAGE_BYTES: usize = 256;
 #[derive(Debug)]
 pub(crate) enum CallEvent {
     /// A call with one request message has been received completely.
-    Call { stream: u32, method: MethodId, deadline: Option<Instant>, message: UnreadMessage },
+    Call {
+        stream: u32,
+        method: MethodId,
+        deadline: Option<Instant>,
+        metadata: Option<Arc<Metadata>>,
+        message: UnreadMessage,
+    },
     /// The client opened a call with a stream of request messages.
-    Opened { stream: u32, method: MethodId, deadline: Option<Instant> },
+    Opened {
+        stream: u32,
+        method: MethodId,
+        deadline: Option<Instant>,
+        metadata: Option<Arc<Metadata>>,
+    },
     /// The next request message of such a call has been received.
     Message { stream: u32, message: UnreadMessage },
     /// The client sends no more request messages on such a call.
@@ -90,6 +102,7 @@ enum PartialRequest {
         method: MethodId,
         /// When the client stops waiting for the response.
         deadline: Option<Instant>,
+        metadata: Option<Arc<Metadata>>,
         assembler: Assembler,
         /// The message of a call with one request message, if it is complete.
         message: Option<UnreadMessage>,
@@ -124,6 +137,8 @@ pub(crate) struct GrpcConnection {
     limits: MessageLimits,
     admission: Admission,
     open_streams: OpenStreams,
+    /// The metadata of the last call that had any.
+    last_metadata: Option<Arc<Metadata>>,
     /// When the last bytes were received.
     now: Instant,
     /// The newest incomplete request. It is not in `partial`: most requests are directly
@@ -135,7 +150,8 @@ pub(crate) struct GrpcConnection {
 }
 
 impl GrpcConnection {
-    pub(crate) fn new(config: &ServerConfig, now: Instant) -> Self {
+    /// Creates the state. `client_name` is the name that the client has proved by its certificate.
+    pub(crate) fn new(config: &ServerConfig, client_name: Option<Arc<str>>, now: Instant) -> Self {
         let http2 = http2::Config {
             max_streams: config.max_streams,
             keepalive: config.keepalive.clone(),
@@ -143,7 +159,7 @@ impl GrpcConnection {
             limits: Limits::default(),
         };
         let account = Arc::new(Account::new(config.budget.clone()));
-        let admission = Admission::new(&config.capacity, account.clone());
+        let admission = Admission::new(&config.capacity, account.clone(), client_name);
         let open_streams = OpenStreams::new(&admission);
         let limits = MessageLimits { message_bytes: config.message_bytes, account };
         GrpcConnection {
@@ -151,6 +167,7 @@ impl GrpcConnection {
             limits,
             admission,
             open_streams,
+            last_metadata: None,
             now,
             newest: None,
             partial: StreamMap::default(),
@@ -246,19 +263,35 @@ impl GrpcConnection {
                 }
                 PartialRequest::Page { verb, path, _share: share, since: self.now }
             }
-            RequestKind::Call(method, timeout) => {
+            RequestKind::Call(method, timeout, fields) => {
+                let metadata = match self.metadata(fields) {
+                    Ok(metadata) => metadata,
+                    Err(status) => return self.respond_error(stream, &status),
+                };
                 let deadline = timeout.map(|timeout| self.now + timeout);
                 if method.client_streaming {
-                    self.events.push_back(CallEvent::Opened { stream, method, deadline });
+                    let metadata = metadata.clone();
+                    self.events.push_back(CallEvent::Opened { stream, method, deadline, metadata });
                 }
-                let (assembler, message) = (Assembler::default(), None);
-                PartialRequest::Call { method, deadline, assembler, message, since: self.now }
+                let (assembler, message, since) = (Assembler::default(), None, self.now);
+                PartialRequest::Call { method, deadline, metadata, assembler, message, since }
             }
         };
         match end_stream {
             true => self.complete_request(stream, request),
             false => self.keep_partial(stream, request),
         }
+    }
+
+    /// Returns the metadata of a call; `None` if handlers may read none of its fields.
+    fn metadata(
+        &mut self,
+        fields: Option<Box<metadata::Fields>>,
+    ) -> Result<Option<Arc<Metadata>>, Status> {
+        let new = |fields: Box<metadata::Fields>| {
+            Metadata::new(*fields, &mut self.last_metadata, &self.limits.account)
+        };
+        fields.map(new).transpose()
     }
 
     /// Adds bytes to the body of a request.
@@ -302,8 +335,8 @@ impl GrpcConnection {
             PartialRequest::Call { method, .. } if method.client_streaming => {
                 CallEvent::Ended { stream }
             }
-            PartialRequest::Call { method, deadline, message, .. } => match message {
-                Some(message) => CallEvent::Call { stream, method, deadline, message },
+            PartialRequest::Call { method, deadline, metadata, message, .. } => match message {
+                Some(message) => CallEvent::Call { stream, method, deadline, metadata, message },
                 None => {
                     let status = Status::internal("grpc: a unary call without a message");
                     return self.reject(stream, status);

@@ -119,7 +119,7 @@ fn run<'a>(
     answer_each_piece: bool,
 ) -> (Vec<String>, Vec<u8>) {
     let (routes, now) = (routes(), Instant::now());
-    let mut connection = GrpcConnection::new(&config(), now);
+    let mut connection = GrpcConnection::new(&config(), None, now);
     let (mut descriptions, mut events) = (Vec::new(), Vec::new());
     for piece in pieces {
         let received = connection.receive(piece, &routes.methods, now);
@@ -212,7 +212,7 @@ proptest! {
 /// Creates a connection on which a streaming call is open on stream 1.
 fn streaming_connection(now: Instant) -> (Routes<EmptyService>, GrpcConnection) {
     let routes = routes();
-    let mut connection = GrpcConnection::new(&config(), now);
+    let mut connection = GrpcConnection::new(&config(), None, now);
     let head = fields("/a/Many", "application/grpc");
     let bytes = [
         &PREFACE[..],

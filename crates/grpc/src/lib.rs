@@ -32,11 +32,11 @@
 //!
 //! # Not implemented
 //! - Compression, and gRPC clients.
-//! - Metadata: no handler needs any.
+//! - Metadata, except what authenticates a client.
 //!
 //! # Reading order
-//! `status`, `budget`, `assembler` and `payload`, `request`, `connection`, `inbox`, `routes`,
-//! `admission`, `unary` and `streaming`, `calls`, then `serve`.
+//! `status`, `budget`, `assembler` and `payload`, `metadata`, `request`, `connection`, `inbox`,
+//! `routes`, `admission`, `unary` and `streaming`, `calls`, then `serve`.
 
 #![warn(missing_docs)]
 
@@ -51,6 +51,7 @@ mod deferred;
 #[cfg(test)]
 mod fuzz;
 mod inbox;
+mod metadata;
 mod open_streams;
 mod payload;
 mod request;

@@ -63,7 +63,7 @@ mod tests {
     use crate::budget::{Account, Budget};
 
     fn admission(capacity: &Capacity) -> Admission {
-        Admission::new(capacity, Arc::new(Account::new(Budget::new(0))))
+        Admission::new(capacity, Arc::new(Account::new(Budget::new(0))), None)
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::metadata;
 use crate::status::Status;
 
 /// Error messages quote at most this many bytes of a header field. A field can be a single
@@ -85,13 +86,16 @@ pub(crate) struct GrpcRequest {
     timeout: Option<Duration>,
     /// Why the timeout cannot be parsed.
     malformed_timeout: Option<String>,
+    /// The fields that handlers may read, if there are any.
+    metadata: Option<Box<metadata::Fields>>,
 }
 
 /// A request, classified.
 #[derive(Debug)]
 pub(crate) enum RequestKind {
-    /// A call of a known method, and the time after which the client no longer waits.
-    Call(MethodId, Option<Duration>),
+    /// A call of a known method, the time after which the client no longer waits, and the fields
+    /// that handlers may read.
+    Call(MethodId, Option<Duration>, Option<Box<metadata::Fields>>),
     /// A call that the server does not support.
     Unsupported(Status),
     /// A call with a header field that cannot be parsed.
@@ -125,6 +129,9 @@ impl http2::RequestBuilder for GrpcRequest {
                 Ok(timeout) => self.timeout = timeout,
                 Err(reason) => self.malformed_timeout = Some(reason),
             },
+            b"token" | b"authorization" | b"grpcgateway-accept" => {
+                self.metadata.get_or_insert_default().add(name, value);
+            }
             _ => {}
         }
     }
@@ -148,7 +155,7 @@ impl http2::RequestBuilder for GrpcRequest {
             return RequestKind::Malformed(Status::internal(text));
         }
         match self.method {
-            Some(method) => RequestKind::Call(method, self.timeout),
+            Some(method) => RequestKind::Call(method, self.timeout, self.metadata),
             None => {
                 let path = self.path.unwrap_or_default();
                 RequestKind::Unsupported(methods.unknown_method(&path))

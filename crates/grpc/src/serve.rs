@@ -41,16 +41,18 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Serves an HTTP/2 connection until the client closes it. `head` contains the bytes that
 /// have already been read from `io`. After `stop` is cancelled, the client is asked to open
 /// no more calls, streaming calls end with an error, and unary calls finish. A call that the
-/// client started before it got the request is served like these.
+/// client started before it got the request is served like these. `client_name` is the name that
+/// the client has proved by its certificate.
 pub async fn serve<S: Service>(
     io: impl AsyncRead + AsyncWrite + Unpin,
     head: &[u8],
     routes: Arc<Routes<S>>,
+    client_name: Option<Arc<str>>,
     config: &ServerConfig,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let now = Instant::now();
-    let mut connection = GrpcConnection::new(config, now);
+    let mut connection = GrpcConnection::new(config, client_name, now);
     let closing = connection.receive(head, &routes.methods, now).is_err();
     let timer = Box::pin(tokio::time::sleep_until(or_far_future(connection.alarm(), now).into()));
     let calls = Calls::new(routes.clone(), connection.admission().clone());

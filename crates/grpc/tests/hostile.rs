@@ -289,7 +289,7 @@ impl Server {
         let (mut io, theirs) = tokio::io::duplex(64 << 10);
         let stop = CancellationToken::new();
         let (routes, config, stopped) = (self.routes.clone(), self.config.clone(), stop.clone());
-        tokio::spawn(async move { grpc::serve(theirs, &[], routes, &config, stopped).await });
+        tokio::spawn(async move { grpc::serve(theirs, &[], routes, None, &config, stopped).await });
         io.write_all(&[&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat()).await.unwrap();
         Client { io, service: self.service.clone(), stop, next_stream: 1 }
     }
@@ -1380,7 +1380,7 @@ async fn reads_without_calls_leave_the_thread_to_other_connections() {
     let reads = Arc::new(AtomicUsize::new(0));
     let flood = Flood { bytes: trailers.repeat(30), written: false, reads: reads.clone() };
     let stop = CancellationToken::new();
-    let serve = grpc::serve(flood, &start, server.routes.clone(), &server.config, stop);
+    let serve = grpc::serve(flood, &start, server.routes.clone(), None, &server.config, stop);
     let mut serve = Box::pin(serve);
     assert!(futures_util::poll!(&mut serve).is_pending());
     let reads = reads.load(Ordering::Relaxed);

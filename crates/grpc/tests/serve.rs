@@ -93,9 +93,9 @@ async fn connect(builder: &h2::client::Builder) -> Client {
     let stop = CancellationToken::new();
     let (ours, theirs) = tokio::io::duplex(64 << 10);
     let stopped = stop.clone();
-    tokio::spawn(
-        async move { grpc::serve(theirs, &[], Arc::new(routes), &config(), stopped).await },
-    );
+    tokio::spawn(async move {
+        grpc::serve(theirs, &[], Arc::new(routes), None, &config(), stopped).await
+    });
     let (send, connection) = builder.handshake::<_, Bytes>(ours).await.unwrap();
     tokio::spawn(connection);
     Client { send, service, stop }

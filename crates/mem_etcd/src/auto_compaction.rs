@@ -9,6 +9,8 @@ use clap::ValueEnum;
 use mvcc::Command;
 use pipeline::{ClientId, Pipeline};
 
+use crate::go_duration;
+
 /// Time between two checks in the mode `revision`.
 const REVISION_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// In the mode `periodic`, the time between two compactions is at most this.
@@ -54,7 +56,7 @@ pub fn parse_retention(mode: Mode, text: &str) -> Result<Option<Retention>, Stri
         },
         Mode::Periodic => {
             let hours = |number: u32| Duration::from_secs(60 * 60) * number;
-            let period = number.map(hours).or_else(|| parse_go_duration(text));
+            let period = number.map(hours).or_else(|| go_duration::parse(text));
             match period {
                 None => {
                     Err(format!("{text:?} is not a duration, such as 30m, or a number of hours"))
@@ -66,33 +68,6 @@ pub fn parse_retention(mode: Mode, text: &str) -> Result<Option<Retention>, Stri
                 Some(_) => Err(format!("{text:?} is not between 100ms and ten years")),
             }
         }
-    }
-}
-
-/// Parses a duration in Go's format, for example `1h30m` or `1.5h`; `None` if it is malformed,
-/// negative or longer than a `u32` of seconds.
-fn parse_go_duration(text: &str) -> Option<Duration> {
-    let mut rest = text.strip_prefix('+').unwrap_or(text);
-    let mut seconds = 0.0;
-    loop {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        let unit_len = rest[digits..].find(|c: char| c.is_ascii_digit() || c == '.');
-        let (unit, next) = rest[digits..].split_at(unit_len.unwrap_or(rest.len() - digits));
-        seconds += number
-            * match unit {
-                "ns" => 1e-9,
-                "us" | "µs" | "μs" => 1e-6,
-                "ms" => 1e-3,
-                "s" => 1.0,
-                "m" => 60.0,
-                "h" => 3600.0,
-                _ => return None,
-            };
-        if next.is_empty() {
-            return (seconds < f64::from(u32::MAX)).then(|| Duration::from_secs_f64(seconds));
-        }
-        rest = next;
     }
 }
 

@@ -17,6 +17,8 @@ pub struct ClientRoutes {
     /// The methods of limited clients, by common name. Without an entry [`OTHERS`], clients that
     /// have none may do everything.
     limited: BTreeMap<String, Arc<Routes<Limited>>>,
+    /// Whether certificates name users (`--client-cert-auth`).
+    names_clients: bool,
 }
 
 /// The methods of one client.
@@ -28,14 +30,22 @@ pub enum Chosen {
 }
 
 impl ClientRoutes {
-    /// Creates the methods for `--client-cert-permission`.
-    pub fn new(api: Arc<Api>, permissions: &[Permission]) -> ClientRoutes {
+    /// Creates the methods for `--client-cert-permission`. `names_clients` tells whether certificates
+    /// name users.
+    pub fn new(api: Arc<Api>, permissions: &[Permission], names_clients: bool) -> ClientRoutes {
         let limited = |grants| Arc::new(api::limited_routes(api.clone(), grants));
         let limited = permissions::by_name(permissions)
             .into_iter()
             .map(|(name, grants)| (name, limited(grants)))
             .collect();
-        ClientRoutes { full: Arc::new(api::routes(api)), limited }
+        ClientRoutes { full: Arc::new(api::routes(api)), limited, names_clients }
+    }
+
+    /// Returns the user that a client with this certificate (DER) is: the common name, which may be
+    /// empty.
+    pub fn client_name(&self, certificate: Option<&[u8]>) -> Option<Arc<str>> {
+        let certificate = certificate.filter(|_| self.names_clients)?;
+        Some(last_common_name(certificate).unwrap_or_default().into())
     }
 
     /// Chooses the methods for a client with this certificate (DER).
@@ -69,6 +79,14 @@ fn common_name(certificate: &[u8]) -> Result<String> {
     Ok(text.unwrap_or_default().to_owned())
 }
 
+/// Returns the last common name of the subject of a certificate that is text. As Go does, etcd takes
+/// this one.
+fn last_common_name(certificate: &[u8]) -> Option<String> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let names = certificate.subject().iter_common_name();
+    names.filter_map(|name| name.as_str().ok()).last().map(str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use rcgen::{CertificateParams, DnType, KeyPair};
@@ -91,5 +109,8 @@ mod tests {
         assert_eq!(common_name(&certificate(&["kube-gateway"])).unwrap(), "kube-gateway");
         assert_eq!(common_name(&certificate(&[])).unwrap(), "");
         assert!(common_name(b"none").is_err());
+        assert_eq!(last_common_name(&certificate(&["a", "b"])).as_deref(), Some("b"));
+        assert_eq!(last_common_name(&certificate(&[])), None);
+        assert_eq!(last_common_name(b"none"), None);
     }
 }

@@ -12,6 +12,7 @@ use sockets::{SocketUrl, TlsFiles};
 use url::Url;
 
 use crate::auto_compaction::Retention;
+use crate::credentials::TokenOptions;
 use crate::permissions::Permission;
 use crate::wal_mode::{self, PrefixMode, WalMode};
 use crate::{auto_compaction, etcd_flags, host};
@@ -23,6 +24,7 @@ pub const ETCD_VERSION: &str = "3.7.3";
 pub const STORAGE_VERSION: &str = "3.7.0";
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (etcd API 3.7.3)");
 
+const DEFAULT_AUTH_TOKEN_TTL_SECONDS: u32 = 300;
 const DEFAULT_PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
 const MAX_PROGRESS_INTERVAL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const MIN_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -120,6 +122,19 @@ pub struct Config {
     /// everything.
     #[arg(long, env = "ETCD_CLIENT_CERT_PERMISSION", value_name = "NAME=ACCESS:PREFIX", value_delimiter = ',', action = clap::ArgAction::Append)]
     pub client_cert_permission: Vec<Permission>,
+
+    /// Tokens of users who authenticate with a password: simple, or
+    /// jwt,sign-method=METHOD,priv-key=FILE,pub-key=FILE,ttl=DURATION.
+    #[arg(long, env = "ETCD_AUTH_TOKEN", default_value = "simple", value_name = "TYPE")]
+    pub auth_token: TokenOptions,
+
+    /// Time after which an unused simple token expires, in seconds; 0 means the default.
+    #[arg(long, env = "ETCD_AUTH_TOKEN_TTL", default_value_t = DEFAULT_AUTH_TOKEN_TTL_SECONDS, value_name = "SECONDS")]
+    pub auth_token_ttl: u32,
+
+    /// Cost of the bcrypt hashes of new passwords, from 4 to 31. One more doubles the time.
+    #[arg(long, env = "ETCD_BCRYPT_COST", default_value_t = 10, value_name = "COST")]
+    pub bcrypt_cost: u32,
 
     /// Size of the keys, values and history in bytes, plus 144 bytes per record, at which
     /// the NOSPACE alarm is raised. Until the alarm is disarmed, writes that need space
@@ -294,6 +309,15 @@ impl Config {
     /// Returns the quota of the store in bytes; 0 means no limit.
     pub fn quota_bytes(&self) -> i64 {
         self.quota_backend_bytes.max(0)
+    }
+
+    /// Returns the time after which an unused simple token expires. As in etcd, 0 means the default.
+    pub fn auth_token_ttl(&self) -> Duration {
+        let seconds = match self.auth_token_ttl {
+            0 => DEFAULT_AUTH_TOKEN_TTL_SECONDS,
+            seconds => seconds,
+        };
+        Duration::from_secs(seconds.into())
     }
 
     /// Returns the interval between progress notifications. As in etcd, 0 means the
@@ -511,6 +535,8 @@ mod tests {
                 &["--auto-compaction-mode=revision", "--auto-compaction-retention=5m"],
                 "is not a number of revisions",
             ),
+            (&["--auth-token", "jwt"], "jwt needs sign-method"),
+            (&["--auth-token-ttl", "-1"], "invalid value '-1'"),
             (&["--max-txn-ops", "0"], "at least 1"),
             (&["--max-request-bytes", "-1"], "invalid value '-1'"),
             (&["--listen-metrics-urls", "https://x:1"], "http only"),

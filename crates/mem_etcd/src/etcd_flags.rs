@@ -14,9 +14,6 @@ pub fn rejection_reason(name: &str) -> Option<&'static str> {
             "log messages are written to standard error: use --log-level and --log-format"
         }
         "config-file" => "there is no configuration file: use flags or ETCD_ variables",
-        "auth-token" | "bcrypt-cost" | "auth-token-ttl" => {
-            "there are no users and roles; remove the flag, and use --client-cert-permission"
-        }
         "auto-tls" | "self-signed-cert-validity" => {
             "mem_etcd does not create certificates; use --cert-file and --key-file"
         }

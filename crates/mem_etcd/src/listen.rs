@@ -46,7 +46,9 @@ async fn serve_connection(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let Client { io, certificate } = client;
-    let routes = served.routes.map(|routes| routes.choose(certificate.as_deref())).transpose();
+    let certificate_of = certificate.as_deref();
+    let name = served.routes.as_ref().and_then(|routes| routes.client_name(certificate_of));
+    let routes = served.routes.map(|routes| routes.choose(certificate_of)).transpose();
     let routes = routes.inspect_err(|error| {
         tracing::warn!(error = format!("{error:#}"), "refused a client");
     })?;
@@ -55,10 +57,10 @@ async fn serve_connection(
     let io = match (sockets::detect_http_version(io, &stop).await?, routes) {
         (Detected::Closed, _) => return Ok(()),
         (Detected::Http2(io), Some(Chosen::Full(routes))) => {
-            return Ok(grpc::serve(io, http2::PREFACE, routes, &served.options, stop).await?);
+            return Ok(grpc::serve(io, http2::PREFACE, routes, name, &served.options, stop).await?);
         }
         (Detected::Http2(io), Some(Chosen::Limited(routes))) => {
-            return Ok(grpc::serve(io, http2::PREFACE, routes, &served.options, stop).await?);
+            return Ok(grpc::serve(io, http2::PREFACE, routes, name, &served.options, stop).await?);
         }
         // The HTTP/1.1 server responds with an error to the preface of HTTP/2.
         (Detected::Http2(io), None) => sockets::Replayed::new(http2::PREFACE, io),

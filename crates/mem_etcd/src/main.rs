@@ -1,8 +1,8 @@
 //! `mem_etcd`: an etcd for Kubernetes that keeps its keys in memory.
 //!
 //! Reading order: `config` (flags), `server` (startup and shutdown), `listen`
-//! (connections), `api` (gRPC services; the handler of Put is in `api/kv.rs`), `http`
-//! (health, version and metrics pages), `auto_compaction`, `command` (subcommands such as `mem_etcd check`).
+//! (connections), `credentials` (passwords, tokens), `api` (gRPC services; the handler of Put is
+//! in `api/kv.rs`), `http` (health, version and metrics pages), `auto_compaction`, `command` (subcommands such as `mem_etcd check`).
 //! The store itself is in the crate `pipeline`.
 
 mod api;
@@ -10,7 +10,9 @@ mod auto_compaction;
 mod client_routes;
 mod command;
 mod config;
+mod credentials;
 mod etcd_flags;
+mod go_duration;
 mod host;
 mod http;
 mod listen;

@@ -136,6 +136,9 @@ impl StoreCollector {
             gauge("etcd_debugging_mvcc_watcher_total", "Total number of watchers.", |s| {
                 s.watchers as i64
             }),
+            gauge("etcd_debugging_auth_revision", "The current revision of auth store.", |s| {
+                s.auth_revision as i64
+            }),
             gauge("etcd_debugging_lease_total", "Total number of leases.", |s| s.stats.leases),
             gauge(
                 "mem_etcd_history_events",

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::Api;
 use crate::client_routes::ClientRoutes;
 use crate::config::Config;
+use crate::credentials::Credentials;
 use crate::listen::Served;
 use crate::metrics::Metrics;
 use crate::{auto_compaction, http, listen, shutdown};
@@ -44,13 +45,16 @@ async fn serve(config: Config) -> Result<()> {
     for url in &config.listen_metrics_urls {
         metrics_only.extend(sockets::bind(url, None).await?);
     }
+    let credentials = Credentials::new(&config).map_err(|error| anyhow!(error))?;
     let shutdown_signal = shutdown::install_signal_handlers().context("listen for signals")?;
 
     let pipeline = Arc::new(open_pipeline(&config).await?);
     let metrics = Arc::new(Metrics::new(pipeline.clone()));
     let pages = http::routes(pipeline.clone(), metrics.clone());
-    let api = Arc::new(Api::new(pipeline.clone(), metrics, &config, pages.clone()));
-    let calls = Arc::new(ClientRoutes::new(api, &config.client_cert_permission));
+    let api = Api::new(pipeline.clone(), metrics, credentials, &config, pages.clone());
+    let names_clients = config.tls.client_cert_auth;
+    let permissions = &config.client_cert_permission;
+    let calls = Arc::new(ClientRoutes::new(Arc::new(api), permissions, names_clients));
 
     let stop = CancellationToken::new();
     let permits = sockets::connection_permits(1);

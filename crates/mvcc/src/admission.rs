@@ -36,32 +36,43 @@ impl Store {
         changed
     }
 
-    /// Fails if an alarm or the quota forbids `command`. A command that exceeds the quota
-    /// raises a NOSPACE alarm, which stays raised until a client clears it.
-    pub(crate) fn admit(&mut self, command: &Command, effects: &mut Effects) -> Result<(), Error> {
-        // As in etcd, alarms do not block lease renewals. Alarm commands must pass, so
-        // that a client can clear an alarm.
-        if matches!(command, Command::Alarm { .. } | Command::LeaseRenew { .. }) {
+    /// Fails if an alarm forbids `command`.
+    pub(crate) fn check_alarms(&self, command: &Command) -> Result<(), Error> {
+        // As in etcd, alarms do not block lease renewals, and changes of users and roles. Alarm
+        // commands must pass, so that a client can clear an alarm.
+        if self.alarms.is_empty()
+            || matches!(
+                command,
+                Command::Alarm { .. } | Command::LeaseRenew { .. } | Command::Auth(_)
+            )
+        {
             return Ok(());
         }
         if self.alarms.is_raised(AlarmKind::Corrupt) {
             return Err(Error::Corrupt);
         }
-        let full = self.alarms.is_raised(AlarmKind::NoSpace);
-        if !full && self.quota.bytes == 0 {
+        match self.alarms.is_raised(AlarmKind::NoSpace) && added_bytes(command) > 0 {
+            true => Err(Error::NoSpace),
+            false => Ok(()),
+        }
+    }
+
+    /// Fails if `command` exceeds the quota. It then raises a NOSPACE alarm, which stays raised
+    /// until a client clears it.
+    pub(crate) fn check_quota(
+        &mut self,
+        command: &Command,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        if self.quota.bytes == 0 {
             return Ok(());
         }
         let added = added_bytes(command);
-        if added == 0 {
-            return Ok(());
-        }
-        if !full && self.stats().total_bytes.saturating_add(added) < self.quota.bytes {
+        if added == 0 || self.stats().total_bytes.saturating_add(added) < self.quota.bytes {
             return Ok(());
         }
         let alarm = Alarm { kind: AlarmKind::NoSpace, member_id: self.quota.member_id };
-        if !full {
-            self.set_alarm(alarm, true, effects);
-        }
+        self.set_alarm(alarm, true, effects);
         Err(Error::NoSpace)
     }
 }
@@ -77,7 +88,8 @@ fn added_bytes(command: &Command) -> i64 {
         | Command::Compact { .. }
         | Command::LeaseRenew { .. }
         | Command::LeaseRevoke { .. }
-        | Command::Alarm { .. } => 0,
+        | Command::Alarm { .. }
+        | Command::Auth(_) => 0,
     };
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -57,6 +57,11 @@ impl Alarms {
         if raised { self.0.insert(alarm) } else { self.0.remove(&alarm) }
     }
 
+    /// Whether no alarm is raised.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether an alarm of this kind is raised for any member.
     pub(crate) fn is_raised(&self, kind: AlarmKind) -> bool {
         self.0.iter().any(|alarm| alarm.kind == kind)

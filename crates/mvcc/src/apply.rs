@@ -1,6 +1,9 @@
-//! Executes commands. Keys, leases and alarms change only in [`apply`] and in
+//! Executes commands. Keys, leases, alarms, users and roles change only in [`apply`] and in
 //! [`Store::replay`].
 
+use std::sync::Arc;
+
+use auth::Caller;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest};
 
 use crate::access::StoreAccess;
@@ -12,8 +15,8 @@ use crate::store::Store;
 use crate::txn;
 use crate::write::{Write, check_put};
 
-/// Executes `command` and appends its changes to `effects`. The caller writes them to the
-/// log.
+/// Executes a `command` of `caller` and appends its changes to `effects`, which have to be written
+/// to the log.
 ///
 /// # Errors
 /// A rejected command changes nothing, with one exception: [`Error::NoSpace`] may raise an
@@ -21,9 +24,13 @@ use crate::write::{Write, check_put};
 pub fn apply(
     store: &mut impl StoreAccess,
     command: &Command,
+    caller: &Caller,
     effects: &mut Effects,
 ) -> Result<Reply, Error> {
-    store.admit(command, effects)?;
+    // As in etcd, an alarm is reported to everybody, but only a permitted command raises one.
+    store.check_alarms(command)?;
+    store.authorize(command, caller)?;
+    store.check_quota(command, effects)?;
     match command {
         Command::Put(request) => put(store, request, effects),
         Command::DeleteRange(request) => Ok(delete_range(store, request, effects)),
@@ -33,6 +40,7 @@ pub fn apply(
         Command::LeaseRenew { id } => store.renew(*id, effects),
         Command::LeaseRevoke { id } => revoke(store, *id, effects),
         Command::Alarm { alarm, raised } => Ok(store.alarm(*alarm, *raised, effects)),
+        Command::Auth(command) => store.change_auth(command, effects),
     }
 }
 
@@ -70,13 +78,13 @@ fn revoke(store: &mut impl StoreAccess, id: i64, effects: &mut Effects) -> Resul
 }
 
 impl Store {
-    /// Executes `command` without interruption: see [`apply`].
+    /// Executes a `command` of the store itself without interruption: see [`apply`].
     ///
     /// # Errors
     /// As [`apply`].
     pub fn apply(&mut self, command: &Command, effects: &mut Effects) -> Result<Reply, Error> {
         let mut access = self;
-        apply(&mut access, command, effects)
+        apply(&mut access, command, &Caller::Store, effects)
     }
 
     /// Makes the history before `revision` unreadable. [`Store::collect`] frees it later.
@@ -109,6 +117,18 @@ impl Store {
     fn alarm(&mut self, alarm: Alarm, raised: bool, effects: &mut Effects) -> Reply {
         let changed = self.set_alarm(alarm, raised, effects);
         Reply::Alarm { changed, revision: self.revision }
+    }
+
+    fn change_auth(
+        &mut self,
+        command: &auth::Command,
+        effects: &mut Effects,
+    ) -> Result<Reply, Error> {
+        if let Some(change) = command.evaluate(&self.auth)? {
+            Arc::make_mut(&mut self.auth).apply(&change);
+            effects.push(Effect::Auth(change));
+        }
+        Ok(self.done_reply())
     }
 
     /// Returns the reply to a command that returns only the revision.

@@ -49,6 +49,8 @@ pub enum Command {
         /// Whether the alarm is raised (true) or cleared (false).
         raised: bool,
     },
+    /// Changes users, roles, or whether authentication is enabled.
+    Auth(auth::Command),
 }
 
 /// The reply to a [`Command`]. Response headers contain only the revision; the API layer

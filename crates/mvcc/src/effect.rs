@@ -30,9 +30,16 @@
 //! | 15 | clock | store time in milliseconds |
 //! | 20 | alarm raised | kind, member ID |
 //! | 21 | alarm cleared | kind, member ID |
+//! | 22 | authentication enabled | auth revision |
+//! | 23 | authentication disabled | auth revision |
+//! | 24 | user put | auth revision, message `authpb.User` |
+//! | 25 | user deleted | auth revision, name |
+//! | 26 | role put | auth revision, message `authpb.Role` |
+//! | 27 | role deleted | auth revision, name |
 //!
 //! This version does not write tag 3.
 
+use auth::ChangeKind;
 use etcdpb::Record;
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{decode_varint, encode_varint};
@@ -115,6 +122,8 @@ pub enum Effect {
         /// Whether the alarm is raised (true) or cleared (false).
         raised: bool,
     },
+    /// Users, roles, or whether authentication is enabled, have changed.
+    Auth(auth::Change),
 }
 
 /// The durability of the writes of a process. It determines which changes may be missing
@@ -147,6 +156,9 @@ pub enum DecodeEffectError {
     /// The alarm kind is unknown.
     #[error("unknown alarm kind {0}")]
     UnknownAlarm(i64),
+    /// A user or role is malformed.
+    #[error(transparent)]
+    MalformedAuth(#[from] auth::MalformedChange),
     /// A flag of the effect "opened" is unknown.
     #[error("unknown flag in {0:#b} of the effect \"opened\"")]
     UnknownFlag(u8),
@@ -159,7 +171,9 @@ impl DecodeEffectError {
             DecodeEffectError::UnknownTag(_)
             | DecodeEffectError::UnknownAlarm(_)
             | DecodeEffectError::UnknownFlag(_) => true,
-            DecodeEffectError::Malformed | DecodeEffectError::Inconsistent => false,
+            DecodeEffectError::Malformed
+            | DecodeEffectError::Inconsistent
+            | DecodeEffectError::MalformedAuth(_) => false,
         }
     }
 }
@@ -182,6 +196,12 @@ const ALL_LEASES_RENEWED: u8 = 14;
 const CLOCK: u8 = 15;
 const ALARM_RAISED: u8 = 20;
 const ALARM_CLEARED: u8 = 21;
+const AUTH_ENABLED: u8 = 22;
+const AUTH_DISABLED: u8 = 23;
+const USER_PUT: u8 = 24;
+const USER_DELETED: u8 = 25;
+const ROLE_PUT: u8 = 26;
+const ROLE_DELETED: u8 = 27;
 
 /// Flags of the effect "opened".
 const UNLOGGED: u8 = 1;
@@ -229,6 +249,7 @@ impl Effect {
                 encode_number(alarm.kind as i64, buf);
                 encode_number(alarm.member_id as i64, buf);
             }
+            Effect::Auth(change) => encode_auth(change, buf),
         }
     }
 
@@ -277,6 +298,7 @@ impl Effect {
             COMPACTED => Ok(Effect::Compacted { revision: decode_number(buf)? }),
             ALARM_RAISED => Ok(Effect::Alarm { alarm: decode_alarm(buf)?, raised: true }),
             ALARM_CLEARED => Ok(Effect::Alarm { alarm: decode_alarm(buf)?, raised: false }),
+            tag @ AUTH_ENABLED..=ROLE_DELETED => decode_auth(tag, buf).map(Effect::Auth),
             tag => Err(DecodeEffectError::UnknownTag(tag)),
         }
     }
@@ -338,6 +360,36 @@ fn decode_alarm(buf: &mut &[u8]) -> Result<Alarm, DecodeEffectError> {
     Ok(Alarm { kind, member_id: decode_number(buf)? as u64 })
 }
 
+fn encode_auth(change: &auth::Change, buf: &mut Vec<u8>) {
+    let tag = match &change.kind {
+        ChangeKind::Enabled => AUTH_ENABLED,
+        ChangeKind::Disabled => AUTH_DISABLED,
+        ChangeKind::UserPut(_) => USER_PUT,
+        ChangeKind::UserDeleted { .. } => USER_DELETED,
+        ChangeKind::RolePut(_) => ROLE_PUT,
+        ChangeKind::RoleDeleted { .. } => ROLE_DELETED,
+    };
+    buf.put_u8(tag);
+    encode_number(change.revision as i64, buf);
+    if tag >= USER_PUT {
+        encode_bytes(&change.kind.encode_content(), buf);
+    }
+}
+
+/// Decodes what follows a tag from [`AUTH_ENABLED`] to [`ROLE_DELETED`].
+fn decode_auth(tag: u8, buf: &mut &[u8]) -> Result<auth::Change, DecodeEffectError> {
+    let revision = decode_number(buf)? as u64;
+    let kind = match tag {
+        AUTH_ENABLED => ChangeKind::Enabled,
+        AUTH_DISABLED => ChangeKind::Disabled,
+        USER_PUT => ChangeKind::decode_user(decode_bytes(buf)?)?,
+        USER_DELETED => ChangeKind::decode_deleted_user(decode_bytes(buf)?)?,
+        ROLE_PUT => ChangeKind::decode_role(decode_bytes(buf)?)?,
+        _ => ChangeKind::decode_deleted_role(decode_bytes(buf)?)?,
+    };
+    Ok(auth::Change { revision, kind })
+}
+
 fn encode_number(number: i64, buf: &mut Vec<u8>) {
     encode_varint(number as u64, buf);
 }
@@ -373,7 +425,17 @@ mod tests {
         let opened = LogDurability { unlogged: true, buffered_boot_id: Some(b"id".to_vec()) };
         let synced = LogDurability::default();
         let alarm = Alarm { kind: AlarmKind::Corrupt, member_id: 300 };
-        let cases: [(Effect, &[u8]); 18] = [
+        let auth = |kind| Effect::Auth(auth::Change { revision: 300, kind });
+        let user = etcdpb::authpb::User {
+            name: "u".into(),
+            password: "h".into(),
+            roles: vec!["r".into()],
+            options: Some(etcdpb::authpb::UserAddOptions { no_password: true }),
+        };
+        let permission =
+            etcdpb::authpb::Permission { perm_type: 2, key: "k".into(), range_end: "l".into() };
+        let role = etcdpb::authpb::Role { name: "r".into(), key_permission: vec![permission] };
+        let cases: [(Effect, &[u8]); 24] = [
             (
                 Effect::Write(put.clone()),
                 b"\x01\xac\x02\x02\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01k\x02vv",
@@ -404,6 +466,18 @@ mod tests {
             (Effect::Compacted { revision: 300 }, b"\x05\xac\x02"),
             (Effect::Alarm { alarm, raised: true }, b"\x14\x02\xac\x02"),
             (Effect::Alarm { alarm, raised: false }, b"\x15\x02\xac\x02"),
+            (auth(ChangeKind::Enabled), b"\x16\xac\x02"),
+            (auth(ChangeKind::Disabled), b"\x17\xac\x02"),
+            (
+                auth(ChangeKind::UserPut(user)),
+                b"\x18\xac\x02\x0d\x0a\x01u\x12\x01h\x1a\x01r\x22\x02\x08\x01",
+            ),
+            (auth(ChangeKind::UserDeleted { name: "u".into() }), b"\x19\xac\x02\x01u"),
+            (
+                auth(ChangeKind::RolePut(role)),
+                b"\x1a\xac\x02\x0d\x0a\x01r\x12\x08\x08\x02\x12\x01k\x1a\x01l",
+            ),
+            (auth(ChangeKind::RoleDeleted { name: "r".into() }), b"\x1b\xac\x02\x01r"),
         ];
         for (effect, expected) in cases {
             let mut encoded = Vec::new();

@@ -55,6 +55,10 @@ impl Store {
                 EFFECT_OVERHEAD_BYTES
                     + keys.map(|key| EFFECT_OVERHEAD_BYTES + key.as_bytes().len()).sum::<usize>()
             }
+            Command::Auth(command) => {
+                let change = command.evaluate(&self.auth).ok().flatten();
+                EFFECT_OVERHEAD_BYTES + change.map_or(0, |change| change.kind.content_len())
+            }
             Command::Compact { .. }
             | Command::LeaseGrant { .. }
             | Command::LeaseRenew { .. }
@@ -63,11 +67,12 @@ impl Store {
     }
 
     /// Whether changes by other commands invalidate the bound of [`Store::effect_bytes`]:
-    /// `command` copies the current value of a key (`ignore_value`), or it is a transaction
-    /// that deletes spans, of which only the selected branches count.
+    /// `command` copies the current value of a key (`ignore_value`) or a user or role, or it is a
+    /// transaction that deletes spans, of which only the selected branches count.
     pub fn bound_needs_current_state(command: &Command) -> bool {
         match command {
             Command::Put(request) => request.ignore_value,
+            Command::Auth(_) => true,
             Command::Txn(request) => any_op(request, &|op| match op {
                 Request::RequestPut(put) => put.ignore_value,
                 op => is_span_delete(op),

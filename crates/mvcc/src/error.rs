@@ -30,6 +30,9 @@ pub enum Error {
     /// A CORRUPT alarm is raised.
     #[error("etcdserver: corrupt cluster")]
     Corrupt,
+    /// A change of users or roles was rejected, or the client may not execute the command.
+    #[error(transparent)]
+    Auth(#[from] auth::Error),
     /// The compares of a transaction that writes visit too many keys.
     #[error(
         "mem_etcd: the compares of a transaction that writes may read {max_keys} keys at most: compare smaller ranges"

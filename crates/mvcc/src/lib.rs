@@ -1,5 +1,5 @@
-//! The multi-version store: keys with their history, leases and alarms, and the rules by
-//! which a command changes them.
+//! The multi-version store: keys with their history, leases, alarms, users and roles, and the
+//! rules by which a command changes them. The rules for users and roles are in the crate `auth`.
 //!
 //! The crate is synchronous and deterministic: it has no clock, no randomness, no threads
 //! and no I/O. The caller passes in the ID of a new lease and the current store time. So
@@ -14,7 +14,7 @@
 //!
 //! # Reading order
 //! 1. `command`: the commands and their replies. `apply`: the execution of a command.
-//!    `admission`, `effect_size`, `work`: the checks before it.
+//!    `admission`, `authorize`, `effect_size`, `work`: the checks before it.
 //!    `access`: how readers get a turn during a long command.
 //! 2. `write`: the revision of one command and its puts and deletes. `txn`: transactions.
 //!    `branches`, `compare`: their compares. `txn_cursor`: their large ranges.
@@ -42,6 +42,7 @@ mod access;
 mod admission;
 mod alarm;
 mod apply;
+mod authorize;
 mod branches;
 mod collect;
 mod command;
@@ -68,6 +69,7 @@ mod write;
 pub use access::{StoreAccess, TxnLimits};
 pub use alarm::{Alarm, AlarmKind, Quota};
 pub use apply::apply;
+pub use authorize::authorize_reads;
 pub use branches::BranchCursor;
 pub use command::{Command, Reply, is_read_only};
 pub use effect::{DecodeEffectError, Effect, Effects, LogDurability};

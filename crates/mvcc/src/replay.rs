@@ -1,5 +1,7 @@
 //! Replays logged effects at startup, and checks that they are in order.
 
+use std::sync::Arc;
+
 use crate::effect::Effect;
 use crate::span::Span;
 use crate::store::Store;
@@ -81,6 +83,7 @@ impl Store {
             Effect::Alarm { alarm, raised } => {
                 self.alarms.set(alarm, raised);
             }
+            Effect::Auth(change) => Arc::make_mut(&mut self.auth).apply(&change),
             Effect::Base(record) => drop(self.install_without_event(&record)),
             Effect::Revision(revision) => self.revision = self.revision.max(revision),
             Effect::SpanRemoved { key, range_end } => {

@@ -1,10 +1,12 @@
 //! Snapshots: the whole state as effects, produced in bounded steps.
 //!
 //! A snapshot contains what reads and watches from the compacted revision on need:
-//! leases, alarms, the key-value pairs just before the compacted revision, and all events
+//! leases, alarms, users and roles, the key-value pairs just before the compacted revision, and all events
 //! since. It describes the revision at which it was started, even if the store changes
 //! between steps. Until the snapshot is complete, the store must not collect history from
 //! [`SnapshotCursor::oldest_needed_revision`] on.
+
+use std::sync::Arc;
 
 use etcdpb::{Key, Record};
 
@@ -30,8 +32,10 @@ pub struct SnapshotCursor {
 
 /// What the next step appends.
 enum Stage {
-    /// Leases, and at their end the `alarms`.
-    Leases { cursor: LeaseCursor, alarms: Effects },
+    /// Leases, and at their end the `alarms`. Then users and roles.
+    Leases { cursor: LeaseCursor, alarms: Effects, auth: Arc<auth::State> },
+    /// Users and roles.
+    Auth(auth::Export),
     /// Pairs from before the compacted revision, after this key.
     Base { after: Option<Key> },
     /// Events from this revision on, without its first `visited` events.
@@ -47,7 +51,7 @@ impl SnapshotCursor {
     }
 
     /// Starts a snapshot with the keys at `revision`, which must not be before the
-    /// compacted revision. Leases and alarms have their current state. Appends its first
+    /// compacted revision. Everything else has its current state. Appends its first
     /// effect.
     pub fn at_revision(store: &Store, revision: i64, effects: &mut Effects) -> Self {
         let compacted = store.compacted;
@@ -56,7 +60,7 @@ impl SnapshotCursor {
         let raised = |alarm| Effect::Alarm { alarm, raised: true };
         let alarms = store.alarms().map(raised).collect();
         let cursor = LeaseCursor::new(&store.leases, store.clock_ms);
-        let stage = Stage::Leases { cursor, alarms };
+        let stage = Stage::Leases { cursor, alarms, auth: store.auth.clone() };
         SnapshotCursor { stage, span: Span::new(&[], &[0]), compacted, revision }
     }
 
@@ -75,9 +79,14 @@ impl SnapshotCursor {
     /// about 1 MiB. Returns false if the snapshot was already complete.
     pub fn step(&mut self, store: &Store, max_entries: usize, effects: &mut Effects) -> bool {
         match &mut self.stage {
-            Stage::Leases { cursor, alarms } => {
+            Stage::Leases { cursor, alarms, auth } => {
                 if !cursor.step(&store.leases, max_entries, effects) {
                     effects.append(alarms);
+                    self.stage = Stage::Auth(auth::Export::new(auth.clone()));
+                }
+            }
+            Stage::Auth(export) => {
+                if !push_auth(export, max_entries, effects) {
                     effects.push(Effect::Compacted { revision: self.compacted });
                     self.stage = Stage::Base { after: None };
                 }
@@ -110,6 +119,20 @@ impl SnapshotCursor {
         }
         true
     }
+}
+
+/// Appends users and roles. Returns whether there may be more.
+fn push_auth(export: &mut auth::Export, max_entries: usize, effects: &mut Effects) -> bool {
+    let mut bytes = 0;
+    for _ in 0..max_entries {
+        let Some(change) = export.next() else { return false };
+        bytes += change.kind.content_len();
+        effects.push(Effect::Auth(change));
+        if bytes > STEP_BYTES {
+            break;
+        }
+    }
+    true
 }
 
 /// Appends pairs from before the compacted revision. Returns the key after which the next

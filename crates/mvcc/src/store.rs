@@ -1,5 +1,7 @@
 //! The state of the store, its sizes, and the functions that add and remove records.
 
+use std::sync::Arc;
+
 use etcdpb::Record;
 
 use crate::alarm::{Alarms, Quota};
@@ -17,7 +19,7 @@ const RECORD_OVERHEAD_BYTES: i64 = 144;
 /// keys attached to it are counted with their records.
 pub(crate) const LEASE_BYTES: i64 = 200;
 
-/// All keys with their history, leases and alarms.
+/// All keys with their history, leases, alarms, users and roles.
 pub struct Store {
     pub(crate) index: Index,
     pub(crate) history: History,
@@ -25,6 +27,7 @@ pub struct Store {
     pub(crate) key_changes: KeyChanges,
     pub(crate) leases: Leases,
     pub(crate) alarms: Alarms,
+    pub(crate) auth: Arc<auth::State>,
     pub(crate) quota: Quota,
     /// The revision of the last change.
     pub(crate) revision: i64,
@@ -74,6 +77,7 @@ impl Default for Store {
             key_changes: KeyChanges::default(),
             leases: Leases::default(),
             alarms: Alarms::default(),
+            auth: Arc::default(),
             quota: Quota::default(),
             // As in etcd, an empty store has revision 1, and -1 means that it was never
             // compacted. So compacting at revision 0 succeeds once.
@@ -123,6 +127,11 @@ impl Store {
     /// Returns the leases with higher IDs than `after`, or all leases, ordered by ID.
     pub fn leases_after(&self, after: Option<i64>) -> impl Iterator<Item = (i64, &Lease)> {
         self.leases.after(after)
+    }
+
+    /// Returns users and roles.
+    pub fn auth(&self) -> &Arc<auth::State> {
+        &self.auth
     }
 
     /// Returns the store time in milliseconds that the last [`Store::tick`] set.

@@ -22,7 +22,8 @@ impl Command {
             | Command::Alarm { .. } => true,
             Command::DeleteRange(request) => request.range_end.is_empty(),
             Command::Txn(request) => is_small_txn(request),
-            Command::LeaseRevoke { .. } => false,
+            // A lease may have many keys, a role many users.
+            Command::LeaseRevoke { .. } | Command::Auth(_) => false,
         }
     }
 }
@@ -54,6 +55,7 @@ impl Store {
             | Command::LeaseGrant { .. }
             | Command::LeaseRenew { .. }
             | Command::Alarm { .. } => 1,
+            Command::Auth(_) => 1 + self.auth.users().count(),
         }
     }
 

@@ -428,8 +428,12 @@ impl Run {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, Error> {
         let mut at_once = self.replayed();
-        let got =
-            mvcc::apply(&mut LimitedAccess(&mut self.store, self.range_keys), command, effects)?;
+        let got = mvcc::apply(
+            &mut LimitedAccess(&mut self.store, self.range_keys),
+            command,
+            &auth::Caller::Store,
+            effects,
+        )?;
         let Reply::OpenTxn(cursor) = got else { return Ok(got) };
         let Reply::Txn(response) = at_once.apply(command, &mut Vec::new())? else {
             panic!("not the reply to a transaction")
@@ -526,7 +530,9 @@ impl Run {
                 let changed = keys.len() != self.model.newest().len();
                 self.commit(keys, changed);
             }
-            Command::Alarm { .. } => unreachable!("the steps contain no alarm commands"),
+            Command::Alarm { .. } | Command::Auth(_) => {
+                unreachable!("the steps contain no such commands")
+            }
         }
         Ok(())
     }

@@ -67,7 +67,7 @@ type Replies = Vec<Result<Outcome, Error>>;
 
 /// The thread that calls the applier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Caller {
+pub(crate) enum CallingThread {
     /// It may wait for the disk, and applies all commands.
     DedicatedThread,
     /// A thread of the async runtime, which serves no connection meanwhile. So it does not wait
@@ -99,12 +99,12 @@ impl Applier {
 
     /// Applies a batch and replies. Then it runs a step of garbage collection. If a batch was
     /// deferred, it continues with that one.
-    pub(crate) fn apply_next_batch(&mut self, caller: Caller) -> BatchOutcome {
+    pub(crate) fn apply_next_batch(&mut self, caller: CallingThread) -> BatchOutcome {
         let mut batch = std::mem::take(&mut self.batch);
         if batch.is_empty() {
             match caller {
-                Caller::RuntimeThread => self.take_small(&mut batch),
-                Caller::DedicatedThread => self.take_any(&mut batch),
+                CallingThread::RuntimeThread => self.take_small(&mut batch),
+                CallingThread::DedicatedThread => self.take_any(&mut batch),
             }
         }
         let commands = batch.len();
@@ -175,7 +175,8 @@ impl Applier {
             let Some(id) = expired else { break };
             let command = Command::LeaseRevoke { id };
             keys += self.shared.store.read().visited_keys(&command, BATCH_KEYS);
-            batch.push(Submission { command, bytes: 0, reply: None });
+            let caller = auth::Caller::Store;
+            batch.push(Submission { command, caller, bytes: 0, reply: None });
         }
         keys
     }
@@ -183,14 +184,14 @@ impl Applier {
     /// Applies the batch in as many rounds as the size of its effects requires, and
     /// replies. Leaves the commands in `batch` for which the thread would have to wait
     /// although it must not.
-    fn apply_batch(&mut self, batch: &mut Vec<Submission>, caller: Caller) {
+    fn apply_batch(&mut self, batch: &mut Vec<Submission>, caller: CallingThread) {
         while !batch.is_empty() {
             let Some((count, bytes)) = self.next_round(batch) else {
                 // Nobody waits for the first command any more.
                 batch.remove(0);
                 continue;
             };
-            if caller == Caller::RuntimeThread && self.reserve_waits(count, bytes) {
+            if caller == CallingThread::RuntimeThread && self.reserve_waits(count, bytes) {
                 return;
             }
             let round = &batch[..count];
@@ -279,7 +280,7 @@ impl Applier {
             let error = self.shared.fail(&error);
             return round.iter().map(|_| Err(error.clone())).collect();
         }
-        self.update_lessor(round, &replies);
+        self.update_shared(round, &replies);
         self.shared.published.store(revision, Ordering::Release);
         self.shared.hub.publish(&events, revision);
         replies
@@ -296,9 +297,11 @@ impl Applier {
             effects.push(renewed);
         }
         let first_new = store.revision() + 1;
-        let mut apply = |s: &Submission| match mvcc::apply(&mut store, &s.command, effects)? {
-            Reply::OpenTxn(txn) => Ok(Outcome::OpenTxn(LargeTxn::executed(&self.shared, txn))),
-            reply => Ok(Outcome::Done(reply)),
+        let mut apply = |s: &Submission| {
+            Ok(match mvcc::apply(&mut store, &s.command, &s.caller, effects)? {
+                Reply::OpenTxn(txn) => Outcome::OpenTxn(LargeTxn::executed(&self.shared, txn)),
+                reply => Outcome::Done(reply),
+            })
         };
         let replies = round.iter().map(&mut apply).collect();
         let store = store.downgrade();
@@ -322,8 +325,8 @@ impl Applier {
         Ok(())
     }
 
-    /// Passes granted and revoked leases to the lessor.
-    fn update_lessor(&self, round: &[Submission], replies: &Replies) {
+    /// Passes granted and revoked leases to the lessor, and publishes users and roles.
+    fn update_shared(&self, round: &[Submission], replies: &Replies) {
         let succeeded = round.iter().zip(replies).filter(|(_, reply)| reply.is_ok());
         for (submission, _) in succeeded {
             match submission.command {
@@ -331,6 +334,10 @@ impl Applier {
                     self.shared.lessor.lock().grant(id, ttl_seconds, Instant::now());
                 }
                 Command::LeaseRevoke { id } => self.shared.lessor.lock().revoke(id),
+                Command::Auth(_) => {
+                    let auth = self.shared.store.read().auth().clone();
+                    self.shared.auth.publish(auth);
+                }
                 _ => {}
             }
         }

@@ -1,13 +1,14 @@
 //! Reads a snapshot of etcd, to migrate from etcd.
 //!
-//! Three buckets of the file are read: `key` contains every change by its revision,
-//! `lease` the leases, `meta` the revision of the last compaction. Users, roles and
-//! members are not read.
+//! These buckets of the file are read: `key` contains every change by its revision, `lease` the
+//! leases, `meta` the revision of the last compaction, `authRoles` and `authUsers` the roles and
+//! users, `auth` whether authentication is enabled. Members are not read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
+use auth::{Change, ChangeKind, MalformedChange};
 use bolt::Db;
 use etcdpb::{Key, KeyValue, Record};
 use mvcc::{Effect, Store};
@@ -35,6 +36,7 @@ pub(crate) fn read(path: &Path, bytes: u64) -> Result<Store, bolt::Error> {
     let db = Db::open(File::open(path)?, bytes)?;
     let mut import = EtcdImport { compacted: read_compacted(&db)?, ..EtcdImport::default() };
     import.read_leases(&db)?;
+    import.read_auth(&db)?;
     if !db.for_each(b"key", |key, value| import.add_change(key, value))? {
         return Err(bolt::Error::Refused(
             "it has no bucket of keys, so it is not a snapshot of etcd 3".into(),
@@ -80,6 +82,34 @@ impl EtcdImport {
             store.replay(granted).map_err(|error| error.to_string())
         })?;
         Ok(())
+    }
+
+    /// Adds roles and users.
+    fn read_auth(&mut self, db: &Db) -> Result<(), bolt::Error> {
+        let (mut enabled, mut revision) = (false, 0);
+        db.for_each(b"auth", |key, value| {
+            match key {
+                b"authEnabled" => enabled = value == [1],
+                b"authRevision" => {
+                    let bytes = value.try_into().map_err(|_| "the auth revision is malformed")?;
+                    revision = u64::from_be_bytes(bytes);
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        if revision == 0 {
+            // Before its first start, a server has no users and roles.
+            return Ok(());
+        }
+        let mut add = |kind: Result<ChangeKind, MalformedChange>| {
+            let kind = kind.map_err(|error| error.to_string())?;
+            self.replay(Effect::Auth(Change { revision, kind }))
+        };
+        db.for_each(b"authRoles", |_, value| add(ChangeKind::decode_role(value)))?;
+        db.for_each(b"authUsers", |_, value| add(ChangeKind::decode_user(value)))?;
+        let kind = if enabled { ChangeKind::Enabled } else { ChangeKind::Disabled };
+        add(Ok(kind)).map_err(bolt::Error::Refused)
     }
 
     /// Adds a change. Changes must be added in the order of their revisions.

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
-use crate::applier::{Applier, BatchOutcome, Caller};
+use crate::applier::{Applier, BatchOutcome, CallingThread};
 use crate::large_commands::LargeCommands;
 use crate::pace;
 use crate::shared_store::SharedStore;
@@ -102,7 +102,7 @@ impl Executor {
             let Some(mut guard) = self.applier.try_lock() else { return };
             let Some(applier) = guard.as_mut() else { return self.drop_queue() };
             let was_collecting = applier.has_garbage();
-            let outcome = applier.apply_next_batch(Caller::RuntimeThread);
+            let outcome = applier.apply_next_batch(CallingThread::RuntimeThread);
             let starts_collecting = applier.has_garbage() && !was_collecting;
             drop(guard);
             if starts_collecting {
@@ -136,7 +136,7 @@ impl Executor {
             let stopping = self.shared.stopping.load(Ordering::Acquire);
             let mut guard = self.applier.lock();
             let Some(applier) = guard.as_mut() else { return };
-            if applier.apply_next_batch(Caller::DedicatedThread) == BatchOutcome::Empty {
+            if applier.apply_next_batch(CallingThread::DedicatedThread) == BatchOutcome::Empty {
                 if stopping {
                     guard.take().into_iter().for_each(Applier::finish);
                     // A thread that queues a command after this fence sees that the

@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use auth::Caller;
 use parking_lot::Mutex;
 
 use crate::submission::Submission;
@@ -15,6 +16,22 @@ use crate::submission::Submission;
 /// The origin of commands, such as a connection. Large commands of different clients take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId(pub usize);
+
+/// Where a command comes from.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// Whose turn it takes.
+    pub client: ClientId,
+    /// Who has to be permitted to execute it.
+    pub caller: Caller,
+}
+
+/// The origin of commands of the process itself, which may do everything.
+impl From<ClientId> for Origin {
+    fn from(client: ClientId) -> Self {
+        Origin { client, caller: Caller::Store }
+    }
+}
 
 /// The queued large commands.
 pub(crate) struct LargeCommands {
@@ -118,7 +135,8 @@ mod tests {
     use super::*;
 
     fn submission(id: i64, bytes: usize) -> Submission {
-        Submission { command: Command::LeaseRevoke { id }, bytes, reply: None }
+        let (command, caller) = (Command::LeaseRevoke { id }, auth::Caller::Store);
+        Submission { command, caller, bytes, reply: None }
     }
 
     fn id(submission: Submission) -> i64 {

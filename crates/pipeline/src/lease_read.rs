@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use auth::Spans;
 use etcdpb::Key;
 
 use crate::lessor::LeaseDeadline;
@@ -50,6 +51,39 @@ impl Pipeline {
                 None => keys.clear(),
             }
         })
+    }
+
+    /// Whether a key is attached to a lease that is not in `spans`.
+    pub fn lease_has_key_outside(&self, id: i64, spans: &Spans) -> bool {
+        let store = self.shared().store.read();
+        store.lease(id).is_some_and(|lease| lease.has_key_outside(spans))
+    }
+
+    /// Whether a key is attached to any lease that is not in `spans`. Fails when `stops` returns
+    /// true; it is called between the steps.
+    pub fn any_lease_key_outside_unless(
+        &self,
+        spans: &Spans,
+        stops: &dyn Fn() -> bool,
+    ) -> Result<bool, Error> {
+        let mut last = None;
+        loop {
+            let mut leases = 0;
+            {
+                let store = self.shared().store.read();
+                for (id, lease) in store.leases_after(last).take(STEP_ENTRIES) {
+                    if lease.has_key_outside(spans) {
+                        return Ok(true);
+                    }
+                    last = Some(id);
+                    leases += 1;
+                }
+            }
+            if leases < STEP_ENTRIES {
+                return Ok(false);
+            }
+            pace::pause(stops)?;
+        }
     }
 
     /// Returns the IDs of all leases, unless they are more than 1,000. The lease that

@@ -43,6 +43,7 @@
 //! | `modes` | the WAL mode of each key |
 //! | `shared_store`, `exclusive_store` | the store and the state that threads share with it; its lock for a round |
 //! | `range_read`, `txn`, `large_txn` | ranges and transactions |
+//! | `published_auth` | users and roles as readers see them |
 //! | `history`, `pins` | reads for unsynced watchers; what garbage collection keeps |
 //! | `held_records` | what responses hold after garbage collection |
 //! | `lessor`, `clock` | expiry of leases |
@@ -81,6 +82,7 @@ mod options;
 mod pace;
 mod pins;
 mod pipeline;
+mod published_auth;
 mod range_read;
 mod recovery_base;
 mod repair;
@@ -97,7 +99,7 @@ mod txn;
 pub use directory_check::{DirectoryReport, check};
 pub use error::{Error, OpenError};
 pub use held_records::{Discard, HeldResponse, ReadStart};
-pub use large_commands::ClientId;
+pub use large_commands::{ClientId, Origin};
 pub use large_txn::LargeTxn;
 pub use maintenance::{Export, HistoryHash};
 pub use modes::{Modes, ModesError};

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use auth::Caller;
 use crossbeam_channel::{Sender, TrySendError};
 use data_dir::{DataDir, Identity};
 use futures_channel::oneshot;
@@ -16,7 +17,7 @@ use watch::WatchStream;
 
 use crate::Error;
 use crate::executor::Executor;
-use crate::large_commands::{ClientId, LargeCommands};
+use crate::large_commands::{LargeCommands, Origin};
 use crate::shared_store::SharedStore;
 use crate::submission::{Outcome, Submission};
 
@@ -52,6 +53,8 @@ pub struct PipelineStatus {
     pub queued_commands: usize,
     /// Active alarms.
     pub alarms: Vec<Alarm>,
+    /// The revision of users and roles.
+    pub auth_revision: u64,
     /// Whether the disk was full at the last attempt to write.
     pub no_space: bool,
     /// The reason if the log has failed. After that, the store accepts no more writes.
@@ -64,9 +67,9 @@ impl Pipeline {
         self.identity
     }
 
-    /// Executes a command of `client` and returns its reply once its effects are as durable
-    /// as the WAL mode promises. `bytes` is the encoded size of the request. Large commands of
-    /// different clients take turns.
+    /// Executes a command and returns its reply once its effects are as durable as the WAL mode
+    /// promises. `bytes` is the encoded size of the request. Large commands of different clients
+    /// take turns. A [`crate::ClientId`] alone means that the command need not be permitted.
     ///
     /// The first poll of the future submits the command and yields. The second poll runs
     /// the queue. So if an executor first polls many futures once, it submits all their
@@ -80,26 +83,26 @@ impl Pipeline {
     /// not.
     pub async fn propose(
         &self,
-        client: ClientId,
+        origin: impl Into<Origin>,
         command: Command,
         bytes: usize,
     ) -> Result<Reply, Error> {
-        self.execute(client, command, bytes).await?.finish()
+        self.execute(origin.into(), command, bytes).await?.finish()
     }
 
     /// Executes `command` as [`Pipeline::propose`] does, but leaves the large ranges of a
     /// transaction to the caller.
     pub(crate) async fn execute(
         &self,
-        client: ClientId,
+        origin: Origin,
         command: Command,
         bytes: usize,
     ) -> Result<Outcome, Error> {
         // When the future is dropped, so is `reply` before the queue is run.
         let run_queue = RunQueueOnDrop(&self.executor);
         let reply = match command.is_small() {
-            true => self.submit(command, bytes)?,
-            false => self.submit_large(client, command, bytes)?,
+            true => self.submit(origin.caller, command, bytes)?,
+            false => self.submit_large(origin, command, bytes)?,
         };
         yield_once().await;
         drop(run_queue);
@@ -121,13 +124,14 @@ impl Pipeline {
     /// receiver for the reply.
     fn submit_large(
         &self,
-        client: ClientId,
+        origin: Origin,
         command: Command,
         bytes: usize,
     ) -> Result<oneshot::Receiver<Result<Outcome, Error>>, Error> {
         self.check_running()?;
         let (reply, receiver) = oneshot::channel();
-        let submission = Submission { command, bytes, reply: Some(reply) };
+        let Origin { client, caller } = origin;
+        let submission = Submission { command, caller, bytes, reply: Some(reply) };
         match self.large_commands.push(client, submission) {
             true => Ok(receiver),
             false => Err(Error::TooManyRequests),
@@ -138,6 +142,7 @@ impl Pipeline {
     /// receiver for the reply.
     fn submit(
         &self,
+        caller: Caller,
         command: Command,
         bytes: usize,
     ) -> Result<oneshot::Receiver<Result<Outcome, Error>>, Error> {
@@ -148,7 +153,7 @@ impl Pipeline {
             return Err(Error::TooManyRequests);
         }
         let (reply, receiver) = oneshot::channel();
-        let submission = Submission { command, bytes, reply: Some(reply) };
+        let submission = Submission { command, caller, bytes, reply: Some(reply) };
         self.commands.try_send(submission).map_err(|error| {
             queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             match error {
@@ -165,13 +170,13 @@ impl Pipeline {
         requested.max(self.min_lease_ttl_seconds)
     }
 
-    /// Renews a lease. Returns its TTL in seconds, or `None` if it does not exist or has
+    /// Renews a lease. The caller checks whether the client may. Returns its TTL in seconds, or `None` if it does not exist or has
     /// expired. The renewal is as durable as the WAL mode promises, except on a full
     /// disk: it then succeeds without being logged.
     pub async fn lease_renew(&self, id: i64) -> Result<Option<i64>, Error> {
         let ttl = self.shared.lessor.lock().renew(id, Instant::now());
         let Some(ttl) = ttl else { return Ok(None) };
-        let reply = self.submit(Command::LeaseRenew { id }, 0)?;
+        let reply = self.submit(Caller::Store, Command::LeaseRenew { id }, 0)?;
         self.executor.run_queue();
         match reply.await.unwrap_or(Err(Error::Stopped)) {
             Ok(_) => Ok(Some(ttl)),
@@ -207,6 +212,7 @@ impl Pipeline {
             watchers: self.shared.hub.watchers(),
             queued_commands: self.commands.len() + self.large_commands.len(),
             alarms: store.alarms().collect(),
+            auth_revision: self.auth().revision(),
             no_space: self.shared.no_space.load(Ordering::Relaxed),
             failure: self.shared.failure.get().cloned(),
         }

@@ -13,6 +13,7 @@ use crate::clock::StoreClock;
 use crate::held_records::HeldRecords;
 use crate::lessor::Lessor;
 use crate::pins::Pins;
+use crate::published_auth::PublishedAuth;
 use crate::{Error, PipelineOptions};
 
 /// The store with the state that threads share.
@@ -25,6 +26,8 @@ pub(crate) struct SharedStore {
     pub(crate) published: AtomicI64,
     pub(crate) hub: Arc<Hub>,
     pub(crate) lessor: Mutex<Lessor>,
+    /// Users and roles.
+    pub(crate) auth: PublishedAuth,
     /// Store time, in which lease TTLs are measured.
     pub(crate) clock: StoreClock,
     /// The revisions whose history long reads need.
@@ -54,8 +57,10 @@ impl SharedStore {
             let remaining = clock.remaining(lease.ttl_seconds, lease.ttl_start_ms);
             lessor.resume(id, lease.ttl_seconds, remaining, now);
         }
+        let auth = PublishedAuth::new(store.auth().clone());
         SharedStore {
             store: RwLock::new(store),
+            auth,
             published: AtomicI64::new(revision),
             hub: Hub::new(revision, options.queue_events),
             lessor: Mutex::new(lessor),

@@ -1,5 +1,6 @@
 //! Queued commands and their outcomes.
 
+use auth::Caller;
 use futures_channel::oneshot;
 use mvcc::{Command, Reply};
 
@@ -9,6 +10,8 @@ use crate::large_txn::LargeTxn;
 /// A queued command and the channel for its outcome.
 pub(crate) struct Submission {
     pub(crate) command: Command,
+    /// Who may have to be permitted to execute the command.
+    pub(crate) caller: Caller,
     /// Encoded size of the request.
     pub(crate) bytes: usize,
     /// `None` for commands that the store itself submits, such as the revocation of an

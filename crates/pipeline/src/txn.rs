@@ -7,7 +7,7 @@
 use etcdpb::rpc::{TxnRequest, TxnResponse};
 use mvcc::{Command, Reply};
 
-use crate::large_commands::ClientId;
+use crate::large_commands::Origin;
 use crate::large_txn::{self, LargeTxn};
 use crate::submission::Outcome;
 use crate::{Error, Pipeline};
@@ -22,12 +22,12 @@ pub enum TxnRead {
 }
 
 impl Pipeline {
-    /// Executes a transaction of `client`. `bytes` is the encoded size of the request. A
-    /// transaction that writes is as durable as [`Pipeline::propose`] promises, and takes turns
-    /// in the same way. A read-only one is linearizable, as [`Pipeline::range`] is.
+    /// Executes a transaction. `bytes` is the encoded size of the request. A transaction that
+    /// writes is as durable as [`Pipeline::propose`] promises, takes turns and is permitted in the
+    /// same way. A read-only one is linearizable, as [`Pipeline::range`] is, and not checked here.
     pub async fn txn(
         &self,
-        client: ClientId,
+        origin: impl Into<Origin>,
         request: TxnRequest,
         bytes: usize,
     ) -> Result<TxnRead, Error> {
@@ -37,7 +37,7 @@ impl Pipeline {
                 None => TxnRead::Large(LargeTxn::read_only(self.shared(), request)),
             });
         }
-        match self.execute(client, Command::Txn(request), bytes).await? {
+        match self.execute(origin.into(), Command::Txn(request), bytes).await? {
             Outcome::Done(Reply::Txn(response)) => Ok(TxnRead::Done(response)),
             Outcome::OpenTxn(txn) => Ok(TxnRead::Large(txn)),
             Outcome::Done(other) => unreachable!("not the reply to a transaction: {other:?}"),

@@ -4,7 +4,7 @@
 //! A fixture is a directory `tests/fixtures/vFORMAT/NAME`. Its subdirectory `data` is the
 //! data directory, and its file `holds.txt` describes the content. Existing fixtures never
 //! change. For a change of the file format, add a fixture with one of the scripts in this
-//! file (`log`, `snapshot`, `leases`, `modes`):
+//! file (`log`, `snapshot`, `leases`, `modes`, `users`, `users-snapshot`):
 //!
 //! ```sh
 //! NEW_FIXTURE=NAME=SCRIPT cargo test -p pipeline --test fixtures write -- --ignored
@@ -15,6 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use data_dir::Identity;
+use etcdpb::authpb::Permission;
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use files::framing::FORMAT;
@@ -33,7 +34,7 @@ fn fixtures(format: u16) -> PathBuf {
 fn every_fixture_opens_with_its_content() {
     let mut names = Vec::new();
     // No released version wrote format 2.
-    for format in [1, FORMAT] {
+    for format in [1, 3, FORMAT] {
         let directory = fixtures(format);
         let found: Vec<_> = fs::read_dir(&directory).unwrap().map(|e| e.unwrap().path()).collect();
         assert!(found.len() >= 2, "{} fixtures in {}", found.len(), directory.display());
@@ -96,6 +97,9 @@ fn describe_content(pipeline: &Pipeline) -> String {
         let keys = pipeline.lease_keys_unless(id, &|_| false).unwrap();
         writeln!(text, "lease {id} ttl {ttl} keys {keys:?}").unwrap();
     }
+    for change in auth::Export::new(pipeline.auth()) {
+        writeln!(text, "auth {} {:?}", change.revision, change.kind).unwrap();
+    }
     // After a crash there is a wide gap of revisions without changes. Describe the last
     // 1,000.
     let first = compacted.max(1).max(revision - 1000);
@@ -139,6 +143,11 @@ fn write() {
         "snapshot" => run.snapshot(&work.path().join("snap")),
         "leases" => run.leases(),
         "modes" => run.modes(),
+        "users" => run.users(),
+        "users-snapshot" => {
+            run.users();
+            run.snapshot(&work.path().join("snap"));
+        }
         other => panic!("unknown script {other}"),
     }
     // The script `modes` simulates a crash; the others shut down cleanly.
@@ -196,6 +205,33 @@ impl Script<'_> {
         std::thread::sleep(std::time::Duration::from_millis(1200));
         block_on(self.0.lease_renew(2)).unwrap().unwrap();
         self.run(Command::LeaseRevoke { id: 3 });
+    }
+
+    /// Adds, changes and deletes users and roles, and enables authentication.
+    fn users(&self) {
+        let run = |command| drop(self.run(Command::Auth(command)));
+        for name in ["root", "a", "gone"] {
+            let (name, password_hash) = (name.into(), b"$2a$04$hash".to_vec());
+            run(auth::Command::UserAdd { name, password_hash, no_password: false });
+        }
+        let (name, password_hash) = ("certificate".into(), Vec::new());
+        run(auth::Command::UserAdd { name, password_hash, no_password: true });
+        for name in ["r", "deleted"] {
+            run(auth::Command::RoleAdd { name: name.into() });
+        }
+        for (kind, key, end) in [(0, "a", "b\u{ff}"), (1, "b", ""), (2, "c", "\0")] {
+            let (key, range_end) = (key.into(), end.into());
+            let permission = Some(Permission { perm_type: kind, key, range_end });
+            run(auth::Command::RoleGrantPermission { role: "r".into(), permission });
+        }
+        for (user, role) in [("root", "root"), ("a", "r"), ("a", "deleted"), ("certificate", "r")] {
+            run(auth::Command::UserGrantRole { user: user.into(), role: role.into() });
+        }
+        run(auth::Command::UserDelete { name: "gone".into() });
+        run(auth::Command::RoleDelete { name: "deleted".into() });
+        run(auth::Command::Enable);
+        run(auth::Command::Disable);
+        run(auth::Command::Enable);
     }
 
     /// Writes unlogged keys, alone and in a transaction together with logged keys.

@@ -1,7 +1,7 @@
 //! The header of a snapshot file.
 //!
 //! ```text
-//! format 3:     magic (6) · format u16 · covered u64 · cluster u64 · member u64 · ID u64 · crc32c u32
+//! format 3, 4:  magic (6) · format u16 · covered u64 · cluster u64 · member u64 · ID u64 · crc32c u32
 //! format 1, 2:  magic (6) · format u16 · covered u64 · salt (0) u32 · crc32c u32
 //! ```
 //! All numbers are little-endian. The checksum covers the bytes before it. Earlier versions
@@ -17,7 +17,9 @@ use files::framing::Magic;
 /// First bytes of every snapshot.
 const MAGIC: Magic = *b"K1MSNP";
 /// The newest format that this version reads.
-pub(crate) const FORMAT: u16 = 3;
+pub(crate) const FORMAT: u16 = 4;
+/// The first format with identity.
+const FIRST_OWNED_FORMAT: u16 = 3;
 /// The first format without identity, which this version writes for exported snapshots.
 const UNOWNED_FORMAT: u16 = 1;
 /// Size of the magic and of the format number in bytes.
@@ -87,8 +89,8 @@ impl Header {
         let size = match format {
             _ if bytes[..6] != MAGIC => return Err(HeaderError::Damaged),
             0 => return Err(HeaderError::Damaged),
-            UNOWNED_FORMAT..FORMAT => UNOWNED_BYTES,
-            FORMAT => OWNED_BYTES,
+            UNOWNED_FORMAT..FIRST_OWNED_FORMAT => UNOWNED_BYTES,
+            FIRST_OWNED_FORMAT..=FORMAT => OWNED_BYTES,
             newer => return Err(HeaderError::Newer(newer)),
         };
         read_exact(file, &mut bytes[START_BYTES..size])?;
@@ -127,8 +129,8 @@ mod tests {
         let hex = |header: Header| {
             header.encode().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
         };
-        let expected = "4b314d534e500300 6612000000000000 c100000000000000 3e00000000000000 \
-                        1d00000000000000 5fe621cc";
+        let expected = "4b314d534e500400 6612000000000000 c100000000000000 3e00000000000000 \
+                        1d00000000000000 992302b1";
         assert_eq!(hex(owned), expected.replace(' ', ""));
         let expected = "4b314d534e500100 6612000000000000 00000000 ad4ecf25";
         assert_eq!(hex(unowned), expected.replace(' ', ""));
@@ -139,17 +141,21 @@ mod tests {
     }
 
     #[test]
-    fn format_2_is_read() {
+    fn earlier_formats_are_read() {
         let header = Header { covered: 4710, owner: None };
         let bytes = header.encode_as(2);
         assert_eq!(Header::read(&mut &bytes[..]).unwrap(), (header, UNOWNED_BYTES));
+        let identity = Identity { cluster_id: 0xc1, member_id: 0x3e };
+        let header = Header { covered: 4710, owner: Some(Owner { identity, id: 0x1d }) };
+        let bytes = header.encode_as(3);
+        assert_eq!(Header::read(&mut &bytes[..]).unwrap(), (header, OWNED_BYTES));
     }
 
     #[test]
     fn a_newer_format_is_not_reported_as_damage() {
         let mut bytes = Header { covered: 1, owner: None }.encode();
-        bytes[6] = 4;
-        assert!(matches!(Header::read(&mut &bytes[..]), Err(HeaderError::Newer(4))));
+        bytes[6] = 5;
+        assert!(matches!(Header::read(&mut &bytes[..]), Err(HeaderError::Newer(5))));
         bytes[0] = b'X';
         assert!(matches!(Header::read(&mut &bytes[..]), Err(HeaderError::Damaged)));
         assert!(matches!(Header::read(&mut &bytes[..5]), Err(HeaderError::Truncated)));

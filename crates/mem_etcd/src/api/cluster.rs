@@ -7,7 +7,7 @@ use etcdpb::rpc::{
     MemberPromoteRequest, MemberPromoteResponse, MemberRemoveRequest, MemberRemoveResponse,
     MemberUpdateRequest, MemberUpdateResponse,
 };
-use grpc::Status;
+use grpc::{Admission, Status};
 
 use super::service::Api;
 use super::status;
@@ -16,7 +16,9 @@ impl Api {
     pub(super) async fn member_list(
         self: Arc<Self>,
         _: MemberListRequest,
+        admission: Admission,
     ) -> Result<MemberListResponse, Status> {
+        self.require_client(&admission)?;
         let member = Member {
             id: self.pipeline.identity().member_id,
             name: self.member.name.clone(),
@@ -30,28 +32,36 @@ impl Api {
     pub(super) async fn member_add(
         self: Arc<Self>,
         _: MemberAddRequest,
+        admission: Admission,
     ) -> Result<MemberAddResponse, Status> {
+        self.require_admin(&admission)?;
         Err(not_supported())
     }
 
     pub(super) async fn member_remove(
         self: Arc<Self>,
         _: MemberRemoveRequest,
+        admission: Admission,
     ) -> Result<MemberRemoveResponse, Status> {
+        self.require_admin(&admission)?;
         Err(not_supported())
     }
 
     pub(super) async fn member_update(
         self: Arc<Self>,
         _: MemberUpdateRequest,
+        admission: Admission,
     ) -> Result<MemberUpdateResponse, Status> {
+        self.require_admin(&admission)?;
         Err(not_supported())
     }
 
     pub(super) async fn member_promote(
         self: Arc<Self>,
         _: MemberPromoteRequest,
+        admission: Admission,
     ) -> Result<MemberPromoteResponse, Status> {
+        self.require_admin(&admission)?;
         Err(not_supported())
     }
 }

@@ -10,12 +10,13 @@ use super::service::{Api, SMALL_REQUEST_BYTES};
 use super::status;
 
 impl Api {
-    /// Hashes keys, history, leases and alarms.
+    /// Hashes keys, history, leases, alarms, users and roles.
     pub(super) async fn hash(
         self: Arc<Self>,
         _: HashRequest,
         admission: Admission,
     ) -> Result<HashResponse, Status> {
+        self.require_admin(&admission)?;
         let pipeline = self.pipeline.clone();
         let hash = move |slow: &SlowRead| {
             let stops = |held| slow.give_way_holding(held);
@@ -29,6 +30,9 @@ impl Api {
                 hash = crc32c::crc32c_append(hash, &[alarm.kind as u8]);
                 hash = crc32c::crc32c_append(hash, &alarm.member_id.to_le_bytes());
             }
+            for change in auth::Export::new(pipeline.auth()) {
+                hash = crc32c::crc32c_append(hash, &change.kind.encode_content());
+            }
             Ok((hash, history.current))
         };
         let hashed = admission.run_slow(SMALL_REQUEST_BYTES, hash).await?;
@@ -41,6 +45,7 @@ impl Api {
         request: HashKvRequest,
         admission: Admission,
     ) -> Result<HashKvResponse, Status> {
+        self.require_admin(&admission)?;
         let pipeline = self.pipeline.clone();
         let HashKvRequest { revision } = request;
         let hash = move |slow: &SlowRead| {

@@ -15,7 +15,7 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use grpc::{Admission, Encoded, SlowRead, Status};
 use mvcc::{Command, Reply};
-use pipeline::{ClientId, LargeTxn, RangePages, RangeRead, ReadStart, TxnRead};
+use pipeline::{LargeTxn, RangePages, RangeRead, ReadStart, TxnRead};
 use prost::Message;
 
 use super::nested_txn::NestedTxn;
@@ -38,9 +38,13 @@ impl Api {
         admission: Admission,
     ) -> Result<Encoded, Status> {
         validate::range(&request)?;
+        let permit = self.permit_range(&admission, &request)?;
         let start = self.pipeline.read_start();
         match self.pipeline.range(&request).map_err(status::from_pipeline)? {
-            RangeRead::Done(response) => return Ok(self.complete_range(start, response)),
+            RangeRead::Done(response) => {
+                self.confirm(permit)?;
+                return Ok(self.complete_range(start, response));
+            }
             // It would keep old revisions in memory while it waits for its turn.
             RangeRead::Large(range) => drop(range),
         }
@@ -54,6 +58,7 @@ impl Api {
                     range.finish_unless(&|| slow.give_way_holding(held.load(Ordering::Relaxed)))?
                 }
             };
+            permit.confirm(&self.pipeline)?;
             Ok(self.complete_range(start, response))
         };
         admission.run_slow(bytes, read).await?.map_err(status::from_pipeline)
@@ -71,18 +76,23 @@ impl Api {
         request: RangeRequest,
         admission: Admission,
     ) -> BoxStream<'static, Result<RangeStreamResponse, Status>> {
-        if let Err(status) = validate::range_stream(&request) {
-            return stream::once(async { Err(status) }).boxed();
-        }
+        let permit =
+            validate::range_stream(&request).and_then(|()| self.permit_range(&admission, &request));
+        let permit = match permit {
+            Ok(permit) => permit,
+            Err(status) => return stream::once(async { Err(status) }).boxed(),
+        };
         let api = self.clone();
-        let respond = move |mut page: RangeResponse| {
+        let respond = move |page: Result<RangeResponse, Status>| {
+            let mut page = page?;
+            api.confirm(permit)?;
             if page.header.is_some() {
                 api.complete_header(&mut page.header);
             }
-            RangeStreamResponse { range_response: Some(page) }
+            Ok(RangeStreamResponse { range_response: Some(page) })
         };
         if request.count_only {
-            return stream::once(self.count(request, admission)).map_ok(respond).boxed();
+            return stream::once(self.count(request, admission)).map(respond).boxed();
         }
         // The pages keep old revisions in memory. So they start when the stream is polled.
         let pages = async move { self.pipeline.pages(request).map_err(status::from_pipeline) };
@@ -91,7 +101,7 @@ impl Api {
             let admission = admission.clone();
             stream::try_unfold(pages, move |pages| next_page(pages, admission.clone()))
         });
-        pages.try_flatten().map_ok(respond).boxed()
+        pages.try_flatten().map(respond).boxed()
     }
 
     /// Counts the keys of a range.
@@ -113,9 +123,10 @@ impl Api {
         admission: Admission,
     ) -> Result<WriteResponse<PutResponse>, Status> {
         validate::put(&request)?;
+        let origin = self.origin(&admission)?;
         let bytes = self.checked_size(&request)?;
         let start = self.pipeline.read_start();
-        match self.propose(&admission, Command::Put(request), bytes).await? {
+        match self.propose(origin, Command::Put(request), bytes).await? {
             Reply::Put(mut response) => {
                 self.complete_header(&mut response.header);
                 Ok(WriteResponse::new(&self.pipeline, start, response))
@@ -130,9 +141,10 @@ impl Api {
         admission: Admission,
     ) -> Result<WriteResponse<DeleteRangeResponse>, Status> {
         validate::delete_range(&request)?;
+        let origin = self.origin(&admission)?;
         let bytes = self.checked_size(&request)?;
         let start = self.pipeline.read_start();
-        match self.propose(&admission, Command::DeleteRange(request), bytes).await? {
+        match self.propose(origin, Command::DeleteRange(request), bytes).await? {
             Reply::DeleteRange(mut response) => {
                 self.complete_header(&mut response.header);
                 Ok(WriteResponse::new(&self.pipeline, start, response))
@@ -147,13 +159,16 @@ impl Api {
         admission: Admission,
     ) -> Result<WriteResponse<TxnResponse>, Status> {
         validate::txn(&request, self.limits.txn_ops)?;
+        let origin = self.origin(&admission)?;
+        let permit = self.permit_reads_of(&origin.caller, &request)?;
         let bytes = self.checked_size(&request)?;
         let expected = expected_reply_bytes(&request);
         let expected = (expected > SMALL_REPLY_BYTES).then(|| admission.expect_reply(expected));
         let expected = expected.transpose()?;
-        let (client, start) = (ClientId(admission.connection()), self.pipeline.read_start());
-        match self.pipeline.txn(client, request, bytes).await.map_err(status::from_pipeline)? {
+        let start = self.pipeline.read_start();
+        match self.pipeline.txn(origin, request, bytes).await.map_err(status::from_pipeline)? {
             TxnRead::Done(mut response) => {
+                self.confirm(permit)?;
                 self.complete_header(&mut response.header);
                 Ok(WriteResponse::new(&self.pipeline, start, response).expected(expected))
             }
@@ -163,7 +178,9 @@ impl Api {
                 read.map_err(status::from_executed_txn)
             }
             TxnRead::Large(txn) => {
-                self.finish_txn(txn, start, bytes, admission).await?.map_err(status::from_pipeline)
+                let read = self.clone().finish_txn(txn, start, bytes, admission).await?;
+                self.confirm(permit)?;
+                read.map_err(status::from_pipeline)
             }
         }
     }
@@ -196,9 +213,11 @@ impl Api {
         request: CompactionRequest,
         admission: Admission,
     ) -> Result<CompactionResponse, Status> {
+        self.require_admin(&admission)?;
         let CompactionRequest { revision: compacted, physical } = request;
         let compact = Command::Compact { revision: compacted };
-        let revision = self.propose_without_result(&admission, compact).await?;
+        let origin = self.origin(&admission)?;
+        let revision = self.propose_without_result(origin, compact).await?;
         let mut pause = MIN_COLLECTED_POLL;
         while physical && !self.pipeline.is_collected(compacted).map_err(status::from_pipeline)? {
             tokio::time::sleep(pause).await;
@@ -208,7 +227,7 @@ impl Api {
     }
 
     /// Returns the encoded size of the request, or an error if it is too large.
-    fn checked_size(&self, request: &impl Message) -> Result<usize, Status> {
+    pub(super) fn checked_size(&self, request: &impl Message) -> Result<usize, Status> {
         let bytes = request.encoded_len();
         if bytes > self.limits.request_bytes {
             return Err(status::request_too_large());

@@ -11,6 +11,7 @@ use futures_util::{Stream, StreamExt};
 use grpc::{Admission, Encoded, Requests, SlowRead, Status};
 use mvcc::Command;
 
+use super::access::ReadPermit;
 use super::service::{Api, SMALL_REQUEST_BYTES};
 use super::{pieces, status};
 
@@ -20,10 +21,12 @@ impl Api {
         request: LeaseGrantRequest,
         admission: Admission,
     ) -> Result<LeaseGrantResponse, Status> {
+        self.require_client(&admission)?;
         let id = if request.id != 0 { request.id } else { rand::random_range(1..=i64::MAX) };
         let ttl_seconds = self.pipeline.lease_ttl_seconds(request.ttl);
         let grant = Command::LeaseGrant { id, ttl_seconds };
-        let revision = self.propose_without_result(&admission, grant).await?;
+        let origin = self.origin(&admission)?;
+        let revision = self.propose_without_result(origin, grant).await?;
         let (header, error) = (self.header(revision), String::new());
         Ok(LeaseGrantResponse { header, id, ttl: ttl_seconds, error })
     }
@@ -33,22 +36,26 @@ impl Api {
         request: LeaseRevokeRequest,
         admission: Admission,
     ) -> Result<LeaseRevokeResponse, Status> {
+        self.require_client(&admission)?;
         let revoke = Command::LeaseRevoke { id: request.id };
-        let revision = self.propose_without_result(&admission, revoke).await?;
+        let origin = self.origin(&admission)?;
+        let revision = self.propose_without_result(origin, revoke).await?;
         Ok(LeaseRevokeResponse { header: self.header(revision) })
     }
 
     pub(super) fn lease_keep_alive(
         self: Arc<Self>,
         requests: Requests<LeaseKeepAliveRequest>,
+        admission: Admission,
     ) -> impl Stream<Item = Result<LeaseKeepAliveResponse, Status>> {
         requests.then(move |request| {
-            let api = self.clone();
+            let (api, admission) = (self.clone(), admission.clone());
             async move {
                 let id = request?.id;
                 // As in etcd, the header is taken before the renewal. Otherwise its
                 // revision could be one at which the lease was already revoked.
                 let header = api.header_now();
+                api.check_lease_renewal(&admission, id)?;
                 let renewed = api.pipeline.lease_renew(id).await.map_err(status::from_pipeline)?;
                 Ok(LeaseKeepAliveResponse { header, id, ttl: renewed.unwrap_or(0) })
             }
@@ -60,7 +67,12 @@ impl Api {
         request: LeaseTimeToLiveRequest,
         admission: Admission,
     ) -> Result<Encoded, Status> {
+        self.require_client(&admission)?;
         let LeaseTimeToLiveRequest { id, keys } = request;
+        let permit = match keys {
+            true => self.permit_lease_keys(&admission, id)?,
+            false => ReadPermit::default(),
+        };
         let mut response = LeaseTimeToLiveResponse {
             header: self.header_now(),
             id,
@@ -76,12 +88,14 @@ impl Api {
         }
         let start = self.pipeline.read_start();
         if let Some(few) = self.pipeline.few_lease_keys(id) {
+            self.confirm(permit)?;
             return Ok(pieces::encode_lease(&self.pipeline, start, response, few));
         }
         let read = move |slow: &SlowRead| {
             let stops = |held| slow.give_way_holding(held);
             let start = self.pipeline.read_start();
             let keys = self.pipeline.lease_keys_unless(id, &stops)?;
+            permit.confirm(&self.pipeline)?;
             Ok(pieces::encode_lease(&self.pipeline, start, response, keys))
         };
         admission.run_slow(SMALL_REQUEST_BYTES, read).await?.map_err(status::from_pipeline)
@@ -92,10 +106,16 @@ impl Api {
         _: LeaseLeasesRequest,
         admission: Admission,
     ) -> Result<Encoded, Status> {
-        if let Some(few) = self.pipeline.few_leases() {
+        let auth_enabled = self.pipeline.is_auth_enabled();
+        if !auth_enabled && let Some(few) = self.pipeline.few_leases() {
             return Ok(self.encode_leases(few));
         }
+        self.require_client(&admission)?;
+        let caller = self.caller(&admission)?;
         let read = move |slow: &SlowRead| {
+            if auth_enabled {
+                self.check_all_leases(&caller, &|| slow.give_way())?;
+            }
             let leases = self.pipeline.leases_unless(&|held| slow.give_way_holding(held))?;
             Ok(self.encode_leases(leases))
         };

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{
-    AuthMessage, AuthStatusRequest, DeleteRangeRequest, DeleteRangeResponse, MemberListRequest,
-    PutRequest, PutResponse, RangeRequest, RangeStreamResponse, RequestOp, StatusRequest,
-    TxnRequest, TxnResponse, WatchRequest,
+    DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest,
+    RangeStreamResponse, RequestOp, TxnRequest, TxnResponse, WatchRequest,
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, Stream, StreamExt};
@@ -20,7 +19,7 @@ use grpc::{Admission, Code, Encoded, Requests, Routes, Service, Status};
 use super::nested_txn::NestedTxn;
 use super::pieces::WriteResponse;
 use super::service::Api;
-use super::{REJECTED_AUTH_METHODS, status, validate};
+use super::{status, validate};
 use crate::permissions::Grants;
 
 /// The state of the services for a client that may only touch some keys.
@@ -38,30 +37,29 @@ pub fn routes(api: Arc<Api>, grants: Arc<Grants>) -> Routes<Limited> {
         .admitted_unary("/etcdserverpb.KV/DeleteRange", Limited::delete_range)
         .admitted_unary("/etcdserverpb.KV/Txn", Limited::txn)
         .admitted_bidirectional("/etcdserverpb.Watch/Watch", Limited::watch)
-        .unary("/etcdserverpb.Cluster/MemberList", |limited, request: MemberListRequest| {
-            limited.api.clone().member_list(request)
+        .admitted_unary("/etcdserverpb.Cluster/MemberList", |limited, request, admission| {
+            limited.api.clone().member_list(request, admission)
         })
-        .unary("/etcdserverpb.Maintenance/Status", |limited, request: StatusRequest| {
-            limited.api.clone().status(request)
+        .admitted_unary("/etcdserverpb.Maintenance/Status", |limited, request, admission| {
+            limited.api.clone().status(request, admission)
         })
-        .unary("/etcdserverpb.Auth/AuthStatus", |limited, request: AuthStatusRequest| {
-            limited.api.clone().auth_status(request)
+        .admitted_unary("/etcdserverpb.Auth/AuthStatus", |limited, request, admission| {
+            limited.api.clone().auth_status(request, admission)
         })
         .unary("/grpc.health.v1.Health/Check", |limited, request| {
             limited.api.clone().health_check(request)
         });
-    let refused = REFUSED_METHODS.iter().chain(&REJECTED_AUTH_METHODS);
-    let routes = refused.fold(routes, |routes, path| routes.unary(path, Limited::refuse));
+    let routes =
+        REFUSED_METHODS.iter().fold(routes, |routes, path| routes.unary(path, Limited::refuse));
     REFUSED_STREAMS.iter().fold(routes, |routes, path| {
-        routes.bidirectional(path, |_, _: Requests<AuthMessage>| {
-            stream::once(async { Err::<AuthMessage, _>(status::permission_denied()) })
+        routes.bidirectional(path, |_, _: Requests<()>| {
+            stream::once(async { Err::<(), _>(status::permission_denied()) })
         })
     })
 }
 
-/// Methods with one request and one response that such a client may not call, besides those for
-/// users and roles.
-const REFUSED_METHODS: [&str; 16] = [
+/// Methods with one request and one response that such a client may not call.
+const REFUSED_METHODS: [&str; 32] = [
     "/etcdserverpb.KV/Compact",
     "/etcdserverpb.Lease/LeaseGrant",
     "/etcdserverpb.Lease/LeaseRevoke",
@@ -78,6 +76,22 @@ const REFUSED_METHODS: [&str; 16] = [
     "/etcdserverpb.Maintenance/MoveLeader",
     "/etcdserverpb.Maintenance/Downgrade",
     "/grpc.health.v1.Health/List",
+    "/etcdserverpb.Auth/AuthEnable",
+    "/etcdserverpb.Auth/AuthDisable",
+    "/etcdserverpb.Auth/Authenticate",
+    "/etcdserverpb.Auth/UserAdd",
+    "/etcdserverpb.Auth/UserGet",
+    "/etcdserverpb.Auth/UserList",
+    "/etcdserverpb.Auth/UserDelete",
+    "/etcdserverpb.Auth/UserChangePassword",
+    "/etcdserverpb.Auth/UserGrantRole",
+    "/etcdserverpb.Auth/UserRevokeRole",
+    "/etcdserverpb.Auth/RoleAdd",
+    "/etcdserverpb.Auth/RoleGet",
+    "/etcdserverpb.Auth/RoleList",
+    "/etcdserverpb.Auth/RoleDelete",
+    "/etcdserverpb.Auth/RoleGrantPermission",
+    "/etcdserverpb.Auth/RoleRevokePermission",
 ];
 
 /// Methods with streams that such a client may not call.
@@ -151,7 +165,7 @@ impl Limited {
         self.api.clone().watch_within(requests, admission, Some(self.grants.clone()))
     }
 
-    async fn refuse(self: Arc<Self>, _: AuthMessage) -> Result<AuthMessage, Status> {
+    async fn refuse(self: Arc<Self>, (): ()) -> Result<(), Status> {
         Err(status::permission_denied())
     }
 }
@@ -231,6 +245,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::credentials::Credentials;
     use crate::metrics::Metrics;
     use crate::permissions;
 
@@ -250,7 +265,9 @@ mod tests {
             for key in ["/l/1", "/s/1"] {
                 pipeline.propose(ClientId(0), Command::Put(put(key)), 0).await.unwrap();
             }
-            let api = Arc::new(Api::new(pipeline, metrics, &config, axum::Router::new()));
+            let credentials = Credentials::new(&config).unwrap();
+            let pages = axum::Router::new();
+            let api = Arc::new(Api::new(pipeline, metrics, credentials, &config, pages));
             let texts = ["c=readwrite:/l/", "c=read:/r/", "c=write:/w/"];
             let permissions: Vec<_> = texts.iter().map(|text| text.parse().unwrap()).collect();
             let grants = permissions::by_name(&permissions)["c"].clone();
@@ -258,7 +275,7 @@ mod tests {
             let (ours, theirs) = tokio::io::duplex(64 << 10);
             tokio::spawn(async move {
                 let stop = CancellationToken::new();
-                grpc::serve(theirs, &[], routes, &config.grpc_options(), stop).await
+                grpc::serve(theirs, &[], routes, None, &config.grpc_options(), stop).await
             });
             let (send, connection) = h2::client::handshake(ours).await.unwrap();
             tokio::spawn(connection);

@@ -21,7 +21,9 @@ impl Api {
     pub(super) async fn status(
         self: Arc<Self>,
         _: StatusRequest,
+        admission: Admission,
     ) -> Result<StatusResponse, Status> {
+        self.require_client(&admission)?;
         let store = self.pipeline.status();
         let failure = store.failure.as_ref().map(|reason| reason.to_string());
         let alarms = self.alarms(&store).into_iter().map(|alarm| {
@@ -55,6 +57,10 @@ impl Api {
         request: AlarmRequest,
         admission: Admission,
     ) -> Result<AlarmResponse, Status> {
+        match request.action == AlarmAction::Get as i32 {
+            true => self.require_client(&admission)?,
+            false => self.require_admin(&admission)?,
+        }
         let response = |alarms| AlarmResponse { header: self.header_now(), alarms };
         let kind = AlarmKind::try_from(i64::from(request.alarm));
         let raised = match AlarmAction::try_from(request.action) {
@@ -72,7 +78,8 @@ impl Api {
         let Ok(kind) = kind else { return Ok(response(Vec::new())) };
         let alarm = Alarm { kind, member_id: request.member_id };
         let command = Command::Alarm { alarm, raised };
-        match self.propose(&admission, command, SMALL_REQUEST_BYTES).await? {
+        let origin = self.origin(&admission)?;
+        match self.propose(origin, command, SMALL_REQUEST_BYTES).await? {
             // As in etcd, activating an active alarm returns the alarm, and deactivating
             // an inactive alarm returns nothing.
             Reply::Alarm { changed, .. } if changed || raised => Ok(response(vec![to_wire(alarm)])),
@@ -86,6 +93,7 @@ impl Api {
         _: DefragmentRequest,
         admission: Admission,
     ) -> Result<DefragmentResponse, Status> {
+        self.require_admin(&admission)?;
         let pipeline = self.pipeline.clone();
         let work = move |_: &SlowRead| {
             pipeline.shrink_tables();
@@ -99,7 +107,9 @@ impl Api {
     pub(super) async fn move_leader(
         self: Arc<Self>,
         request: MoveLeaderRequest,
+        admission: Admission,
     ) -> Result<MoveLeaderResponse, Status> {
+        self.require_admin(&admission)?;
         match request.target_id == self.pipeline.identity().member_id {
             true => Ok(MoveLeaderResponse { header: None }),
             false => Err(status::bad_leader_transferee()),
@@ -109,7 +119,9 @@ impl Api {
     pub(super) async fn downgrade(
         self: Arc<Self>,
         request: DowngradeRequest,
+        admission: Admission,
     ) -> Result<DowngradeResponse, Status> {
+        self.require_admin(&admission)?;
         let version = self.downgrade.handle_request(&request)?;
         Ok(DowngradeResponse { header: self.header_now(), version })
     }

@@ -9,15 +9,16 @@ use axum::body::Body;
 use bytes::Bytes;
 use etcdpb::rpc::ResponseHeader;
 use futures_util::future::BoxFuture;
-use grpc::{Admission, Code, Service, Status};
+use grpc::{Code, Service, Status};
 use http_body_util::BodyExt;
 use mvcc::{Command, Reply};
-use pipeline::{ClientId, Pipeline};
+use pipeline::{Origin, Pipeline};
 use tower_service::Service as _;
 
 use super::downgrade::Downgrade;
 use super::status;
 use crate::config::Config;
+use crate::credentials::Credentials;
 use crate::metrics::Metrics;
 
 /// The Raft term in response headers. A single member holds no elections, but clients
@@ -28,6 +29,7 @@ pub(super) const RAFT_TERM: u64 = 2;
 pub struct Api {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) credentials: Credentials,
     pub(super) limits: Limits,
     pub(super) member: Member,
     pub(super) downgrade: Downgrade,
@@ -56,6 +58,7 @@ impl Api {
     pub fn new(
         pipeline: Arc<Pipeline>,
         metrics: Arc<Metrics>,
+        credentials: Credentials,
         config: &Config,
         pages: Router,
     ) -> Self {
@@ -68,7 +71,8 @@ impl Api {
         };
         let member =
             Member { name: config.name.clone(), client_urls: config.advertised_client_urls() };
-        Api { pipeline, metrics, limits, member, downgrade: Downgrade::default(), pages }
+        let downgrade = Downgrade::default();
+        Api { pipeline, metrics, credentials, limits, member, downgrade, pages }
     }
 
     /// Returns a response header with `revision`.
@@ -93,22 +97,21 @@ impl Api {
         *header = self.header(revision);
     }
 
-    /// Executes a command of a connection and returns its reply. `bytes` is the encoded size of
-    /// the request. Large commands of different connections take turns.
+    /// Executes a command and returns its reply. `bytes` is the encoded size of the request. Large
+    /// commands of different connections take turns.
     pub(super) async fn propose(
         &self,
-        origin: &Admission,
+        origin: Origin,
         command: Command,
         bytes: usize,
     ) -> Result<Reply, Status> {
-        let client = ClientId(origin.connection());
-        self.pipeline.propose(client, command, bytes).await.map_err(status::from_pipeline)
+        self.pipeline.propose(origin, command, bytes).await.map_err(status::from_pipeline)
     }
 
     /// Executes a command that has no result. Returns the revision after the command.
     pub(super) async fn propose_without_result(
         &self,
-        origin: &Admission,
+        origin: Origin,
         command: Command,
     ) -> Result<i64, Status> {
         match self.propose(origin, command, SMALL_REQUEST_BYTES).await? {

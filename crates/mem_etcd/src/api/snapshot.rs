@@ -27,6 +27,7 @@ impl Api {
         self: Arc<Self>,
         admission: Admission,
     ) -> Result<impl Stream<Item = Result<SnapshotResponse, Status>>, Status> {
+        self.require_admin(&admission)?;
         let pipeline = self.pipeline.clone();
         let export =
             move |slow: &SlowRead| pipeline.export_unless(&|held| slow.give_way_holding(held));

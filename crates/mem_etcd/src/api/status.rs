@@ -21,6 +21,7 @@ fn code_of(error: &pipeline::Error) -> Code {
             mvcc::Error::LeaseExists => Code::FailedPrecondition,
             mvcc::Error::NoSpace | mvcc::Error::ResponseTooLarge => Code::ResourceExhausted,
             mvcc::Error::Corrupt => Code::DataLoss,
+            mvcc::Error::Auth(error) => code_of_auth(*error),
         },
         pipeline::Error::TooManyRequests | pipeline::Error::NoSpace => Code::ResourceExhausted,
         pipeline::Error::TooLarge => Code::InvalidArgument,
@@ -28,6 +29,51 @@ fn code_of(error: &pipeline::Error) -> Code {
         pipeline::Error::Stopped
         | pipeline::Error::CannotGrow(_)
         | pipeline::Error::LogFailed(_) => Code::Unavailable,
+    }
+}
+
+/// Returns the status of a rejected request that concerns users and roles.
+pub fn from_auth(error: auth::Error) -> Status {
+    Status::new(code_of_auth(error), error.to_string())
+}
+
+fn code_of_auth(error: auth::Error) -> Code {
+    use auth::Error;
+    match error {
+        Error::RootUserNotFound
+        | Error::RootRoleNotGranted
+        | Error::UserExists
+        | Error::UserNotFound
+        | Error::RoleExists
+        | Error::RoleNotFound
+        | Error::RoleNotGranted
+        | Error::PermissionNotGranted
+        | Error::NotEnabled => Code::FailedPrecondition,
+        Error::UserEmpty
+        | Error::RoleEmpty
+        | Error::AuthFailed
+        | Error::PermissionNotGiven
+        | Error::InvalidManagement
+        | Error::OldRevision => Code::InvalidArgument,
+        Error::PermissionDenied => Code::PermissionDenied,
+        Error::InvalidToken => Code::Unauthenticated,
+    }
+}
+
+/// Returns why a watch is rejected. It is not the status of a call, so etcd writes the code into
+/// the text.
+pub fn watch_refusal(error: auth::Error) -> &'static str {
+    match error {
+        auth::Error::InvalidToken => {
+            "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token"
+        }
+        auth::Error::OldRevision => {
+            "rpc error: code = InvalidArgument desc = etcdserver: revision of auth store is old"
+        }
+        auth::Error::UserEmpty => {
+            "rpc error: code = InvalidArgument desc = etcdserver: user name is empty"
+        }
+        _ => "rpc error: code = PermissionDenied desc = etcdserver: permission denied",
     }
 }
 
@@ -89,14 +135,9 @@ pub fn request_too_large() -> Status {
     Status::invalid_argument("etcdserver: request is too large")
 }
 
-/// The request concerns users, roles or tokens.
-pub fn auth_not_enabled() -> Status {
-    Status::failed_precondition("etcdserver: authentication is not enabled")
-}
-
 /// The client may not call the method, or not for these keys.
 pub fn permission_denied() -> Status {
-    Status::new(Code::PermissionDenied, "etcdserver: permission denied")
+    from_auth(auth::Error::PermissionDenied)
 }
 
 /// The target of MoveLeader is not this member.

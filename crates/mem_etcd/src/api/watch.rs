@@ -17,14 +17,12 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use watch::{Delivery, Filter};
 
 use super::service::Api;
+use super::status;
 use super::watch_events::{self, Fragments};
 use crate::permissions::Grants;
 
 /// Why a watch is rejected if there is no memory for it.
 const TOO_MANY_WATCHES: &str = "etcdserver: too many requests";
-/// Why a watch is rejected that the client may not have. etcd has the same text.
-const PERMISSION_DENIED: &str =
-    "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
 
 impl Api {
     pub(super) fn watch(
@@ -53,6 +51,7 @@ impl Api {
         WatchCall {
             api: self,
             grants,
+            call: admission.clone(),
             requests: Some(requests),
             failure: None,
             stream,
@@ -70,6 +69,8 @@ struct WatchCall {
     api: Arc<Api>,
     /// What the client may watch; `None` means everything.
     grants: Option<Arc<Grants>>,
+    /// Who watches.
+    call: Admission,
     /// Requests of the client; `None` after the client has closed its side. Events are
     /// still delivered after that.
     requests: Option<grpc::Requests<WatchRequest>>,
@@ -157,7 +158,10 @@ impl WatchCall {
         let permitted =
             |grants: &Arc<Grants>| grants.may_read(watched_key(request), &request.range_end);
         if !self.grants.as_ref().is_none_or(permitted) {
-            return self.stream.reject(PERMISSION_DENIED);
+            return self.stream.reject(status::watch_refusal(auth::Error::PermissionDenied));
+        }
+        if let Err(reason) = self.api.check_watch(&self.call, watched_key(request), request) {
+            return self.stream.reject(reason);
         }
         let watch = watch_from_request(request);
         let bytes = self.stream.watch_bytes() + watch.memory_bytes();
@@ -252,6 +256,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::credentials::Credentials;
     use crate::metrics::Metrics;
 
     const KEY_BYTES: usize = 900 << 10;
@@ -271,7 +276,7 @@ mod tests {
             let (ours, theirs) = tokio::io::duplex(64 << 10);
             let (routes, options) = (Arc::new(super::super::routes(api.clone())), options.clone());
             tokio::spawn(async move {
-                grpc::serve(theirs, &[], routes, &options, CancellationToken::new()).await
+                grpc::serve(theirs, &[], routes, None, &options, CancellationToken::new()).await
             });
             let (mut send, connection) = h2::client::handshake(ours).await.unwrap();
             tokio::spawn(connection);
@@ -339,7 +344,8 @@ mod tests {
         let pipeline = Pipeline::open(&config.pipeline_options(), identity).unwrap();
         let pipeline = Arc::new(pipeline);
         let metrics = Arc::new(Metrics::new(pipeline.clone()));
-        let api = Arc::new(Api::new(pipeline, metrics, &config, axum::Router::new()));
+        let (credentials, pages) = (Credentials::new(&config).unwrap(), axum::Router::new());
+        let api = Arc::new(Api::new(pipeline, metrics, credentials, &config, pages));
         // Twice as much is for watches.
         let capacity = grpc::Capacity::new(2 << 20, 2);
         let options = grpc::ServerConfig { capacity, ..config.grpc_options() };

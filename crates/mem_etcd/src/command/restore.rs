@@ -10,7 +10,7 @@ use data_dir::Identity;
 use pipeline::SavedSnapshot;
 
 /// Create a data directory from a snapshot that `etcdctl snapshot save` took of mem_etcd
-/// or of etcd. Users, roles and members of etcd are not restored.
+/// or of etcd. Members are not restored.
 ///
 /// A restore undoes the changes that were made after the snapshot. Clients that saw these
 /// changes must list all objects again. To force them, the restore raises the revision and

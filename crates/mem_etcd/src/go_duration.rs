@@ -1,0 +1,30 @@
+//! Durations in the format of Go.
+
+use std::time::Duration;
+
+/// Parses a duration, for example `1h30m` or `1.5h`; `None` if it is malformed, negative or longer
+/// than a `u32` of seconds.
+pub fn parse(text: &str) -> Option<Duration> {
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    let mut seconds = 0.0;
+    loop {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..digits].parse().ok()?;
+        let unit_len = rest[digits..].find(|c: char| c.is_ascii_digit() || c == '.');
+        let (unit, next) = rest[digits..].split_at(unit_len.unwrap_or(rest.len() - digits));
+        seconds += number
+            * match unit {
+                "ns" => 1e-9,
+                "us" | "µs" | "μs" => 1e-6,
+                "ms" => 1e-3,
+                "s" => 1.0,
+                "m" => 60.0,
+                "h" => 3600.0,
+                _ => return None,
+            };
+        if next.is_empty() {
+            return (seconds < f64::from(u32::MAX)).then(|| Duration::from_secs_f64(seconds));
+        }
+        rest = next;
+    }
+}
