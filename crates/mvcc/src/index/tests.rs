@@ -8,7 +8,9 @@ use super::leaf::{MAX_LEN, MIN_LEN};
 use super::*;
 
 /// The newest revision at which a key was changed, and whether it exists.
-type Model = BTreeMap<Vec<u8>, (i64, bool)>;
+type State = (i64, bool);
+
+type Model = BTreeMap<Vec<u8>, State>;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -56,7 +58,7 @@ struct Run {
     model: Model,
     revision: i64,
     /// The writes since records were removed, with the states of their keys before.
-    writes: Vec<(Vec<u8>, Option<(i64, bool)>)>,
+    writes: Vec<(Vec<u8>, Option<State>)>,
 }
 
 impl Run {
