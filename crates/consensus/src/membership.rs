@@ -255,7 +255,7 @@ impl Membership {
     }
 
     pub(crate) fn decode(reader: &mut Reader) -> Result<Membership, DecodeError> {
-        let members: Vec<MemberInfo> = reader.list(MemberInfo::decode)?;
+        let members: Vec<MemberInfo> = reader.list(MemberInfo::read)?;
         let membership = Membership {
             members: members.into_iter().map(|info| (info.id, info)).collect(),
             voters: reader.list(Reader::member)?,
@@ -269,13 +269,25 @@ impl Membership {
 }
 
 impl MemberInfo {
-    fn encode(&self, buf: &mut Vec<u8>) {
+    /// Appends the member to `buf`.
+    pub fn encode(&self, buf: &mut Vec<u8>) {
         put_number(self.id.get(), buf);
         put_bytes(self.name.as_bytes(), buf);
         put_urls(&self.peer_urls, buf);
     }
 
-    fn decode(reader: &mut Reader) -> Result<MemberInfo, DecodeError> {
+    /// Decodes a member.
+    ///
+    /// # Errors
+    /// If the bytes are not exactly one member.
+    pub fn decode(bytes: Bytes) -> Result<MemberInfo, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let info = MemberInfo::read(&mut reader)?;
+        reader.finish()?;
+        Ok(info)
+    }
+
+    fn read(reader: &mut Reader) -> Result<MemberInfo, DecodeError> {
         let (id, name) = (reader.member()?, reader.string()?);
         Ok(MemberInfo { id, name, peer_urls: reader.list(Reader::string)? })
     }
@@ -325,7 +337,7 @@ impl Change {
     pub(crate) fn decode(bytes: Bytes) -> Result<Change, DecodeError> {
         let mut reader = Reader::new(bytes);
         let change = match reader.byte()? {
-            ADD_LEARNER => Change::AddLearner(MemberInfo::decode(&mut reader)?),
+            ADD_LEARNER => Change::AddLearner(MemberInfo::read(&mut reader)?),
             PROMOTE => Change::Promote(reader.member()?),
             REMOVE => Change::Remove(reader.member()?),
             REPLACE => Change::Replace { old: reader.member()?, new: reader.member()? },
@@ -442,6 +454,11 @@ mod tests {
             change.encode(&mut buf);
             assert_eq!(Change::decode(buf.into()), Ok(change));
         }
+        let mut buf = Vec::new();
+        info(4, "d").encode(&mut buf);
+        assert_eq!(MemberInfo::decode(buf.clone().into()), Ok(info(4, "d")));
+        buf.push(0);
+        assert_eq!(MemberInfo::decode(buf.into()), Err(DecodeError::Trailing(1)));
         let mut members = three();
         members.apply(&Change::AddLearner(info(4, "c")));
         members.apply(&Change::Replace { old: id(3), new: id(4) });

@@ -9,6 +9,7 @@ use crate::command::Command;
 use crate::effect::{Effect, Effects};
 use crate::error::Error;
 use crate::store::Store;
+use crate::undo::Change;
 
 /// Estimated bytes that the store needs for a key-value pair, in addition to the key and
 /// the value.
@@ -31,6 +32,7 @@ impl Store {
     pub(crate) fn set_alarm(&mut self, alarm: Alarm, raised: bool, effects: &mut Effects) -> bool {
         let changed = self.alarms.set(alarm, raised);
         if changed {
+            self.note_change(|_| Some(Change::Alarm { alarm, was_raised: !raised }));
             effects.push(Effect::Alarm { alarm, raised });
         }
         changed

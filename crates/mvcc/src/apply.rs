@@ -13,6 +13,7 @@ use crate::effect::{Effect, Effects};
 use crate::error::Error;
 use crate::store::Store;
 use crate::txn;
+use crate::undo::Change;
 use crate::write::{Write, check_put};
 
 /// Executes a `command` of `caller` and appends its changes to `effects`, which have to be written
@@ -72,6 +73,9 @@ fn revoke(store: &mut impl StoreAccess, id: i64, effects: &mut Effects) -> Resul
     let mut write = Write::new(store, effects);
     write.delete_lease_keys(id);
     write.finish();
+    store.note_change(|store| {
+        store.leases.granted(id).map(|granted| Change::Revoked { id, granted })
+    });
     store.leases.remove(id);
     effects.push(Effect::LeaseRevoked { id });
     Ok(store.done_reply())
@@ -104,12 +108,14 @@ impl Store {
         self.leases.check_grant(id, ttl_seconds)?;
         let at_ms = self.clock_ms;
         self.leases.insert(id, ttl_seconds, at_ms);
+        self.note_change(|_| Some(Change::Granted(id)));
         effects.push(Effect::LeaseGranted { id, ttl_seconds, at_ms: Some(at_ms) });
         Ok(self.done_reply())
     }
 
     fn renew(&mut self, id: i64, effects: &mut Effects) -> Result<Reply, Error> {
-        self.leases.renew(id, self.clock_ms)?;
+        let ttl_start_ms = self.leases.renew(id, self.clock_ms)?;
+        self.note_change(|_| Some(Change::Renewed { id, ttl_start_ms }));
         effects.push(Effect::LeaseRenewed { id, at_ms: self.clock_ms });
         Ok(self.done_reply())
     }

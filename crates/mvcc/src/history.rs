@@ -53,6 +53,12 @@ impl History {
         }
     }
 
+    /// Removes and returns the newest event, if it is newer than `revision`.
+    pub(crate) fn pop_newer(&mut self, revision: i64) -> Option<Event> {
+        let is_newer = self.events.back().is_some_and(|event| event.revision() > revision);
+        if is_newer { self.events.pop_back() } else { None }
+    }
+
     /// Releases unused capacity.
     pub(crate) fn shrink(&mut self) {
         self.events.shrink_to_fit();

@@ -26,6 +26,8 @@ pub(crate) struct KeyChanges {
     blocks: VecDeque<Block>,
     /// Number of blocks that were removed.
     removed: usize,
+    /// Number of times that changes were taken back. Counts in progress then begin again.
+    undone: u64,
 }
 
 /// Consecutive changes.
@@ -64,6 +66,23 @@ impl KeyChanges {
             }
             self.blocks.pop_front();
             self.removed += 1;
+        }
+    }
+
+    /// Takes back the changes that are newer than `revision`.
+    pub(crate) fn remove_newer(&mut self, revision: i64) {
+        while let Some(block) = self.blocks.back_mut() {
+            let kept = block.records.partition_point(|record| record.mod_revision() <= revision);
+            if kept == block.records.len() {
+                return;
+            }
+            self.undone += 1;
+            block.records.truncate(kept);
+            block.sorted = OnceLock::new();
+            if kept > 0 {
+                return;
+            }
+            self.blocks.pop_back();
         }
     }
 
@@ -135,6 +154,8 @@ pub(crate) struct KeyCount {
     count: i64,
     /// The end of the changes that are left.
     end: (usize, usize),
+    /// [`KeyChanges::undone`] at the start.
+    undone: u64,
     complete: bool,
 }
 
@@ -142,12 +163,27 @@ impl KeyCount {
     /// Starts to count the keys of `span` that exist at `revision`.
     pub(crate) fn new(index: &Index, changes: &KeyChanges, span: &Span, revision: i64) -> Self {
         let count = index.count_live(span);
-        KeyCount { revision, count, end: changes.end(), complete: false }
+        let (end, undone) = (changes.end(), changes.undone);
+        // A range in a transaction does not see the changes after it, which have the same revision.
+        // So its count is complete at once, and does not begin again.
+        let newest = changes.blocks.back().and_then(|block| block.records.last());
+        let complete = newest.is_none_or(|record| record.mod_revision() <= revision);
+        KeyCount { revision, count, end, undone, complete }
     }
 
     /// Continues the count. `span` is that of the start. Stops after the block with which at
-    /// least `max_changes` changes have been visited, and returns their number.
-    pub(crate) fn step(&mut self, changes: &KeyChanges, span: &Span, max_changes: usize) -> usize {
+    /// least `max_changes` changes have been visited, and returns their number. If changes were
+    /// taken back since the start, begins again.
+    pub(crate) fn step(
+        &mut self,
+        index: &Index,
+        changes: &KeyChanges,
+        span: &Span,
+        max_changes: usize,
+    ) -> usize {
+        if self.undone != changes.undone && !self.complete {
+            *self = KeyCount::new(index, changes, span, self.revision);
+        }
         let mut visited = 0;
         while !self.complete && visited <= max_changes {
             visited += self.visit_block(changes, span);

@@ -49,7 +49,7 @@ pub(crate) struct Leases {
 }
 
 /// A lease with the number of its grant.
-struct Granted {
+pub(crate) struct Granted {
     lease: Lease,
     grant: u64,
 }
@@ -99,11 +99,12 @@ impl Leases {
         self.by_id.insert(id, Granted { lease, grant: self.grants });
     }
 
-    /// Restarts the TTL of a lease at store time `at_ms`.
-    pub(crate) fn renew(&mut self, id: i64, at_ms: i64) -> Result<(), Error> {
+    /// Restarts the TTL of a lease at store time `at_ms`. Returns when it had started before.
+    pub(crate) fn renew(&mut self, id: i64, at_ms: i64) -> Result<i64, Error> {
         let lease = self.get_mut(id).ok_or(Error::LeaseNotFound)?;
-        lease.ttl_start_ms = lease.ttl_start_ms.max(at_ms);
-        Ok(())
+        let before = lease.ttl_start_ms;
+        lease.ttl_start_ms = before.max(at_ms);
+        Ok(before)
     }
 
     /// Restarts the TTL of every lease at store time `at_ms`.
@@ -120,6 +121,28 @@ impl Leases {
         }
         granted.lease.keys.clear();
         self.revoked.push((id, granted));
+    }
+
+    /// Returns a lease without its keys, for [`Leases::restore`].
+    pub(crate) fn granted(&self, id: i64) -> Option<Granted> {
+        let Granted { lease: Lease { ttl_seconds, ttl_start_ms, .. }, grant } =
+            self.by_id.get(&id)?;
+        let (ttl_seconds, ttl_start_ms) = (*ttl_seconds, *ttl_start_ms);
+        let lease = Lease { ttl_seconds, ttl_start_ms, keys: BTreeSet::new() };
+        Some(Granted { lease, grant: *grant })
+    }
+
+    /// Takes back the revocation of a lease. Its keys are attached again when their records become
+    /// the newest ones again.
+    pub(crate) fn restore(&mut self, id: i64, granted: Granted) {
+        self.by_id.insert(id, granted);
+    }
+
+    /// Sets the store time in milliseconds at which the TTL of a lease started.
+    pub(crate) fn set_ttl_start(&mut self, id: i64, ttl_start_ms: i64) {
+        if let Some(lease) = self.get_mut(id) {
+            lease.ttl_start_ms = ttl_start_ms;
+        }
     }
 
     /// Detaches the key of `record` from its lease.

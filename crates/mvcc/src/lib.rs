@@ -24,6 +24,7 @@
 //!    startup.
 //! 5. `range`, `snapshot`, `hash`: long reads, each in bounded steps.
 //! 6. `collect`: frees what a compaction made unreadable.
+//! 7. `undo`: takes back commands that were executed and did not become part of the log.
 //!
 //! # Invariants
 //! - The revision starts at 1 and grows by one with each command that changes a key. All
@@ -31,7 +32,8 @@
 //! - The records of a key are ordered by revision. The newest may be a tombstone.
 //! - Every revision from the compacted revision on can be read.
 //! - If the effects of a sequence of commands are replayed on the state before these
-//!   commands, the result is the state after them.
+//!   commands, the result is the state after them. If they are taken back, the result is the
+//!   state before them.
 //!
 //! # Limits
 //! All keys, and all history since the last compaction, are in memory.
@@ -63,6 +65,7 @@ mod span_set;
 mod store;
 mod txn;
 mod txn_cursor;
+mod undo;
 mod work;
 mod write;
 
@@ -84,3 +87,4 @@ pub use span::Span;
 pub use store::{Stats, Store};
 pub use txn::ReadPoint;
 pub use txn_cursor::TxnCursor;
+pub use undo::Undo;

@@ -186,7 +186,7 @@ impl RangeCursor {
             return self.is_gathered;
         };
         let keys_left = max_keys.saturating_sub(self.visited - before);
-        self.visited += count.step(&store.key_changes, &self.span, keys_left);
+        self.visited += count.step(&store.index, &store.key_changes, &self.span, keys_left);
         count.get().is_some()
     }
 

@@ -10,6 +10,7 @@ use crate::index::{Index, Replaced};
 use crate::key_changes::KeyChanges;
 use crate::lease::{Lease, Leases};
 use crate::span::Span;
+use crate::undo::Undo;
 
 /// Approximate memory of a record in bytes, in addition to its key and value: its
 /// numbers, its index entry and its history entry.
@@ -36,6 +37,8 @@ pub struct Store {
     /// Store time in milliseconds: how long the store has been running in total.
     pub(crate) clock_ms: i64,
     pub(crate) collection: CollectionProgress,
+    /// How to take back the commands of the current batch, if this has to be possible.
+    pub(crate) undo: Option<Undo>,
     pub(crate) stats: Stats,
 }
 
@@ -85,6 +88,7 @@ impl Default for Store {
             compacted: -1,
             clock_ms: 0,
             collection: CollectionProgress { done: -1, target: -1, visited: 0 },
+            undo: None,
             stats: Stats::default(),
         }
     }

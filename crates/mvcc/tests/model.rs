@@ -292,6 +292,11 @@ enum Step {
         kept_revisions: i64,
         max_events: usize,
     },
+    /// Executes batches of commands and takes them back, while a range is read.
+    Undo {
+        batches: Vec<Vec<Command>>,
+        range: RangeRequest,
+    },
     /// Advances the store time.
     Tick {
         ms: i64,
@@ -302,16 +307,24 @@ enum Step {
     },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
-        8 => put().prop_map(|put| Step::Execute(Command::Put(put))),
-        2 => delete().prop_map(|delete| Step::Execute(Command::DeleteRange(delete))),
-        4 => txn().prop_map(|txn| Step::Execute(Command::Txn(txn))),
-        1 => (-2i64..40).prop_map(|revision| Step::Execute(Command::Compact { revision })),
+        8 => put().prop_map(Command::Put),
+        2 => delete().prop_map(Command::DeleteRange),
+        4 => txn().prop_map(Command::Txn),
+        1 => (-2i64..40).prop_map(|revision| Command::Compact { revision }),
         1 => (0i64..4, prop_oneof![1i64..100, Just(i64::MAX)])
-            .prop_map(|(id, ttl_seconds)| Step::Execute(Command::LeaseGrant { id, ttl_seconds })),
-        1 => (0i64..4).prop_map(|id| Step::Execute(Command::LeaseRevoke { id })),
-        1 => (0i64..4).prop_map(|id| Step::Execute(Command::LeaseRenew { id })),
+            .prop_map(|(id, ttl_seconds)| Command::LeaseGrant { id, ttl_seconds }),
+        1 => (0i64..4).prop_map(|id| Command::LeaseRevoke { id }),
+        1 => (0i64..4).prop_map(|id| Command::LeaseRenew { id }),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let batches = prop::collection::vec(prop::collection::vec(command(), 0..6), 1..4);
+    prop_oneof![
+        18 => command().prop_map(Step::Execute),
+        2 => (batches, range()).prop_map(|(batches, range)| Step::Undo { batches, range }),
         1 => (0i64..1000).prop_map(|ms| Step::Tick { ms }),
         6 => range().prop_map(Step::Range),
         3 => (0i64..5, 1usize..6).prop_map(|(kept_revisions, max_events)| {
@@ -440,6 +453,46 @@ impl Run {
         };
         self.open.push((*cursor, response.clone()));
         Ok(Reply::Txn(response))
+    }
+
+    /// Executes batches of commands on the store, and takes them back. A range that began before
+    /// them is read meanwhile.
+    fn undo(&mut self, batches: &[Vec<Command>], range: &RangeRequest) {
+        let before = state(&self.store);
+        let (current, compacted) = (self.store.revision(), self.store.compacted());
+        let mut cursor = RangeCursor::new(&self.store, range, current, true);
+        let mut step = |store: &Store| match &mut cursor {
+            Ok(cursor) => cursor.step(store, 1),
+            Err(_) => true,
+        };
+        step(&self.store);
+        let mut undos = Vec::new();
+        for batch in batches {
+            self.store.begin_undo();
+            for command in batch {
+                if matches!(command, Command::Txn(txn) if !is_well_formed(txn)) {
+                    continue;
+                }
+                let mut access = LimitedAccess(&mut self.store, self.range_keys);
+                // Nobody reads the open ranges of a transaction that is taken back.
+                let _ = mvcc::apply(&mut access, command, &mut Vec::new());
+            }
+            undos.push(self.store.end_undo());
+            // What a reader before the batches needs is not collected.
+            self.collect(current.min(compacted), 2);
+            step(&self.store);
+        }
+        assert_eq!((undos[0].revision(), undos[0].compacted()), (current, compacted));
+        for undo in undos.into_iter().rev() {
+            self.store.undo(undo);
+            step(&self.store);
+        }
+        while !step(&self.store) {}
+        if let Ok(cursor) = cursor {
+            let revision = self.model.readable_revision(range.revision).unwrap();
+            check_range(&cursor.finish(), &self.model.revisions[revision as usize], range);
+        }
+        assert_eq!(state(&self.store), before);
     }
 
     /// Visits up to two more keys of each open transaction, and checks those that are
@@ -779,6 +832,16 @@ impl Run {
     }
 }
 
+/// Returns what [`Run::undo`] must restore and other steps do not compare with the model at once.
+fn state(store: &Store) -> String {
+    let events: Vec<_> = store.events_since(store.compacted()).collect();
+    let leases: Vec<_> = store.leases().collect();
+    let stats = store.stats();
+    let sizes = (stats.live_keys, stats.live_bytes, stats.leases);
+    let revisions = (store.revision(), store.compacted(), store.clock_ms());
+    format!("{events:?} {leases:?} {sizes:?} {revisions:?}")
+}
+
 /// The prefix of keys whose writes a WAL mode does not log.
 const UNLOGGED: &[u8] = b"c";
 
@@ -829,6 +892,7 @@ proptest! {
             match step {
                 Step::Execute(command) => run.execute_command(command),
                 Step::Range(request) => run.check_range_read(request, 2),
+                Step::Undo { batches, range } => run.undo(batches, range),
                 Step::Watch { from } => run.check_history(*from),
                 Step::Tick { ms } => {
                     run.model.clock_ms += ms;

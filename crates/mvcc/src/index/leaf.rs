@@ -33,6 +33,14 @@ pub(crate) struct Replaced {
     pub(crate) removed: Option<Record>,
 }
 
+/// What `Index::pop` has done.
+pub(crate) struct Popped {
+    /// The record that was the newest.
+    pub(crate) removed: Record,
+    /// The record that is the newest now, which may be a tombstone; `None` if the key was removed.
+    pub(crate) restored: Option<Record>,
+}
+
 /// The records of up to [`MAX_LEN`] consecutive keys.
 #[derive(Default)]
 pub(super) struct Leaf {
@@ -108,6 +116,25 @@ impl Leaf {
         }
         self.older[at].get_or_insert_default().push(latest);
         Replaced { live, previous, removed: None }
+    }
+
+    /// Removes the newest record of the key at this position, if it has this revision. The caller
+    /// removes the key if there is no other record.
+    pub(super) fn pop(&mut self, at: usize, revision: i64) -> Option<Popped> {
+        if self.latest[at].mod_revision() != revision {
+            return None;
+        }
+        let older = self.older.get_mut(at);
+        let restored = older.and_then(Option::as_mut).and_then(|records| records.pop());
+        let Some(restored) = restored else {
+            return Some(Popped { removed: self.latest[at].clone(), restored: None });
+        };
+        self.older[at].take_if(|records| records.is_empty());
+        if self.older.iter().all(Option::is_none) {
+            self.older = Vec::new();
+        }
+        let removed = std::mem::replace(&mut self.latest[at], restored.clone());
+        Some(Popped { removed, restored: Some(restored) })
     }
 
     /// Removes the records of the key at this position that cannot be read at `revision` or

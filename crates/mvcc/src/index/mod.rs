@@ -23,7 +23,7 @@ mod node;
 
 use entries::Entries;
 pub(crate) use entry::Entry;
-pub(crate) use leaf::Replaced;
+pub(crate) use leaf::{Popped, Replaced};
 use node::Node;
 
 /// The ordered index of all keys. Lookup, insertion, removal and count take O(log n). No other
@@ -50,6 +50,16 @@ impl Index {
             self.root.grow(right);
         }
         pushed.replaced
+    }
+
+    /// Removes the newest record of `key`, if it has this revision, and the key if it has no other
+    /// record. It takes back [`Index::push`].
+    pub(crate) fn pop(&mut self, key: &[u8], revision: i64) -> Option<Popped> {
+        let popped = self.root.pop(key, revision)?;
+        if popped.restored.is_none() {
+            self.removed_key();
+        }
+        Some(popped)
     }
 
     /// Removes the records of `key` that a compaction at `revision` has made unreadable,

@@ -3,7 +3,7 @@
 use etcdpb::Record;
 
 use super::entry::Entry;
-use super::leaf::{Leaf, MAX_LEN, MIN_LEN, Replaced};
+use super::leaf::{Leaf, MAX_LEN, MIN_LEN, Popped, Replaced};
 
 /// A node of the tree: all leaves have the same depth. Only a root may be small or empty.
 pub(super) enum Node {
@@ -97,6 +97,32 @@ impl Node {
                     pushed.split = self.split_if_too_large();
                 }
                 pushed
+            }
+        }
+    }
+
+    /// Removes the newest record of `key`, if it has this revision, and the key if it has no other
+    /// record.
+    pub(super) fn pop(&mut self, key: &[u8], revision: i64) -> Option<Popped> {
+        match self {
+            Node::Leaf(leaf) => {
+                let at = leaf.find(key).ok()?;
+                let popped = leaf.pop(at, revision)?;
+                if popped.restored.is_none() {
+                    leaf.remove(at);
+                }
+                Some(popped)
+            }
+            Node::Inner(children) => {
+                let at = position(children, key);
+                let popped = children[at].node.pop(key, revision)?;
+                let is_live = popped.restored.as_ref().is_some_and(|record| !record.is_tombstone());
+                let was_live = !popped.removed.is_tombstone();
+                children[at].live += i64::from(is_live) - i64::from(was_live);
+                if popped.restored.is_none() {
+                    merge_if_too_small(children, at);
+                }
+                Some(popped)
             }
         }
     }

@@ -8,12 +8,16 @@ use super::leaf::{MAX_LEN, MIN_LEN};
 use super::*;
 
 /// The newest revision at which a key was changed, and whether it exists.
-type Model = BTreeMap<Vec<u8>, (i64, bool)>;
+type State = (i64, bool);
+
+type Model = BTreeMap<Vec<u8>, State>;
 
 #[derive(Clone, Debug)]
 enum Step {
     /// Puts or deletes a number of keys, each at its own revision.
     Write { first: u16, stride: u16, count: u16, delete: bool },
+    /// Takes back up to this number of writes.
+    Undo { count: usize },
     /// Removes the keys of a span that do not exist.
     Compact { first: u16, end: u16 },
     /// Removes the keys of a span.
@@ -25,6 +29,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => numbers
             .prop_map(|(first, stride, count, delete)| Step::Write { first, stride, count, delete }),
+        3 => (0usize..1500).prop_map(|count| Step::Undo { count }),
         2 => (0u16..2000, 0u16..2000).prop_map(|(first, end)| Step::Compact { first, end }),
         1 => (0u16..2000, 0u16..300)
             .prop_map(|(first, len)| Step::RemoveSpan { first, end: first + len }),
@@ -52,6 +57,8 @@ struct Run {
     index: Index,
     model: Model,
     revision: i64,
+    /// The writes since records were removed, with the states of their keys before.
+    writes: Vec<(Vec<u8>, Option<State>)>,
 }
 
 impl Run {
@@ -60,7 +67,9 @@ impl Run {
             Step::Write { first, stride, count, delete } => {
                 (0..count).for_each(|n| self.write(&key((first + n * stride) % 2000), delete));
             }
+            Step::Undo { count } => (0..count).for_each(|_| self.undo()),
             Step::Compact { first, end } => {
+                self.writes.clear();
                 let span = span(first, end);
                 let keys: Vec<_> = keys_in(&self.model, &span).cloned().collect();
                 for key in keys {
@@ -71,6 +80,7 @@ impl Run {
                 }
             }
             Step::RemoveSpan { first, end } => {
+                self.writes.clear();
                 let span = span(first, end);
                 let mut removed = Vec::new();
                 self.index.remove_span(&span, |latest, _| removed.push(latest.key().to_vec()));
@@ -90,6 +100,19 @@ impl Run {
         let before = self.model.insert(key.to_vec(), (self.revision, !delete));
         let live = before.filter(|(_, live)| *live).map(|(revision, _)| revision);
         assert_eq!(replaced.live.map(|record| record.mod_revision()), live);
+        self.writes.push((key.to_vec(), before));
+    }
+
+    /// Takes back the last write.
+    fn undo(&mut self) {
+        let Some((key, before)) = self.writes.pop() else { return };
+        let (revision, live) = self.model.remove(&key).unwrap();
+        assert!(self.index.pop(&key, revision + 1).is_none(), "another record is the newest");
+        let popped = self.index.pop(&key, revision).unwrap();
+        let state = |record: &Record| (record.mod_revision(), !record.is_tombstone());
+        assert_eq!(state(&popped.removed), (revision, live));
+        assert_eq!(popped.restored.as_ref().map(state), before);
+        self.model.extend(before.map(|before| (key, before)));
     }
 
     fn check(&self, first: u16, end: u16) {

@@ -1,0 +1,119 @@
+//! What the transport has for the member.
+//!
+//! It is bounded: messages by the windows of their streams, snapshots by one for each sender, and
+//! everything else by the number of peers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use consensus::id::MemberId;
+use consensus::membership::MemberInfo;
+use consensus::message::Message;
+use parking_lot::Mutex;
+
+use crate::class::Class;
+use crate::incoming_snapshot::IncomingSnapshot;
+use crate::window::Held;
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A message arrived. Sender, receiver, cluster and class are those of its stream.
+    Message(Message),
+    /// A snapshot begins to arrive.
+    Snapshot(IncomingSnapshot),
+    /// A snapshot that was sent is installed, or it failed. There is one for each call of
+    /// [`crate::Transport::send_snapshot`].
+    SnapshotSent {
+        /// The receiver.
+        to: MemberId,
+        /// Whether the receiver has installed it.
+        delivered: bool,
+    },
+    /// Messages of the class [`Class::Log`] to this member are probably lost.
+    Unreachable(MemberId),
+    /// At the address of a member is one with another identity.
+    Found(MemberInfo),
+    /// This member says that the own one was removed from the cluster.
+    RemovedBy(MemberId),
+}
+
+/// Collects events until the member takes them.
+pub(crate) struct Inbox {
+    state: Mutex<State>,
+    /// Tells the member that there are events.
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+#[derive(Default)]
+struct State {
+    control: Vec<(Message, Held)>,
+    log: Vec<(Message, Held)>,
+    snapshots: Vec<IncomingSnapshot>,
+    snapshots_sent: Vec<(MemberId, bool)>,
+    unreachable: BTreeSet<MemberId>,
+    /// By the identity that was expected.
+    found: BTreeMap<MemberId, MemberInfo>,
+    removed_by: BTreeSet<MemberId>,
+    has_events: bool,
+}
+
+impl Inbox {
+    pub(crate) fn new(wake: Box<dyn Fn() + Send + Sync>) -> Inbox {
+        Inbox { state: Mutex::default(), wake }
+    }
+
+    pub(crate) fn message(&self, message: Message, held: Held) {
+        self.add(|state| match Class::of(&message) {
+            Class::Control => state.control.push((message, held)),
+            Class::Log | Class::Snapshot => state.log.push((message, held)),
+        });
+    }
+
+    pub(crate) fn snapshot(&self, snapshot: IncomingSnapshot) {
+        self.add(|state| state.snapshots.push(snapshot));
+    }
+
+    pub(crate) fn snapshot_sent(&self, to: MemberId, delivered: bool) {
+        self.add(|state| state.snapshots_sent.push((to, delivered)));
+    }
+
+    pub(crate) fn unreachable(&self, member: MemberId) {
+        self.add(|state| state.unreachable.extend([member]));
+    }
+
+    pub(crate) fn found(&self, expected: MemberId, info: MemberInfo) {
+        self.add(|state| state.found.extend([(expected, info)]));
+    }
+
+    pub(crate) fn removed_by(&self, member: MemberId) {
+        self.add(|state| state.removed_by.extend([member]));
+    }
+
+    fn add(&self, add: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        add(&mut state);
+        let wake = !std::mem::replace(&mut state.has_events, true);
+        drop(state);
+        if wake {
+            (self.wake)();
+        }
+    }
+
+    /// Returns all events, urgent ones first. Their senders may send more now.
+    pub(crate) fn take(&self) -> Vec<Event> {
+        let state = std::mem::take(&mut *self.state.lock());
+        let message = |(message, held): (Message, Held)| {
+            drop(held);
+            Event::Message(message)
+        };
+        let mut events: Vec<_> = state.control.into_iter().map(message).collect();
+        events.extend(state.removed_by.into_iter().map(Event::RemovedBy));
+        events.extend(state.found.into_values().map(Event::Found));
+        events.extend(state.unreachable.into_iter().map(Event::Unreachable));
+        let sent = state.snapshots_sent.into_iter();
+        events.extend(sent.map(|(to, delivered)| Event::SnapshotSent { to, delivered }));
+        events.extend(state.log.into_iter().map(message));
+        events.extend(state.snapshots.into_iter().map(Event::Snapshot));
+        events
+    }
+}

@@ -1,0 +1,151 @@
+//! The handle of the transport.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use consensus::id::MemberId;
+use consensus::membership::MemberInfo;
+use consensus::message::Message;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::class::Class;
+use crate::config::Config;
+use crate::connection::Dialer;
+use crate::hello::Identity;
+use crate::inbox::{Event, Inbox};
+use crate::listener::Listeners;
+use crate::peer::count;
+use crate::peers::Peers;
+use crate::shared::Shared;
+use crate::snapshot_send;
+use crate::status::{Refusals, TransportStatus};
+use crate::tls::PeerTls;
+use crate::url::PeerUrl;
+
+/// Sends messages to other members, and receives theirs. See the documentation of the crate.
+///
+/// None of its methods waits for the network, except those that are `async`.
+pub struct Transport {
+    shared: Arc<Shared>,
+    peers: Arc<Peers>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Transport {
+    /// Starts the transport on the runtime of the caller. It should be a runtime of its own, so that
+    /// heartbeats do not wait for other work. `wake` is called, on a thread of the runtime or of a
+    /// caller of this transport, when [`Transport::events`] may return something; it must not block.
+    ///
+    /// # Errors
+    /// If a listener needs TLS and there is no certificate.
+    ///
+    /// # Panics
+    /// If the caller has no runtime.
+    pub fn start(
+        config: Config,
+        listeners: Listeners,
+        tls: Option<Arc<PeerTls>>,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> anyhow::Result<Transport> {
+        listeners.check(tls.as_ref())?;
+        let shared = Arc::new(Shared {
+            dialer: Dialer::new(tls.clone(), config.timeouts.clone()),
+            config,
+            is_blank: AtomicBool::new(true),
+            inbox: Inbox::new(Box::new(wake)),
+            refusals: Refusals::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        let peers = Arc::new(Peers::new(shared.clone()));
+        listeners.start(&shared, &peers, tls.as_ref());
+        Ok(Transport { shared, peers, runtime: tokio::runtime::Handle::current() })
+    }
+
+    /// Sets the members of the cluster. The own one may be among them. The transport stays connected
+    /// to the others. Former members are refused from now on.
+    pub fn set_members<'a>(&self, members: impl IntoIterator<Item = &'a MemberInfo>) {
+        let _runtime = self.runtime.enter();
+        self.peers.set_members(members);
+    }
+
+    /// Sets what [`Identity::is_blank`] says of this member. It is `true` at the start.
+    pub fn set_blank(&self, is_blank: bool) {
+        self.shared.is_blank.store(is_blank, Ordering::Relaxed);
+    }
+
+    /// Asks who is at a URL.
+    ///
+    /// # Errors
+    /// If there is no member.
+    pub async fn probe(&self, url: &PeerUrl) -> io::Result<Identity> {
+        self.shared.dialer.probe(url).await
+    }
+
+    /// Returns what has happened since the last call, urgent events first. The senders of messages
+    /// may send more when these are returned, so the caller handles them before it asks again.
+    pub fn events(&self) -> Vec<Event> {
+        self.shared.inbox.take()
+    }
+
+    /// Sends a message, in order within its class. It is dropped if the receiver is not known or
+    /// cannot be reached, or if too many messages wait. For [`Class::Log`],
+    /// [`Event::Unreachable`] follows.
+    ///
+    /// # Panics
+    /// If the message has a snapshot, which [`Transport::send_snapshot`] sends.
+    pub fn send(&self, message: Message) {
+        let class = Class::of(&message);
+        assert!(class != Class::Snapshot, "a snapshot needs its content");
+        let to = message.to;
+        let Some(peer) = self.peers.get(to) else {
+            return self.dropped(class, to);
+        };
+        let lane = peer.lane(class);
+        if lane.queue.push(message) {
+            count(&lane.counters.dropped_messages, 1);
+            self.dropped(class, to);
+        }
+    }
+
+    fn dropped(&self, class: Class, to: MemberId) {
+        if class == Class::Log {
+            self.shared.inbox.unreachable(to);
+        }
+    }
+
+    /// Sends a message with a snapshot, and the content. `content` is read on a thread that may
+    /// block. One snapshot at a time is sent to a member. [`Event::SnapshotSent`] follows.
+    pub fn send_snapshot(&self, message: Message, content: Box<dyn Read + Send>) {
+        let to = message.to;
+        let peer = self.peers.get(to);
+        let peer = peer.filter(|peer| !peer.is_sending_snapshot.swap(true, Ordering::AcqRel));
+        let Some(peer) = peer else {
+            return self.shared.inbox.snapshot_sent(to, false);
+        };
+        let sending = snapshot_send::run(self.shared.clone(), peer, message, content);
+        self.shared.tasks.spawn_on(sending, &self.runtime);
+    }
+
+    /// Returns the state of the transport, for metrics and operators.
+    pub fn status(&self) -> TransportStatus {
+        let peers = self.peers.all().iter().map(|peer| peer.status()).collect();
+        self.shared.refusals.status(peers)
+    }
+
+    /// Closes all streams and listeners, and waits until this is done. Messages that wait are
+    /// dropped.
+    pub async fn stop(&self) {
+        self.shared.stop.cancel();
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+    }
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        self.shared.stop.cancel();
+    }
+}
