@@ -179,7 +179,7 @@ impl Admission {
     /// The name that the client has proved by its certificate; `None` if it has no certificate,
     /// or forwards the call of another client.
     pub fn client_name(&self) -> Option<&Arc<str>> {
-        let forwards = self.metadata.as_ref().is_some_and(|metadata| metadata.from_gateway());
+        let forwards = self.metadata.as_ref().is_some_and(|metadata| metadata.is_from_gateway());
         self.connection.client_name.as_ref().filter(|_| !forwards)
     }
 

@@ -15,7 +15,7 @@ const MAX_TOKEN_BYTES: usize = 4096;
 pub(crate) struct Fields {
     token: Option<String>,
     authorization: Option<String>,
-    from_gateway: bool,
+    is_from_gateway: bool,
 }
 
 impl Fields {
@@ -24,7 +24,7 @@ impl Fields {
         let field = match name {
             b"token" => &mut self.token,
             b"authorization" => &mut self.authorization,
-            b"grpcgateway-accept" => return self.from_gateway = true,
+            b"grpcgateway-accept" => return self.is_from_gateway = true,
             _ => return,
         };
         // Of a repeated field, the first value counts.
@@ -76,8 +76,8 @@ impl Metadata {
 
     /// Whether a gateway of etcd forwards the call. The certificate of the connection is then
     /// that of the gateway.
-    pub(crate) fn from_gateway(&self) -> bool {
-        self.fields.from_gateway
+    pub(crate) fn is_from_gateway(&self) -> bool {
+        self.fields.is_from_gateway
     }
 }
 

@@ -6,9 +6,11 @@
 //! Keys need no record of their own: the history contains every change, and the index the records
 //! before it, because garbage collection keeps what a reader of an earlier revision needs. Only
 //! leases and alarms have no history, so their previous states are noted while commands are
-//! executed. Without [`Store::begin_undo`], nothing is noted.
+//! executed; users and roles are one value. Without [`Store::begin_undo`], nothing is noted.
 //!
 //! The store time is not taken back, so leases live rather longer than shorter.
+
+use std::sync::Arc;
 
 use crate::alarm::Alarm;
 use crate::lease::Granted;
@@ -20,6 +22,8 @@ pub struct Undo {
     revision: i64,
     /// The compacted revision before the batch.
     compacted: i64,
+    /// Users and roles before the batch.
+    auth: Arc<auth::State>,
     /// The changes of leases and alarms, in order.
     changes: Vec<Change>,
 }
@@ -61,8 +65,12 @@ impl Store {
     /// Notes from now on how to take back the commands that are executed, until
     /// [`Store::end_undo`].
     pub fn begin_undo(&mut self) {
-        self.undo =
-            Some(Undo { revision: self.revision, compacted: self.compacted, changes: Vec::new() });
+        self.undo = Some(Undo {
+            revision: self.revision,
+            compacted: self.compacted,
+            auth: self.auth.clone(),
+            changes: Vec::new(),
+        });
     }
 
     /// Returns what takes back the commands since [`Store::begin_undo`].
@@ -106,6 +114,7 @@ impl Store {
         self.key_changes.remove_newer(undo.revision);
         self.revision = undo.revision;
         self.compacted = undo.compacted;
+        self.auth = undo.auth;
     }
 
     /// Removes the record of a key that has this revision, if it is the newest one. If the revision

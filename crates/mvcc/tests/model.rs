@@ -475,7 +475,7 @@ impl Run {
                 }
                 let mut access = LimitedAccess(&mut self.store, self.range_keys);
                 // Nobody reads the open ranges of a transaction that is taken back.
-                let _ = mvcc::apply(&mut access, command, &mut Vec::new());
+                let _ = mvcc::apply(&mut access, command, &auth::Caller::Store, &mut Vec::new());
             }
             undos.push(self.store.end_undo());
             // What a reader before the batches needs is not collected.

@@ -1,4 +1,4 @@
-//! Undo: what the model of `model.rs` does not have, alarms and counts over many changes.
+//! Undo: what the model of `model.rs` does not have: alarms, users, and counts over many changes.
 
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest};
 use mvcc::{Alarm, AlarmKind, Command, Effects, Error, Quota, RangeCursor, Store};
@@ -34,6 +34,21 @@ fn alarms_are_restored() {
     store.undo(first);
     assert_eq!(store.alarms().count(), 0);
     assert_eq!((store.revision(), store.stats()), (1, Store::default().stats()));
+}
+
+#[test]
+fn users_are_restored() {
+    let (mut store, mut effects) = (Store::default(), Effects::new());
+    let role = |name: &str| Command::Auth(auth::Command::RoleAdd { name: name.to_owned() });
+    store.apply(&role("first"), &mut effects).unwrap();
+    let before = store.auth().revision();
+    store.begin_undo();
+    store.apply(&role("second"), &mut effects).unwrap();
+    let undo = store.end_undo();
+    assert!(store.auth().role("second").is_some());
+    store.undo(undo);
+    assert!(store.auth().role("second").is_none() && store.auth().role("first").is_some());
+    assert_eq!(store.auth().revision(), before);
 }
 
 /// A count that has begun before changes are taken back counts what remains.
