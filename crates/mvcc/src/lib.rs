@@ -24,7 +24,7 @@
 //!    startup.
 //! 5. `range`, `snapshot`, `hash`: long reads, each in bounded steps.
 //! 6. `collect`: frees what a compaction made unreadable.
-//! 7. `undo`: takes back commands that were executed and did not become part of the log.
+//! 7. `undo`, `rollback`: take back commands that were executed and did not become part of the log.
 //!
 //! # Invariants
 //! - The revision starts at 1 and grows by one with each command that changes a key. All
@@ -59,6 +59,7 @@ mod key_changes;
 mod lease;
 mod range;
 mod replay;
+mod rollback;
 mod snapshot;
 mod span;
 mod span_set;

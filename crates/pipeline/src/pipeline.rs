@@ -62,6 +62,17 @@ pub struct PipelineStatus {
 }
 
 impl Pipeline {
+    /// Whether authentication is enabled.
+    #[inline]
+    pub fn is_auth_enabled(&self) -> bool {
+        self.shared().auth.is_enabled()
+    }
+
+    /// Returns the published users and roles.
+    pub fn auth(&self) -> Arc<auth::State> {
+        self.shared().auth.state()
+    }
+
     /// Returns the IDs of the cluster and of the member.
     pub fn identity(&self) -> Identity {
         self.identity
