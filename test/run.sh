@@ -68,18 +68,17 @@ run() {
 
 rm -f "$logs"/*.log "$logs"/*.verdict
 # Most of the end-to-end stage is waiting: one test waits for minutes until an API server has checked
-# the consistency of its watch cache. The stage therefore runs in parallel with the others.
-background=""
+# the consistency of its watch cache. So it and the conformance stage run one after the other, beside
+# the other stages.
+runs_beside() { [ "$1" = conformance ] || [ "$1" = e2e ]; }
 for stage in "${stages[@]}"; do
-  if [ "$stage" = e2e ]; then
-    run e2e &
-    background=$!
-  fi
-done
+  if runs_beside "$stage"; then run "$stage"; fi
+done &
+background=$!
 for stage in "${stages[@]}"; do
-  [ "$stage" = e2e ] || run "$stage"
+  if ! runs_beside "$stage"; then run "$stage"; fi
 done
-[ -z "$background" ] || wait "$background"
+wait "$background"
 
 passed=0 failed=0 report=""
 for stage in "${stages[@]}"; do
