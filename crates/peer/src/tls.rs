@@ -5,14 +5,12 @@
 //! for is not enough: it must be valid for the peer URLs that its owner claims
 //! ([`PeerTlsFiles::skip_client_san_verification`]).
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use parking_lot::Mutex;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName};
-use sockets::{FileStamp, read_ca_certificates, read_certificates};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, ServerName};
+use sockets::{Reloaded, read_ca_certificates, read_key_pair, read_revocations};
 use tokio_rustls::rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::server::{
@@ -54,15 +52,7 @@ pub struct PeerTlsFiles {
 /// Does TLS handshakes with the current content of the files.
 pub struct PeerTls {
     files: PeerTlsFiles,
-    current: Mutex<Current>,
-}
-
-#[derive(Clone)]
-struct Current {
-    acceptor: TlsAcceptor,
-    connector: TlsConnector,
-    /// The stamps of the files before the last attempt to read them, which may have failed.
-    stamps: Vec<Option<FileStamp>>,
+    current: Reloaded<(TlsAcceptor, TlsConnector)>,
 }
 
 impl PeerTls {
@@ -71,38 +61,18 @@ impl PeerTls {
     /// # Errors
     /// If a file cannot be read or used; the error names it.
     pub fn new(files: PeerTlsFiles) -> Result<PeerTls> {
-        let stamps = stamps(&files);
-        let (acceptor, connector) = load(&files)?;
-        Ok(PeerTls { files, current: Mutex::new(Current { acceptor, connector, stamps }) })
+        let read = files.clone();
+        let current =
+            Reloaded::new("the certificates for peers", paths(&files), move || load(&read))?;
+        Ok(PeerTls { files, current })
     }
 
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
-        self.current().acceptor
+        self.current.current().0
     }
 
     pub(crate) fn connector(&self) -> TlsConnector {
-        self.current().connector
-    }
-
-    /// Reads the files again if they have changed. If they cannot be used, for example because only
-    /// one of them has been replaced so far, the previous ones stay.
-    fn current(&self) -> Current {
-        let stamps = stamps(&self.files);
-        let mut current = self.current.lock();
-        if stamps != current.stamps {
-            current.stamps = stamps;
-            match load(&self.files) {
-                Ok((acceptor, connector)) => {
-                    tracing::info!("reloaded the certificates for peers");
-                    (current.acceptor, current.connector) = (acceptor, connector);
-                }
-                Err(error) => tracing::warn!(
-                    error = format!("{error:#}"),
-                    "failed to reload the certificates for peers, keeping the previous ones"
-                ),
-            }
-        }
-        current.clone()
+        self.current.current().1
     }
 
     /// Whether the name in the certificate of a member is allowed.
@@ -159,7 +129,7 @@ fn server_config(
         .allow_unknown_revocation_status()
         .build()
         .with_context(|| format!("use the CA in {}", files.trusted_ca.display()))?;
-    let (chain, key) = read_pair(&files.cert, &files.key)?;
+    let (chain, key) = read_key_pair(&files.cert, &files.key)?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .expect("the provider has TLS 1.3")
@@ -188,7 +158,7 @@ fn client_config(
         Some((cert, key)) => (cert, key),
         None => (&files.cert, &files.key),
     };
-    let (chain, private_key) = read_pair(cert, key)?;
+    let (chain, private_key) = read_key_pair(cert, key)?;
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .expect("the provider has TLS 1.3")
@@ -200,29 +170,9 @@ fn client_config(
     Ok(config)
 }
 
-type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
-
-fn read_pair(cert: &Path, key: &Path) -> Result<Pair> {
-    let private_key = PrivateKeyDer::from_pem_file(key)
-        .with_context(|| format!("read the private key in {}", key.display()))?;
-    Ok((read_certificates(cert)?, private_key))
-}
-
-/// Reads the list of revoked certificates in PEM or DER format.
-fn read_revocations(path: &Path) -> Result<CertificateRevocationListDer<'static>> {
-    let content = std::fs::read(path)
-        .with_context(|| format!("read the revocations in {}", path.display()))?;
-    Ok(CertificateRevocationListDer::from_pem_slice(&content).unwrap_or_else(|_| content.into()))
-}
-
-/// Returns the stamp of each file; `None` for a file that is missing or not configured.
-fn stamps(files: &PeerTlsFiles) -> Vec<Option<FileStamp>> {
-    let (client_cert, client_key) =
-        files.client_cert.iter().map(|(a, b)| (a, b)).unzip::<_, _, Vec<_>, Vec<_>>();
-    [Some(&files.cert), Some(&files.key), Some(&files.trusted_ca), files.crl.as_ref()]
-        .into_iter()
-        .chain(client_cert.into_iter().map(Some))
-        .chain(client_key.into_iter().map(Some))
-        .map(|path| FileStamp::of(path?))
-        .collect()
+/// Returns the files that are configured.
+fn paths(files: &PeerTlsFiles) -> Vec<PathBuf> {
+    let PeerTlsFiles { cert, key, client_cert, trusted_ca, crl, .. } = files;
+    let client = client_cert.iter().flat_map(|(cert, key)| [cert, key]);
+    [cert, key, trusted_ca].into_iter().chain(crl).chain(client).cloned().collect()
 }

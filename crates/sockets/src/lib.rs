@@ -19,6 +19,7 @@
 mod accept;
 mod http_version;
 mod io;
+mod reload;
 mod socket_url;
 mod tls;
 
@@ -27,8 +28,9 @@ pub use http_version::{
     Detected, HTTP1_HEAD_BYTES, HTTP1_HEAD_TIMEOUT, Replayed, detect_http_version,
 };
 pub use io::Io;
+pub use reload::{FileStamp, Reloaded};
 pub use socket_url::SocketUrl;
 pub use tls::{
-    Acceptor, FileStamp, TlsFiles, TlsVersion, read_ca_certificates, read_certificates,
-    tls_acceptor,
+    Acceptor, KeyPair, TlsFiles, TlsVersion, read_ca_certificates, read_certificates,
+    read_key_pair, read_revocations, tls_acceptor,
 };

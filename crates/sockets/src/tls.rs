@@ -4,14 +4,12 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
-use parking_lot::Mutex;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -25,7 +23,11 @@ use tokio_rustls::rustls::{
 };
 use tokio_rustls::server::TlsStream;
 
+use crate::reload::Reloaded;
 use crate::socket_url::SocketUrl;
+
+/// A chain of certificates, and the private key of the first one.
+pub type KeyPair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// Flags for TLS on the client listeners.
 #[derive(Args, Clone, Debug)]
@@ -105,35 +107,18 @@ impl TlsFiles {
 
 /// Does TLS handshakes with the current content of the certificate files.
 #[derive(Clone)]
-pub struct Acceptor {
-    files: Arc<TlsFiles>,
-    current: Arc<Mutex<CurrentAcceptor>>,
-}
-
-struct CurrentAcceptor {
-    acceptor: TlsAcceptor,
-    /// Stamps of the files before the last attempt to read them, which may have failed.
-    stamps: Vec<Option<FileStamp>>,
-}
-
-/// The metadata by which a replaced or overwritten file is recognized.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileStamp {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
+pub struct Acceptor(Arc<Reloaded<TlsAcceptor>>);
 
 /// Reads the certificate files and returns an acceptor; `None` if no certificate is
 /// configured.
 pub fn tls_acceptor(files: &TlsFiles) -> Result<Option<Acceptor>> {
-    let (Some(cert), Some(key)) = (&files.cert_file, &files.key_file) else { return Ok(None) };
-    let stamps = file_stamps(files);
-    let acceptor = TlsAcceptor::from(Arc::new(server_config(files, cert, key)?));
-    let current = Arc::new(Mutex::new(CurrentAcceptor { acceptor, stamps }));
-    Ok(Some(Acceptor { files: Arc::new(files.clone()), current }))
+    let TlsFiles { cert_file, key_file, trusted_ca_file, client_crl_file, .. } = files.clone();
+    let (Some(cert), Some(key)) = (cert_file.clone(), key_file.clone()) else { return Ok(None) };
+    let paths = [cert_file, key_file, trusted_ca_file, client_crl_file];
+    let files = files.clone();
+    let load = move || Ok(TlsAcceptor::from(Arc::new(server_config(&files, &cert, &key)?)));
+    let reloaded = Reloaded::new("certificates", paths.into_iter().flatten().collect(), load)?;
+    Ok(Some(Acceptor(Arc::new(reloaded))))
 }
 
 impl Acceptor {
@@ -142,65 +127,13 @@ impl Acceptor {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        self.current_acceptor().accept(io).await
+        self.0.current().accept(io).await
     }
-
-    /// Reads the files again if they have changed, and returns the current acceptor. If
-    /// the changed files cannot be used, for example because only one of them has been
-    /// replaced so far, the previous acceptor stays.
-    fn current_acceptor(&self) -> TlsAcceptor {
-        let stamps = file_stamps(&self.files);
-        let mut current = self.current.lock();
-        if stamps != current.stamps {
-            current.stamps = stamps;
-            match self.load_config() {
-                Ok(config) => {
-                    tracing::info!("reloaded certificates");
-                    current.acceptor = TlsAcceptor::from(Arc::new(config));
-                }
-                Err(error) => tracing::warn!(
-                    error = format!("{error:#}"),
-                    "failed to reload certificates, keeping the previous ones"
-                ),
-            }
-        }
-        current.acceptor.clone()
-    }
-
-    fn load_config(&self) -> Result<ServerConfig> {
-        let (cert, key) = (&self.files.cert_file, &self.files.key_file);
-        let (cert, key) = cert.as_ref().zip(key.as_ref()).context("no certificate")?;
-        server_config(&self.files, cert, key)
-    }
-}
-
-impl FileStamp {
-    /// Returns the stamp of a file; `None` if it is missing.
-    pub fn of(path: &Path) -> Option<FileStamp> {
-        let file = fs::metadata(path).ok()?;
-        Some(FileStamp {
-            device: file.dev(),
-            inode: file.ino(),
-            bytes: file.len(),
-            modified: (file.mtime(), file.mtime_nsec()),
-            changed: (file.ctime(), file.ctime_nsec()),
-        })
-    }
-}
-
-/// Returns the stamp of each file; `None` for a file that is missing or not configured.
-fn file_stamps(files: &TlsFiles) -> Vec<Option<FileStamp>> {
-    let TlsFiles { cert_file, key_file, trusted_ca_file, client_crl_file, .. } = files;
-    [cert_file, key_file, trusted_ca_file, client_crl_file]
-        .map(|path| FileStamp::of(path.as_ref()?))
-        .to_vec()
 }
 
 fn server_config(files: &TlsFiles, cert: &Path, key: &Path) -> Result<ServerConfig> {
     let provider = Arc::new(crypto_provider(files)?);
-    let chain = read_certificates(cert)?;
-    let key = PrivateKeyDer::from_pem_file(key)
-        .with_context(|| format!("read the private key in {}", key.display()))?;
+    let (chain, key) = read_key_pair(cert, key)?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&tls_versions(files))
         .context("use --cipher-suites")?;
@@ -239,7 +172,7 @@ fn client_verifier(
 }
 
 /// Reads the list of revoked certificates in PEM or DER format.
-fn read_revocations(path: &Path) -> Result<CertificateRevocationListDer<'static>> {
+pub fn read_revocations(path: &Path) -> Result<CertificateRevocationListDer<'static>> {
     let content =
         fs::read(path).with_context(|| format!("read the revocations in {}", path.display()))?;
     Ok(CertificateRevocationListDer::from_pem_slice(&content).unwrap_or_else(|_| content.into()))
@@ -293,6 +226,13 @@ pub fn read_ca_certificates(path: &Path) -> Result<RootCertStore> {
         roots.add(certificate).with_context(|| format!("use the CA in {}", path.display()))?;
     }
     Ok(roots)
+}
+
+/// Reads the certificates and the private key in two PEM files.
+pub fn read_key_pair(cert: &Path, key: &Path) -> Result<KeyPair> {
+    let private_key = PrivateKeyDer::from_pem_file(key)
+        .with_context(|| format!("read the private key in {}", key.display()))?;
+    Ok((read_certificates(cert)?, private_key))
 }
 
 /// Reads the certificates in a PEM file. Fails if the file contains none.

@@ -2,34 +2,23 @@ package ladder
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/profile"
 )
-
-// collectorOff is the entry of kube-controller-manager's flag --controllers that turns its garbage collector off.
-const collectorOff = "-garbage-collector-controller"
 
 // awaitOwners waits until kube-controller-manager's garbage collector has read the owners of all objects. After a start, it
 // sees Leases and CSINodes before the Nodes that own them, and reads each such Node from an API server. That takes most of
 // the machine for minutes, and only once. It returns how long it took. That it does not end is no error; a note says so.
 func (s *step) awaitOwners(ctx context.Context) (time.Duration, error) {
-	if !s.hasControllers || s.hasNoCollector() {
+	if !s.hasControllers || !profile.CollectsGarbage(s.cluster.Config.Settings) {
 		return 0, nil
 	}
 	begun := time.Now()
 	err := s.await(ctx, "owners of Leases read by the garbage collector", s.rung.nodes, s.ownersRead)
 	s.mark("owners read")
 	return time.Since(begun), s.noteStalled(ctx, err)
-}
-
-func (s *step) hasNoCollector() bool {
-	return slices.ContainsFunc(s.cluster.Config.Settings.ControllerManagerArgs, func(arg string) bool {
-		_, controllers, _ := strings.Cut(arg, "controllers=")
-		return slices.Contains(strings.Split(controllers, ","), collectorOff)
-	})
 }
 
 // ownersRead returns the number of nodes whose Leases the garbage collector knows, less the owners that wait to be read.
@@ -40,8 +29,7 @@ func (s *step) ownersRead(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	const changes, reads = "garbage_collector_graph_changes", "garbage_collector_attempt_to_delete"
-	// Each node has a Node and a Lease, and each is a change. Owners that wait for their first read may be those that are
-	// read again after a failure, or none.
+	// A Node and its Lease are two changes.
 	known := int(page.Sum(added, "name", changes)-page.Sum(waiting, "name", changes)) / 2
 	return max(0, min(known, s.rung.nodes)-int(page.Sum(waiting, "name", reads))), nil
 }

@@ -1,6 +1,8 @@
 package profile
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
@@ -25,6 +27,12 @@ func MonitorPeriod(s clusterdir.Settings) time.Duration {
 // MonitorGrace returns how long kube-controller-manager waits for a renewal until a node is NotReady.
 func MonitorGrace(s clusterdir.Settings) time.Duration {
 	return durationOf(s, "node-monitor-grace-period", defaultGrace)
+}
+
+// CollectsGarbage reports whether kube-controller-manager's garbage collector runs.
+func CollectsGarbage(s clusterdir.Settings) bool {
+	controllers, _ := entryOf(s.ControllerManagerArgs, "controllers")
+	return !slices.Contains(strings.Split(controllers, ","), noGarbageCollector)
 }
 
 // durationOf returns a flag of kube-controller-manager.

@@ -24,6 +24,8 @@ const (
 	// kube-controller-manager grow as usual.
 	memoryPercent = 30
 	mebibyte      = 1 << 20
+	// noGarbageCollector is the entry of kube-controller-manager's flag --controllers without its garbage collector.
+	noGarbageCollector = "-garbage-collector-controller"
 
 	// startOfConnection is how long a node with a connection of its own takes to start: six requests to an API server, and
 	// two TLS handshakes.
@@ -132,7 +134,7 @@ func (p Profile) slowStart(a *applier) {
 
 // memory saves memory of kube-apiserver and kube-controller-manager.
 func (p Profile) memory(a *applier, m Machine) {
-	a.add("controller-manager-arg", "controllers", "*,-garbage-collector-controller",
+	a.add("controller-manager-arg", "controllers", "*,"+noGarbageCollector,
 		"its graph of owners has every Node, Lease and pod; what belongs to a deleted object stays, so scale a Deployment to 0 before you delete it")
 	if m.Memory > 0 {
 		limit := fmt.Sprintf("%dMiB", m.Memory/100*memoryPercent/mebibyte)
