@@ -242,10 +242,11 @@ func bulkCommandResumes(t *testing.T, w *workspace) {
 	const count = 1000
 	args := []string{"nodes", "create", "--name", clusterName, "--prefix", "more-", "--count", fmt.Sprint(count), "-o", "json"}
 	nodes := w.client(t, clusterName).CoreV1().Nodes()
-	// With a concurrency of 1, the command is slow enough to be interrupted.
+	// With a concurrency of 1, the command is slow enough to be interrupted, and the second node exists only
+	// after the command has counted the first one.
 	first := w.command(t.Context(), append(args, "--concurrency", "1")...)
-	interrupted := finishAfter(t, first, syscall.SIGINT, "a node is created", func() bool {
-		_, err := nodes.Get(t.Context(), "more-000000", metav1.GetOptions{})
+	interrupted := finishAfter(t, first, syscall.SIGINT, "a second node is created", func() bool {
+		_, err := nodes.Get(t.Context(), "more-000001", metav1.GetOptions{})
 		return err == nil
 	})
 	partial := parseSummary(t, interrupted.stdout)

@@ -230,9 +230,10 @@ pub fn read_ca_certificates(path: &Path) -> Result<RootCertStore> {
 
 /// Reads the certificates and the private key in two PEM files.
 pub fn read_key_pair(cert: &Path, key: &Path) -> Result<KeyPair> {
+    let chain = read_certificates(cert)?;
     let private_key = PrivateKeyDer::from_pem_file(key)
         .with_context(|| format!("read the private key in {}", key.display()))?;
-    Ok((read_certificates(cert)?, private_key))
+    Ok((chain, private_key))
 }
 
 /// Reads the certificates in a PEM file. Fails if the file contains none.
