@@ -45,15 +45,6 @@ func dial(ctx context.Context, f *front, credentials *tls.Config, count int) (*c
 	return c, c.dialAll(ctx)
 }
 
-// dialAs opens a connection to a front for each of the credentials.
-func dialAs(ctx context.Context, f *front, credentials []*tls.Config) (*connections, error) {
-	c := &connections{front: f, conns: make([]connection, len(credentials))}
-	for i := range c.conns {
-		c.conns[i].transport = newTransport(credentials[i])
-	}
-	return c, c.dialAll(ctx)
-}
-
 func newTransport(credentials *tls.Config) *http.Transport {
 	transport := &http.Transport{TLSClientConfig: credentials.Clone(), DisableCompression: true, Protocols: new(http.Protocols)}
 	transport.Protocols.SetHTTP2(true)

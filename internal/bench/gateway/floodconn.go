@@ -1,13 +1,11 @@
 package gateway
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 
@@ -15,16 +13,10 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// floodWindow is the size of the receive window of a connection, in bytes. It is never enlarged: the responses of a
-// flood are smaller than that together.
-const floodWindow = 1 << 30
-
 // floodConnection is an HTTP/2 connection that sends the same GET again and again. The request is encoded once, and
 // several are written together, so that a request costs a small part of what it costs a server.
 type floodConnection struct {
-	socket *tls.Conn
-	writes *bufio.Writer
-	framer *http2.Framer
+	*http2Conn
 	// head is the encoded header of the request.
 	head []byte
 	// mu protects writes, and the writing side of framer.
@@ -43,27 +35,11 @@ var errMoved = errors.New("the server asks to dial again")
 
 // dialFlood connects to a server.
 func dialFlood(ctx context.Context, address string, credentials *tls.Config, counts *responses) (*floodConnection, error) {
-	config := credentials.Clone()
-	config.NextProtos = []string{http2.NextProtoTLS}
-	config.ServerName, _, _ = net.SplitHostPort(address)
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	socket, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
+	conn, err := dialHTTP2(ctx, address, credentials)
 	if err != nil {
 		return nil, err
 	}
-	c := &floodConnection{socket: socket.(*tls.Conn), writes: bufio.NewWriter(socket), head: floodHead(address), next: 1, responses: counts}
-	c.framer = http2.NewFramer(c.writes, bufio.NewReader(socket))
-	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	_, err = c.writes.WriteString(http2.ClientPreface)
-	err = errors.Join(err,
-		c.framer.WriteSettings(http2.Setting{ID: http2.SettingEnablePush, Val: 0}),
-		c.framer.WriteWindowUpdate(0, floodWindow),
-		c.writes.Flush())
-	if err != nil {
-		return nil, errors.Join(err, socket.Close())
-	}
-	return c, nil
+	return &floodConnection{http2Conn: conn, head: floodHead(address), next: 1, responses: counts}, nil
 }
 
 // floodHead returns the encoded header of a small GET of the flood.

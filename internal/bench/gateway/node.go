@@ -1,12 +1,10 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -40,11 +38,10 @@ func newLeaseCodec() runtime.Codec {
 
 // node sends what a kubelet sends for its Lease, on a connection of its own.
 type node struct {
-	name   string
-	c      *connections
-	number int // of the connection
+	name string
 
 	mu    sync.Mutex
+	conn  nodeConn
 	lease *coordinationv1.Lease
 	// stale is true if the Lease must be read before it is renewed, as after a conflict.
 	stale bool
@@ -59,12 +56,13 @@ func (l *lab) startNodes(ctx context.Context, f *front, prefix string, count int
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := dialAs(ctx, f, credentials)
-	if err != nil {
-		return nil, nil, err
-	}
 	for i := range count {
-		nodes = append(nodes, &node{name: nodeName(prefix, i), c: c, number: i})
+		nodes = append(nodes, &node{name: nodeName(prefix, i), conn: nodeConn{front: f, number: i, credentials: credentials[i]}})
+	}
+	closeAll = func() {
+		for _, n := range nodes {
+			n.close()
+		}
 	}
 	task := l.Display.Task(f.name+": Leases created", count)
 	load := experiment.Load{
@@ -74,11 +72,11 @@ func (l *lab) startNodes(ctx context.Context, f *front, prefix string, count int
 	load.Run(ctx)
 	if ctx.Err() != nil || load.Tally.Err() != nil {
 		task.Interrupt()
-		c.close()
+		closeAll()
 		return nil, nil, fmt.Errorf("creating Leases: %w", errors.Join(ctx.Err(), load.Tally.Err()))
 	}
 	task.Done(fmt.Sprint(count))
-	return nodes, c.close, nil
+	return nodes, closeAll, nil
 }
 
 // nodeCredentials returns the credentials of nodes, with a certificate of its own for each.
@@ -100,8 +98,16 @@ func (l *lab) nodeCredentials(prefix string, count int) ([]*tls.Config, error) {
 
 func nodeName(prefix string, number int) string { return fmt.Sprintf("%s-%d", prefix, number) }
 
+func (n *node) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.conn.close()
+}
+
 // create creates the Lease.
 func (n *node) create(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: n.name, Namespace: corev1.NamespaceNodeLease},
 		Spec: coordinationv1.LeaseSpec{
@@ -147,36 +153,23 @@ func (n *node) fail() time.Time {
 
 // exchange sends a Lease, or nothing, and keeps the Lease of the answer.
 func (n *node) exchange(ctx context.Context, method, path string, lease *coordinationv1.Lease) error {
-	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
-	defer cancel()
-	var body io.Reader = http.NoBody
+	request := nodeRequest{method: method, path: path}
 	if lease != nil {
 		encoded, err := runtime.Encode(leaseCodec, lease)
 		if err != nil {
 			return err
 		}
-		body = bytes.NewReader(encoded)
+		request.body = encoded
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "https://"+n.c.front.addresses[0]+path, body)
-	if err != nil {
-		return err
+	answer, err := n.conn.exchange(ctx, request)
+	if err == nil {
+		err = answer.failed()
 	}
-	request.Header.Set("Accept", protobuf+",application/json")
-	request.Header.Set("User-Agent", kubeletAgent)
-	if lease != nil {
-		request.Header.Set("Content-Type", protobuf)
-	}
-	response, err := n.c.send(ctx, n.number, request)
-	if err != nil {
-		return err
-	}
-	answer, err := io.ReadAll(response.Body)
-	_ = response.Body.Close()
 	if err != nil {
 		return err
 	}
 	answered := &coordinationv1.Lease{}
-	if err := runtime.DecodeInto(leaseCodec, answer, answered); err != nil {
+	if err := runtime.DecodeInto(leaseCodec, answer.body, answered); err != nil {
 		return fmt.Errorf("decoding a Lease: %w", err)
 	}
 	n.lease = answered

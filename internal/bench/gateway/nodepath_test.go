@@ -136,12 +136,8 @@ func TestNodeRenewsAsAKubelet(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	f := &front{name: direct, addresses: []string{server.Listener.Addr().String()}}
-	c, err := dial(t.Context(), f, server.Client().Transport.(*http.Transport).TLSClientConfig, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.close()
-	n := &node{name: "a-0", c: c}
+	n := &node{name: "a-0", conn: nodeConn{front: f, credentials: server.Client().Transport.(*http.Transport).TLSClientConfig}}
+	defer n.close()
 	if err := n.create(t.Context()); err != nil {
 		t.Fatal(err)
 	}
