@@ -23,7 +23,7 @@ const (
 	// kubeletAgent is the User-Agent of a kubelet. Its product is the manager in the managedFields of the Lease.
 	kubeletAgent = "kubelet/v1.37.1 (linux/amd64) kubernetes/k1m-bench"
 	// renewalsInFlight bounds the renewals of all nodes at the same time.
-	renewalsInFlight = 64
+	renewalsInFlight = 256
 	// leaseSeconds is the default of kubelets.
 	leaseSeconds = 40
 )
