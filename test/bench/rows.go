@@ -52,13 +52,13 @@ func rows(l *lab) []row {
 			FigureName: "etcd ÷ mem_etcd", Figure: etcdOverOurs, Limits: atLeast(2, 4),
 		},
 		{
-			ID: "count", Title: "count of " + thousands(l.scale(1_000_000)) + " keys",
-			Unit: "µs CPU per count", Stores: both, Once: true, Sample: readsOfPods("--count-only"),
+			ID: "count", Title: "count of " + thousands(l.scale(1_000_000)) + " keys at saturation, 100 clients",
+			Unit: "µs CPU per count", Stores: both, Once: true, Sample: readsOfPods("--count-only", "--clients", "100"),
 			FigureName: "µs", Figure: oursAlone, Limits: atMost(20, 10),
 		},
 		{
 			ID: "page", Title: "first page of 500 × 0.5 KiB of " + thousands(l.scale(1_000_000)) + " keys",
-			Unit: "µs CPU per page", Stores: both, Once: true, Sample: readsOfPods("--page", "500", "--pages", "1"),
+			Unit: "µs CPU per page", Stores: both, Once: true, Sample: readsOfPods("--page", "500", "--pages", "1", "--clients", "10"),
 			FigureName: "etcd ÷ mem_etcd", Figure: etcdOverOurs, Limits: atLeast(4, 20),
 		},
 		{
@@ -184,7 +184,7 @@ func readsOfPods(how ...string) sampler {
 		if err != nil {
 			return sample{}, err
 		}
-		args := []string{"range", "--prefix", pods, "--clients", "10", "--connections", "10", "--total", readsOf(store)}
+		args := []string{"range", "--prefix", pods, "--connections", "10", "--total", readsOf(store)}
 		r, command, err := l.Run(ctx, s, append(args, how...)...)
 		return sample{Value: r.ServerCPUMicrosPerOp, Details: r.Details(), Commands: []string{s.Command, fill, command}}, err
 	}
