@@ -111,7 +111,9 @@ func (l *lock) release(ctx context.Context) error {
 }
 
 // newElector returns client-go's elector. It does not release the lease; see [lock.release].
-func newElector(election componentbaseconfig.LeaderElectionConfiguration, l *lock, health *leaderelection.HealthzAdaptor, started func(context.Context)) (*leaderelection.LeaderElector, error) {
+func newElector(
+	election componentbaseconfig.LeaderElectionConfiguration, l *lock, health *leaderelection.HealthzAdaptor, started func(context.Context),
+) (*leaderelection.LeaderElector, error) {
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:          l,
 		LeaseDuration: election.LeaseDuration.Duration,

@@ -81,7 +81,9 @@ func discoveryOf(served []*metav1.APIResourceList) http.Handler {
 		answer("/apis/"+list.GroupVersion, list)
 		group, version, _ := strings.Cut(list.GroupVersion, "/")
 		own := metav1.GroupVersionForDiscovery{GroupVersion: list.GroupVersion, Version: version}
-		groups.Groups = append(groups.Groups, metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{own}, PreferredVersion: own})
+		groups.Groups = append(groups.Groups, metav1.APIGroup{
+			Name: group, Versions: []metav1.GroupVersionForDiscovery{own}, PreferredVersion: own,
+		})
 	}
 	answer("/api", metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions", APIVersion: "v1"}, Versions: []string{"v1"}})
 	answer("/apis", groups)
@@ -103,6 +105,9 @@ func informerTypes(factory clientinformers.SharedInformerFactory) (types []strin
 // gated are the types of informers that a constructor requests only with a feature gate that is off by default.
 var gated = []string{"*v1beta1.Workload", "*v1beta1.PodGroup", "*v1.DeviceClass", "*v1.ResourceClaim", "*v1.DeviceTaintRule"}
 
+// anyResource is served because the constructor of the namespace controller ends the process if nothing is.
+var anyResource = []*metav1.APIResourceList{resourceList("v1", resource("pods", "Pod", true, "delete", "list", "watch"))}
+
 // TestInformersOfControllers compares the table with the informers that upstream's constructors request.
 func TestInformersOfControllers(t *testing.T) {
 	built := 0
@@ -115,7 +120,7 @@ func TestInformersOfControllers(t *testing.T) {
 		if len(informersOf[name]) == 0 {
 			t.Errorf("the table lacks the controller %s", name)
 		}
-		c := controllerContext(t, nil)
+		c := controllerContext(t, anyResource)
 		controller, err := descriptor.GetControllerConstructor()(t.Context(), c, name)
 		if err != nil {
 			t.Logf("%s is not compared: %v", name, err)
@@ -127,7 +132,7 @@ func TestInformersOfControllers(t *testing.T) {
 		}
 		built++
 		want := informerTypes(c.InformerFactory)
-		table := controllerContext(t, nil)
+		table := controllerContext(t, anyResource)
 		for _, resource := range informersOf[name] {
 			if _, err := table.InformerFactory.ForResource(resource); err != nil {
 				t.Fatalf("%s: %v", name, err)

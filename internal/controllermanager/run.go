@@ -128,7 +128,8 @@ func (m *manager) elect(ctx, running context.Context, lead func() error) error {
 		return err
 	}
 	stopped := make(chan error, 1) // the result of lead
-	elector, err := newElector(m.config.ComponentConfig.Generic.LeaderElection, lease, m.pages.election, func(context.Context) { stopped <- lead() })
+	started := func(context.Context) { stopped <- lead() }
+	elector, err := newElector(m.config.ComponentConfig.Generic.LeaderElection, lease, m.pages.election, started)
 	if err != nil {
 		return err
 	}

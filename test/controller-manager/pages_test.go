@@ -59,9 +59,11 @@ func TestFlags(t *testing.T) {
 func TestLeaderMigration(t *testing.T) {
 	bin := testcluster.Binaries(t, warm)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	must(t, os.WriteFile(kubeconfig, []byte(`{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],`+
+	must(t, os.WriteFile(kubeconfig, []byte(`{"apiVersion":"v1","kind":"Config",`+
+		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],`+
 		`"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`), 0o600))
-	out, err := exec.Command(filepath.Join(bin, warm), "--kubeconfig", kubeconfig, "--secure-port=0", "--enable-leader-migration").CombinedOutput()
+	program := exec.Command(filepath.Join(bin, warm), "--kubeconfig", kubeconfig, "--secure-port=0", "--enable-leader-migration")
+	out, err := program.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "--enable-leader-migration: ") {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -58,9 +58,12 @@ func (b *body) Close() error {
 	return b.ReadCloser.Close()
 }
 
+// DialFunc opens a connection, as net.Dialer.DialContext does.
+type DialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
+
 // Dial returns a dial function whose connections refuse to send after the fence has expired. Until the process is
 // the leader for the first time, they send everything: only reads pass Wrap then.
-func (f *Fence) Dial(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
+func (f *Fence) Dial(dial DialFunc) DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)
 		if err != nil {
