@@ -2,7 +2,7 @@
 // upstream's flags and pages. It differs in when things happen:
 //
 //   - A process that is not the leader already runs the informers of its controllers (informers.go). When it becomes
-//     the leader, it builds the controllers, whose handlers receive the objects from memory (lead.go).
+//     the leader, it builds the controllers, whose handlers then receive the objects from memory (lead.go, package gate).
 //   - SIGTERM stops the controllers first, and releases the lease after that (run.go).
 //   - Writes of controllers pass a fence, which closes before another process can become the leader (clients.go,
 //     election.go, package fence).

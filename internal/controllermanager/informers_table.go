@@ -56,7 +56,7 @@ var informersOf = map[string][]schema.GroupVersionResource{
 	names.ReplicationControllerController: core("pods", "replicationcontrollers"),
 	names.PodGarbageCollectorController:   core("pods", "nodes"),
 	names.ResourceQuotaController: join(
-		core("resourcequotas", "pods", "services", "persistentvolumeclaims"),
+		core("resourcequotas", "pods"),
 		devices("deviceclasses", "resourceclaims"),
 	),
 	names.NamespaceController:      core("namespaces"),

@@ -28,6 +28,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/kubernetes/pkg/controller/garbagecollector"
+	garbagecollectorconfig "k8s.io/kubernetes/pkg/controller/garbagecollector/config"
 )
 
 // controllerContext returns a context whose clients use an API server that serves the given resources, and no objects.
@@ -49,6 +51,10 @@ func controllerContext(t *testing.T, served []*metav1.APIResourceList) app.Contr
 		t.Fatal(err)
 	}
 	config.Generic.Controllers = []string{"*"}
+	for r := range garbagecollector.DefaultIgnoredResources() { // the default of the options
+		config.GarbageCollectorController.GCIgnoredResources = append(config.GarbageCollectorController.GCIgnoredResources,
+			garbagecollectorconfig.GroupResource{Group: r.Group, Resource: r.Resource})
+	}
 	typed := clientinformers.NewSharedInformerFactory(client, 0)
 	return app.ControllerContext{
 		ClientBuilder:                   clientbuilder.SimpleControllerClientBuilder{ClientConfig: own},

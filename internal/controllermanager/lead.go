@@ -36,6 +36,7 @@ func (m *manager) lead(ctx context.Context, stop <-chan struct{}) error {
 	if late := m.informers.notSynced(); len(late) > 0 {
 		logger.Info("Informers were not synced when the controllers were built", "types", late)
 	}
+	m.gate.Open()
 	close(m.context.InformersStarted)
 	takeoverSeconds.Set(time.Since(begun).Seconds())
 	logger.Info("Starting the controllers", "controllers", len(controllers), "built", time.Since(begun))

@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/config"
 
 	"github.com/k8s-1m/k8s-1m/internal/controllermanager/fence"
+	"github.com/k8s-1m/k8s-1m/internal/controllermanager/gate"
 )
 
 const (
@@ -38,6 +39,8 @@ type manager struct {
 	clients   *clients
 	context   app.ControllerContext
 	informers *informers
+	// gate holds events back until all controllers are built.
+	gate *gate.Factory
 }
 
 // Run runs the program until ctx ends. The context ends with SIGTERM or SIGINT.
@@ -97,6 +100,9 @@ func (m *manager) prepare(ctx, running context.Context) (err error) {
 		return fmt.Errorf("discovery client: %w", err)
 	}
 	m.informers = newInformers(m.context, discovery)
+	m.gate = gate.New(m.context.InformerFactory)
+	m.context.InformerFactory = m.gate
+	m.context.ObjectOrMetadataInformerFactory = m.gate.Objects(m.context.ObjectOrMetadataInformerFactory)
 	return nil
 }
 
