@@ -20,7 +20,7 @@ BENCH_FLAGS ?=
 # of this repository.
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
-OWN        := mem_etcd etcd-bench etcd-proxy kube-gateway node-sim k1m dist-scheduler
+OWN        := mem_etcd etcd-bench etcd-proxy kube-gateway node-sim k1m dist-scheduler warm-controller-manager
 
 # TestKill runs CRASH_ROUNDS rounds in each of CRASH_MODES combinations of WAL modes. About one round in
 # ten ends with a clean shutdown, all others with a kill. 20 more rounds per combination make sure that
@@ -29,7 +29,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-requests node-sim oracle simulate upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied controller-manager controller-manager-upstream crash faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-requests node-sim oracle simulate upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -38,7 +38,8 @@ build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build al
 
 # Programs that a cluster with these flags does not need. With 10,000 nodes and more, `k1m up` uses both (its profiles).
 UP_FLAGS := $(K1M_FLAGS) $(shell [ $(NODES) -ge 10000 ] && echo --gateway node-sim)
-UNUSED := $(if $(findstring --gateway,$(UP_FLAGS)),,kube-gateway) $(if $(findstring node-sim,$(UP_FLAGS)),,node-sim)
+UNUSED := $(if $(findstring --gateway,$(UP_FLAGS)),,kube-gateway) $(if $(findstring node-sim,$(UP_FLAGS)),,node-sim) \
+  $(if $(findstring warm,$(UP_FLAGS)),,warm-controller-manager)
 
 up: $(addprefix bin/,$(filter-out $(UNUSED),$(OWN)) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
 	@bin/k1m up --name $(NAME) --nodes $(NODES) --store $(STORE) $(K1M_FLAGS)
@@ -73,6 +74,12 @@ node-sim: $(addprefix bin/,node-sim mem_etcd k1m $(KUBERNETES) kwok) ## Test nod
 
 node-requests: $(addprefix bin/,node-sim mem_etcd k1m $(KUBERNETES) kwok kubemark) ## Compare the requests of node-sim with those of hollow kubelets: IDLE=5m OUT=FILE
 	@NODE_REQUESTS_IDLE=$(IDLE) NODE_REQUESTS_OUT=$(if $(OUT),$(abspath $(OUT))) go test -v -count=1 -timeout 1h ./test/node-sim/recording
+
+controller-manager: $(addprefix bin/,warm-controller-manager mem_etcd k1m $(KUBERNETES) kwok) ## Test warm-controller-manager beside kube-controller-manager: leaders that are stopped under load, flags, pages
+	@go test -v -count=1 -timeout 1h ./test/controller-manager
+
+controller-manager-upstream: bin/mem_etcd ## Run Kubernetes' integration tests of controllers with warm-controller-manager and with warm informers (an hour)
+	@test/controller-manager/upstream.sh
 
 gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour; NODE_PATH=1: those with nodes, with the node path on)
 	@test/gateway-upstream/run.sh
@@ -138,9 +145,9 @@ bin/k1m: tools FORCE
 	@mkdir -p bin
 	@go build -ldflags "-X main.version=$$(build/version.sh)" -o $@ ./cmd/k1m
 
-# Built with build/go.sh like Kubernetes' programs, because it embeds the Kubernetes version.
-bin/dist-scheduler: tools FORCE
-	@build/go.sh dist-scheduler ./cmd/dist-scheduler
+# Built with build/go.sh like Kubernetes' programs, because they embed the Kubernetes version.
+bin/dist-scheduler bin/warm-controller-manager: tools FORCE
+	@build/go.sh $(@F) ./cmd/$(@F)
 
 # go.mod pins the versions. One `go build` command builds all programs, so shared packages are compiled once.
 $(addprefix bin/,$(KUBERNETES)) &: go.mod go.sum | tools

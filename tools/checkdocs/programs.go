@@ -12,6 +12,7 @@ import (
 // ownPrograms are this repository's programs. checkdocs compares pages with their help.
 var ownPrograms = map[string]bool{
 	"dist-scheduler": true, "etcd-bench": true, "etcd-proxy": true, "k1m": true, "kube-gateway": true, "mem_etcd": true, "node-sim": true,
+	"warm-controller-manager": true,
 }
 
 // foreignFlags lists the flags of other programs, such as kube-apiserver, that pages mention. Each line

@@ -5,7 +5,7 @@
 // loads a store without a cluster, and the packages below bench/scheduler measure schedulers.
 //
 // Each experiment is a variable in the file with its name: nodes_and_pods, slo, pods_parallel, watchers,
-// lists, restart, density, limits and kubelet_or_kwok. The files calibration*.go measure the costs that
+// lists, restart, density, limits, kubelet_or_kwok and controller_standby. The files calibration*.go measure the costs that
 // `k1m plan` uses. The experiments share the options and the cluster of a run (controlplane.go), the
 // creation and deletion of pods (pods.go), the measurement of pod startup (startups.go), and background
 // load (background.go).
@@ -30,7 +30,7 @@ import (
 
 // Experiments returns the experiments of this package.
 func Experiments() []experiment.Experiment {
-	return []experiment.Experiment{nodesAndPods, slo, podsParallel, watchers, lists, restart, density, limits, kubeletOrKwok}
+	return []experiment.Experiment{nodesAndPods, slo, podsParallel, watchers, lists, restart, density, limits, kubeletOrKwok, controllerStandby}
 }
 
 const (

@@ -119,7 +119,7 @@ func checkListen(port int) error {
 // componentNames returns the names of the components of a cluster with these settings. Each component
 // listens on the port of the same name.
 func (s *Settings) componentNames() []string {
-	names := append([]string{ControllerManager}, append(s.SimulatorNames(), s.Schedulers()...)...)
+	names := append(s.ControllerManagerNames(), append(s.SimulatorNames(), s.Schedulers()...)...)
 	for i := range s.APIServers {
 		names = append(names, APIServerName(i))
 	}

@@ -48,7 +48,12 @@ const (
 	TraceSizes = "sizes"
 	TraceFull  = "full"
 
-	// ControllerManager is the name of kube-controller-manager in Settings.Without.
+	// Values of Settings.Standby.
+	StandbyWarm = "warm"
+	StandbyCold = "cold"
+
+	// ControllerManager is the name of kube-controller-manager in Settings.Without. It is also the component name of
+	// the first controller manager, whatever its program.
 	ControllerManager = "kube-controller-manager"
 
 	// DefaultName is the name of the cluster if --name is not set.
@@ -60,6 +65,8 @@ const (
 	maxAPIServers = 16
 	maxSchedulers = 64
 	maxNodeSims   = 16
+	// maxControllerManagers is a limit because each has all objects of the cluster in memory, or will have them.
+	maxControllerManagers = 8
 
 	// defaultEtcdPrefix is the default of the flag --etcd-prefix of kube-apiserver.
 	defaultEtcdPrefix = "/registry"
@@ -90,6 +97,11 @@ type Settings struct {
 	SchedulerRelays int `json:"schedulerRelays,omitempty"`
 	// SchedulerIntake is how dist-scheduler receives new pods.
 	SchedulerIntake string `json:"schedulerIntake"`
+
+	// ControllerManagers is the number of controller managers. One leads, the others are its standby.
+	ControllerManagers int `json:"controllerManagers,omitempty"`
+	// Standby is the kind of standby: StandbyCold is kube-controller-manager, StandbyWarm warm-controller-manager.
+	Standby string `json:"standby,omitempty"`
 
 	// DataDir is the store's data directory; empty for [Dir.Data].
 	DataDir string `json:"dataDir,omitempty"`
@@ -162,6 +174,9 @@ func DefaultSettings() Settings {
 		SchedulerReplicas: 1,
 		SchedulerIntake:   IntakeWatch,
 		Profile:           ProfileNone,
+
+		ControllerManagers: 1,
+		Standby:            StandbyCold,
 	}
 }
 
@@ -171,7 +186,8 @@ func (s *Settings) Complete() {
 	if s.Gateway == nil {
 		s.Gateway = new(gatewayByDefault(s.APIServers))
 	}
-	// An older k1m saved settings without Profile, NodeSimulator, NodeSims, SchedulerReplicas and SchedulerIntake.
+	// An older k1m saved settings without Profile, NodeSimulator, NodeSims, SchedulerReplicas, SchedulerIntake,
+	// ControllerManagers and Standby.
 	if s.Profile == "" {
 		s.Profile = ProfileNone
 	}
@@ -189,6 +205,12 @@ func (s *Settings) Complete() {
 	}
 	if s.SchedulerIntake == "" {
 		s.SchedulerIntake = IntakeWatch
+	}
+	if s.ControllerManagers == 0 {
+		s.ControllerManagers = 1
+	}
+	if s.Standby == "" {
+		s.Standby = StandbyCold
 	}
 	s.completeStoreFor()
 	if s.WALMode != "" {
@@ -285,6 +307,15 @@ func (s *Settings) Schedulers() []string {
 	}
 	for i := range s.SchedulerRelays {
 		names = append(names, fmt.Sprintf("%s-relay-%d", s.Scheduler, i))
+	}
+	return names
+}
+
+// ControllerManagerNames returns the component names of all controller managers.
+func (s *Settings) ControllerManagerNames() []string {
+	names := []string{ControllerManager}
+	for i := 1; i < s.ControllerManagers; i++ {
+		names = append(names, fmt.Sprintf("%s-%d", ControllerManager, i))
 	}
 	return names
 }

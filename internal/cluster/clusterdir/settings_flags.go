@@ -22,6 +22,8 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.NodeMode, "node-mode", s.NodeMode, "how node-sim connects the nodes: shared|wire|mixed; wire gives each node a connection, a certificate and the watches of a kubelet (default shared)")
 	fs.IntVar(&s.WireNodes, "wire-nodes", s.WireNodes, "with --node-mode mixed, number of nodes that are connected as in mode wire")
 	fs.IntVar(&s.NodeSims, "node-sims", s.NodeSims, "number of node-sim processes, which divide the nodes among themselves and are spread over the gateways")
+	fs.IntVar(&s.ControllerManagers, "controller-managers", s.ControllerManagers, "number of controller managers; one leads, the others are its standby")
+	fs.StringVar(&s.Standby, "standby", s.Standby, "standby of the leading controller manager: warm|cold; warm has the objects in memory (warm-controller-manager), cold reads them when it leads (kube-controller-manager)")
 	fs.IntVar(&s.APIServers, "apiservers", s.APIServers, "number of kube-apiserver processes; clients are spread over them")
 	fs.StringVar(&s.DataDir, "data-dir", s.DataDir, "data directory of the store (default: data/ in the cluster directory)")
 	fs.IntVar(&s.APIServerPort, "apiserver-port", s.APIServerPort, "port of the first kube-apiserver (default: any free port)")
@@ -84,6 +86,10 @@ func Overlay(saved Settings, given *pflag.FlagSet) (Settings, error) {
 	// kube-scheduler supports only the watch, so the saved intake does not apply to another scheduler.
 	if merged.Scheduler != saved.Scheduler && !given.Changed("scheduler-intake") {
 		merged.SchedulerIntake = IntakeWatch
+	}
+	// A single controller manager has no standby.
+	if merged.ControllerManagers != saved.ControllerManagers && merged.ControllerManagers == 1 && !given.Changed("standby") {
+		merged.Standby = StandbyCold
 	}
 	// Without a trace there is no trace file.
 	if !merged.Trace && given.Changed("trace") {

@@ -42,6 +42,10 @@ func TestInvalidSettingsAreUsageErrors(t *testing.T) {
 		"mode mixed without a number":         func(s *Settings) { s.NodeSimulator, s.NodeMode = SimulatorNodeSim, NodesMixed },
 		"number without mode mixed":           func(s *Settings) { s.NodeSimulator, s.WireNodes = SimulatorNodeSim, 3 },
 		"without the store":                   func(s *Settings) { s.Without = []string{"store"} },
+		"too many controller managers":        func(s *Settings) { s.ControllerManagers = 9 },
+		"unknown standby":                     func(s *Settings) { s.ControllerManagers, s.Standby = 2, "hot" },
+		"warm standby of nobody":              func(s *Settings) { s.Standby = StandbyWarm },
+		"controller managers that do not run": func(s *Settings) { s.ControllerManagers, s.Without = 2, []string{ControllerManager} },
 		"several kwoks":                       func(s *Settings) { s.NodeSims = 2 },
 		"argument without name":               func(s *Settings) { s.KwokArgs = []string{"--=x"} },
 		"CPUs of an unknown process":          func(s *Settings) { s.CPUs = []string{"kube-proxy=0"} },
@@ -99,6 +103,21 @@ func TestOverlayOverridesSavedSettingsWithGivenFlags(t *testing.T) {
 	}
 	if saved.APIServerArgs[0] != "v=2" || saved.Zones != 3 {
 		t.Errorf("Overlay() changed the saved settings to %+v", saved)
+	}
+}
+
+func TestOverlayResetsStandbyOfASingleControllerManager(t *testing.T) {
+	saved := DefaultSettings()
+	saved.ControllerManagers, saved.Standby = 2, StandbyWarm
+	given := pflag.NewFlagSet("up", pflag.ContinueOnError)
+	flags := DefaultSettings()
+	flags.AddFlags(given)
+	if err := given.Parse([]string{"--controller-managers", "1"}); err != nil {
+		t.Fatal(err)
+	}
+	merged, err := Overlay(saved, given)
+	if err != nil || merged.Standby != StandbyCold || merged.Validate() != nil {
+		t.Errorf("Overlay() = standby %q, %v; want cold", merged.Standby, err)
 	}
 }
 

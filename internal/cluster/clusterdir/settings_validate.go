@@ -15,7 +15,7 @@ var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
 
 // Validate returns a usage error, with the remedy, for the first invalid setting.
 func (s *Settings) Validate() error {
-	for _, check := range []func() error{s.validateNodesAndAPIServers, s.validateNodeSimulator, s.validateGateway, s.validateStore, s.validateOwnStores, s.validateTrace, s.validateScheduler, s.validatePassThrough, s.validateCPUs} {
+	for _, check := range []func() error{s.validateNodesAndAPIServers, s.validateNodeSimulator, s.validateGateway, s.validateStore, s.validateOwnStores, s.validateTrace, s.validateScheduler, s.validateControllerManagers, s.validatePassThrough, s.validateCPUs} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -113,6 +113,20 @@ func (s *Settings) validateScheduler() error {
 		return err
 	}
 	return s.validateIntake()
+}
+
+func (s *Settings) validateControllerManagers() error {
+	switch {
+	case s.ControllerManagers < 1 || s.ControllerManagers > maxControllerManagers:
+		return usage.Errorf("--controller-managers %d: choose 1 to %d; --without %s omits it", s.ControllerManagers, maxControllerManagers, ControllerManager)
+	case s.Standby != StandbyWarm && s.Standby != StandbyCold:
+		return usage.Errorf("--standby %q: choose warm or cold", s.Standby)
+	case s.Standby == StandbyWarm && s.ControllerManagers == 1:
+		return usage.Errorf("--standby warm: a single controller manager has no standby; add --controller-managers 2")
+	case s.ControllerManagers > 1 && !s.Runs(ControllerManager):
+		return usage.Errorf("--controller-managers %d: --without %s omits them; omit one of the flags", s.ControllerManagers, ControllerManager)
+	}
+	return nil
 }
 
 func (s *Settings) validateReplicas() error {

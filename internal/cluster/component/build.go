@@ -43,7 +43,9 @@ func Build(config clusterdir.Config, dir clusterdir.Dir, locate func(binary stri
 		components = append(components, b.gateway(name))
 	}
 	if config.Settings.Runs(ControllerManager) {
-		components = append(components, b.controllerManager())
+		for _, name := range config.Settings.ControllerManagerNames() {
+			components = append(components, b.controllerManager(name))
+		}
 	}
 	if config.Settings.Runs(clusterdir.AnyScheduler) {
 		for i, name := range config.Settings.Schedulers() {

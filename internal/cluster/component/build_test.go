@@ -74,6 +74,31 @@ func TestComponentsThatDoNotRun(t *testing.T) {
 	}
 }
 
+// Several controller managers elect a leader, and their program depends on the standby.
+func TestControllerManagers(t *testing.T) {
+	for standby, program := range map[string]string{clusterdir.StandbyCold: "/bin/kube-controller-manager", clusterdir.StandbyWarm: "/bin/warm-controller-manager"} {
+		components := buildWith(t, func(s *clusterdir.Settings) { s.ControllerManagers, s.Standby = 2, standby })
+		for _, name := range []string{ControllerManager, ControllerManager + "-1"} {
+			c := find(t, components, name)
+			if c.Binary != program || RoleOf(c.Name) != ControllerManager {
+				t.Errorf("%s with a %s standby is %s with role %s", name, standby, c.Binary, RoleOf(c.Name))
+			}
+			for _, want := range []string{"--leader-elect=true", "--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=7s", "--leader-elect-retry-period=500ms"} {
+				if !slices.Contains(c.Args, want) {
+					t.Errorf("%s with a %s standby lacks %s", name, standby, want)
+				}
+			}
+		}
+		if first, second := find(t, components, ControllerManager), find(t, components, ControllerManager+"-1"); first.Address == second.Address {
+			t.Errorf("both controller managers serve at %s", first.Address)
+		}
+	}
+	single := find(t, buildWith(t, func(*clusterdir.Settings) {}), ControllerManager)
+	if !slices.Contains(single.Args, "--leader-elect=false") {
+		t.Error("a single controller manager elects a leader")
+	}
+}
+
 // Several node-sims divide the nodes among themselves, and each connects to another gateway.
 func TestNodeSimsDivideTheNodes(t *testing.T) {
 	components := buildWith(t, func(s *clusterdir.Settings) {

@@ -21,7 +21,8 @@ import (
 // ErrNoBinary means that the program of a component was not found.
 var ErrNoBinary = errors.New("program not found")
 
-// Names of the components that exist at most once per cluster. [clusterdir.OwnStoreName] returns the names of own
+// Names of the components that exist at most once per cluster, and of the first of several node-sims and controller
+// managers. [clusterdir.OwnStoreName] returns the names of own
 // stores, [clusterdir.APIServerName] those of the API servers, [clusterdir.GatewayName] those of the gateways, and
 // [clusterdir.Settings.Schedulers] those of the schedulers.
 const (

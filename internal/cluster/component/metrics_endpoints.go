@@ -6,7 +6,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// Roles that several components can have, besides Store and NodeSim. The role of any other component is its name.
+// Roles that several components can have, besides Store, NodeSim and ControllerManager. The role of any other component is its name.
 const (
 	RoleAPIServer = "kube-apiserver"
 	RoleGateway   = "kube-gateway"
@@ -17,7 +17,8 @@ const (
 const Supervisor = "supervisor"
 
 // RoleOf returns the role of a component: Store for each store, RoleAPIServer for each API server, RoleGateway for
-// each gateway, RoleScheduler for each scheduler, NodeSim for each node-sim, otherwise the name.
+// each gateway, RoleScheduler for each scheduler, NodeSim for each node-sim, ControllerManager for each controller
+// manager, otherwise the name.
 func RoleOf(name string) string {
 	switch {
 	case clusterdir.IsStore(name):
@@ -28,6 +29,8 @@ func RoleOf(name string) string {
 		return RoleGateway
 	case strings.HasPrefix(name, clusterdir.SimulatorNodeSim):
 		return NodeSim
+	case strings.HasPrefix(name, ControllerManager):
+		return ControllerManager
 	case strings.HasPrefix(name, clusterdir.SchedulerKube), strings.HasPrefix(name, clusterdir.SchedulerDist):
 		return RoleScheduler
 	}
@@ -55,7 +58,9 @@ func MetricsEndpoints(config clusterdir.Config) []MetricsEndpoint {
 		add(name, "http://"+ports.Address(clusterdir.GatewayMetricsPort(name)))
 	}
 	if settings.Runs(ControllerManager) {
-		add(ControllerManager, ports.URL(ControllerManager))
+		for _, name := range settings.ControllerManagerNames() {
+			add(name, ports.URL(name))
+		}
 	}
 	if settings.Runs(clusterdir.AnyScheduler) {
 		for _, name := range settings.Schedulers() {
