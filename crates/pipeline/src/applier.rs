@@ -2,8 +2,12 @@
 //!
 //! [`Applier::apply_next_batch`] is the entry point. It splits a batch into rounds. For
 //! each round, in the order of the functions in this file: [`Applier::reserve`] space in
-//! the log, [`Applier::apply`] the commands to the store, [`Applier::log`] their effects,
-//! publish the new revision to readers and the events to watchers, reply to the callers.
+//! the log, [`Applier::evaluate`] the commands on the store, [`Applier::log`] their effects,
+//! [`Applier::publish`] the new revision to readers and the events to watchers, reply to the
+//! callers.
+//!
+//! What evaluation yields is one value, [`Evaluated`]. Between evaluation and publication, it
+//! becomes committed: by the log of this member ([`Committer`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,7 +48,7 @@ pub(crate) struct Applier {
     shared: Arc<SharedStore>,
     queue: Receiver<Submission>,
     large_commands: Arc<LargeCommands>,
-    disk: Option<Disk>,
+    committer: Committer,
     /// The commands of a batch that a thread has left because it must not wait for the
     /// disk. Usually empty, and kept for its capacity.
     batch: Vec<Submission>,
@@ -55,7 +59,15 @@ pub(crate) struct Applier {
     collecting: bool,
 }
 
-/// The log and its snapshot trigger; absent with `WalMode::None`.
+/// Who makes a round committed, so that it may be published.
+pub(crate) enum Committer {
+    /// Nobody: the store is in memory only (`WalMode::None`).
+    Memory,
+    /// The log of this member. The round is committed when the call that logs it returns.
+    Local(Disk),
+}
+
+/// The log and its snapshot trigger.
 pub(crate) struct Disk {
     pub(crate) journal: Journal,
     pub(crate) snapshot_trigger: SnapshotTrigger,
@@ -64,6 +76,18 @@ pub(crate) struct Disk {
 }
 
 type Replies = Vec<Result<Outcome, Error>>;
+
+/// A round that was evaluated: the store contains its changes, but nobody sees them yet.
+struct Evaluated {
+    /// The replies to its commands, in order. They are sent after the publication.
+    replies: Replies,
+    /// Its changes, for watchers.
+    events: Vec<Event>,
+    /// The revision after it.
+    revision: i64,
+    /// Users and roles after it; `None` if it has no command that changes them.
+    auth: Option<Arc<auth::State>>,
+}
 
 /// The thread that calls the applier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +115,10 @@ impl Applier {
         shared: Arc<SharedStore>,
         queue: Receiver<Submission>,
         large_commands: Arc<LargeCommands>,
-        disk: Option<Disk>,
+        committer: Committer,
     ) -> Self {
         let (batch, large_turn, collecting) = (Vec::new(), false, false);
-        Applier { shared, queue, large_commands, disk, batch, large_turn, collecting }
+        Applier { shared, queue, large_commands, committer, batch, large_turn, collecting }
     }
 
     /// Applies a batch and replies. Then it runs a step of garbage collection. If a batch was
@@ -213,7 +237,7 @@ impl Applier {
     /// of their effects in bytes. `None` if the first command was abandoned before its bound
     /// was found.
     fn next_round(&self, batch: &[Submission]) -> Option<(usize, usize)> {
-        if self.disk.is_none() {
+        if matches!(self.committer, Committer::Memory) {
             return Some((batch.len(), 0));
         }
         let store = self.shared.store.read();
@@ -237,7 +261,7 @@ impl Applier {
 
     /// Whether [`Applier::reserve`] with the same arguments waits for the disk.
     fn reserve_waits(&self, commands: usize, bytes: usize) -> bool {
-        let Some(Disk { journal, .. }) = &self.disk else { return false };
+        let Committer::Local(Disk { journal, .. }) = &self.committer else { return false };
         let last_revision = self.shared.store.read().revision() + commands as i64;
         self.shared.failure.get().is_none() && journal.reserve_waits(bytes as u64, last_revision)
     }
@@ -247,7 +271,9 @@ impl Applier {
         if let Some(reason) = self.shared.failure.get() {
             return Err(Error::LogFailed(reason.clone()));
         }
-        let Some(Disk { journal, snapshot_trigger, .. }) = &mut self.disk else { return Ok(()) };
+        let Committer::Local(Disk { journal, snapshot_trigger, .. }) = &mut self.committer else {
+            return Ok(());
+        };
         if bytes > wal::MAX_PAYLOAD_BYTES {
             return Err(Error::TooLarge);
         }
@@ -270,29 +296,27 @@ impl Applier {
         })
     }
 
-    /// Steps 2 to 5 (see the crate): applies the round (2), logs its effects (3), and publishes the
-    /// revision to readers and the events to watchers (4). Returns the replies, which the
-    /// caller sends.
+    /// Steps 2 to 5 (see the crate): evaluates the round (2), logs its effects (3), and publishes
+    /// it (4 and 5). Returns the replies, which the caller sends.
     fn commit(&mut self, round: &[Submission]) -> Replies {
         let mut effects = Effects::new();
-        let (replies, events, revision) = self.apply(round, &mut effects);
+        let evaluated = self.evaluate(round, &mut effects);
         if let Err(error) = self.log(&effects) {
             let error = self.shared.fail(&error);
             return round.iter().map(|_| Err(error.clone())).collect();
         }
-        self.update_shared(round, &replies);
-        self.shared.published.store(revision, Ordering::Release);
-        self.shared.hub.publish(&events, revision);
-        replies
+        self.publish(round, &evaluated);
+        evaluated.replies
     }
 
-    /// Step 2: changes the store. Returns replies, events and the new revision.
-    fn apply(&mut self, round: &[Submission], effects: &mut Effects) -> (Replies, Vec<Event>, i64) {
+    /// Step 2: changes the store. Appends the changes to `effects`.
+    fn evaluate(&mut self, round: &[Submission], effects: &mut Effects) -> Evaluated {
         let mut store = ExclusiveStore::lock(&self.shared.store);
         let clock_ms = self.shared.clock.time_ms(Instant::now());
         store.tick(clock_ms);
-        let unlogged = self.disk.as_mut().and_then(|d| d.journal.take_unlogged_renewals(clock_ms));
-        if let Some(renewed) = unlogged {
+        if let Committer::Local(disk) = &mut self.committer
+            && let Some(renewed) = disk.journal.take_unlogged_renewals(clock_ms)
+        {
             store.replay(renewed.clone()).expect("replaying a lease renewal never fails");
             effects.push(renewed);
         }
@@ -306,13 +330,17 @@ impl Applier {
         let replies = round.iter().map(&mut apply).collect();
         let store = store.downgrade();
         let events = store.events_since(first_new).cloned().collect();
-        (replies, events, store.revision())
+        let changes_auth = round.iter().any(|s| matches!(s.command, Command::Auth(_)));
+        let auth = changes_auth.then(|| store.auth().clone());
+        Evaluated { replies, events, revision: store.revision(), auth }
     }
 
     /// Step 3: appends the effects to the log, and syncs it if a WAL mode requires it.
     fn log(&mut self, effects: &Effects) -> Result<(), files::Error> {
         let position = self.position();
-        let Some(Disk { journal, snapshot_trigger, .. }) = &mut self.disk else { return Ok(()) };
+        let Committer::Local(Disk { journal, snapshot_trigger, .. }) = &mut self.committer else {
+            return Ok(());
+        };
         if !journal.prepare(effects, position) {
             return Ok(());
         }
@@ -325,8 +353,19 @@ impl Applier {
         Ok(())
     }
 
-    /// Passes granted and revoked leases to the lessor, and publishes users and roles.
-    fn update_shared(&self, round: &[Submission], replies: &Replies) {
+    /// Steps 4 and 5: lets readers and watchers see a committed round.
+    fn publish(&self, round: &[Submission], evaluated: &Evaluated) {
+        let Evaluated { replies, events, revision, auth } = evaluated;
+        self.update_lessor(round, replies);
+        if let Some(auth) = auth {
+            self.shared.auth.publish(auth.clone());
+        }
+        self.shared.published.store(*revision, Ordering::Release);
+        self.shared.hub.publish(events, *revision);
+    }
+
+    /// Passes granted and revoked leases to the lessor.
+    fn update_lessor(&self, round: &[Submission], replies: &Replies) {
         let succeeded = round.iter().zip(replies).filter(|(_, reply)| reply.is_ok());
         for (submission, _) in succeeded {
             match submission.command {
@@ -334,10 +373,6 @@ impl Applier {
                     self.shared.lessor.lock().grant(id, ttl_seconds, Instant::now());
                 }
                 Command::LeaseRevoke { id } => self.shared.lessor.lock().revoke(id),
-                Command::Auth(_) => {
-                    let auth = self.shared.store.read().auth().clone();
-                    self.shared.auth.publish(auth);
-                }
                 _ => {}
             }
         }
@@ -351,9 +386,9 @@ impl Applier {
         let log_cannot_grow = matches!(error, Error::NoSpace | Error::CannotGrow(_));
         if log_cannot_grow && round.iter().any(renews) {
             let clock_ms = self.shared.clock.time_ms(Instant::now());
-            let mut journals = self.disk.iter_mut().map(|disk| &mut disk.journal);
-            let noted = journals.try_for_each(|journal| journal.set_renewals_unlogged(clock_ms));
-            if let Err(error) = noted {
+            if let Committer::Local(disk) = &mut self.committer
+                && let Err(error) = disk.journal.set_renewals_unlogged(clock_ms)
+            {
                 let error = self.shared.fail(&error);
                 return round.iter().map(|_| Err(error.clone())).collect();
             }
@@ -394,7 +429,9 @@ impl Applier {
             return;
         }
         let position = self.position();
-        let Some(Disk { journal, snapshot_trigger, .. }) = &mut self.disk else { return };
+        let Committer::Local(Disk { journal, snapshot_trigger, .. }) = &mut self.committer else {
+            return;
+        };
         match journal.on_idle(position) {
             // These effects are optional. Without space, they are omitted.
             Ok(()) | Err(files::Error::NoSpace { .. }) => {}
@@ -414,7 +451,7 @@ impl Applier {
     pub(crate) fn finish(mut self) {
         // After a failure the store may contain changes that the log does not.
         let clean_at = self.shared.failure.get().is_none().then(|| self.position());
-        let Some(disk) = &mut self.disk else { return };
+        let Committer::Local(disk) = &mut self.committer else { return };
         match disk.journal.close(clean_at) {
             Ok(()) => {}
             // All writes are durable. Only the mark of a clean shutdown is missing.
