@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use mvcc::{Command, Effects, Event, Reply, Store};
+use mvcc::{Command, Effects, Event, Reply, Store, Undo};
 
 use crate::exclusive_store::{ExclusiveStore, TXN_COMPARE_KEYS};
 use crate::journal::{Journal, StorePosition};
@@ -22,12 +22,12 @@ use crate::large_commands::LargeCommands;
 use crate::large_txn::LargeTxn;
 use crate::shared_store::SharedStore;
 use crate::snapshotter::SnapshotTrigger;
-use crate::submission::{Outcome, Submission};
+use crate::submission::{Outcome, ReplyTo, Submission};
 use crate::{Error, held_records, pace};
 
 /// Maximum number of commands in a batch. Readers wait while a batch is applied; that
 /// takes about 1 µs per command.
-const BATCH_COMMANDS: usize = 1024;
+pub(crate) const BATCH_COMMANDS: usize = 1024;
 /// A batch ends with the first command that brings its requests to at least this size in
 /// bytes.
 const BATCH_BYTES: usize = 8 << 20;
@@ -65,6 +65,9 @@ pub(crate) enum Committer {
     Memory,
     /// The log of this member. The round is committed when the call that logs it returns.
     Local(Disk),
+    /// The cluster: the member's driver ([`crate::replicated`]) proposes what was evaluated, and
+    /// publishes it when it is committed. Until then it can be taken back.
+    Replicated,
 }
 
 /// The log and its snapshot trigger.
@@ -75,16 +78,18 @@ pub(crate) struct Disk {
     pub(crate) _alive: Sender<()>,
 }
 
-type Replies = Vec<Result<Outcome, Error>>;
+pub(crate) type Replies = Vec<Result<Outcome, Error>>;
 
 /// A round that was evaluated: the store contains its changes, but nobody sees them yet.
-struct Evaluated {
+pub(crate) struct Evaluated {
     /// The replies to its commands, in order. They are sent after the publication.
-    replies: Replies,
+    pub(crate) replies: Replies,
+    /// What takes it back; only with [`Committer::Replicated`].
+    pub(crate) undo: Option<Undo>,
     /// Its changes, for watchers.
     events: Vec<Event>,
     /// The revision after it.
-    revision: i64,
+    pub(crate) revision: i64,
     /// Users and roles after it; `None` if it has no command that changes them.
     auth: Option<Arc<auth::State>>,
 }
@@ -135,7 +140,7 @@ impl Applier {
         self.apply_batch(&mut batch, caller);
         let applied = commands - batch.len();
         self.batch = batch;
-        self.collect_garbage(pace::STEP_ENTRIES.max(COLLECTED_EVENTS_PER_COMMAND * applied));
+        self.collect_garbage(applied, i64::MAX);
         match commands {
             0 => BatchOutcome::Empty,
             _ if applied == commands => BatchOutcome::Applied,
@@ -144,7 +149,7 @@ impl Applier {
     }
 
     /// Moves small or large commands to `batch`, in turns.
-    fn take_any(&mut self, batch: &mut Vec<Submission>) {
+    pub(crate) fn take_any(&mut self, batch: &mut Vec<Submission>) {
         let large_first = std::mem::take(&mut self.large_turn);
         if large_first {
             self.take_large(batch);
@@ -200,7 +205,7 @@ impl Applier {
             let command = Command::LeaseRevoke { id };
             keys += self.shared.store.read().visited_keys(&command, BATCH_KEYS);
             let caller = auth::Caller::Store;
-            batch.push(Submission { command, caller, bytes: 0, reply: None });
+            batch.push(Submission { command, caller, bytes: 0, reply: ReplyTo::Nobody });
         }
         keys
     }
@@ -224,11 +229,7 @@ impl Applier {
                 Err(error) => self.reject(round, &error),
             };
             for (submission, reply) in batch.drain(..count).zip(replies) {
-                if let Some(sender) = submission.reply {
-                    // Sending fails if the caller has dropped its future. That is not an
-                    // error.
-                    let _ = sender.send(reply);
-                }
+                submission.reply.send(reply);
             }
         }
     }
@@ -236,7 +237,7 @@ impl Applier {
     /// Returns the number of commands in the next round, and an upper bound of the size
     /// of their effects in bytes. `None` if the first command was abandoned before its bound
     /// was found.
-    fn next_round(&self, batch: &[Submission]) -> Option<(usize, usize)> {
+    pub(crate) fn next_round(&self, batch: &[Submission]) -> Option<(usize, usize)> {
         if matches!(self.committer, Committer::Memory) {
             return Some((batch.len(), 0));
         }
@@ -310,7 +311,7 @@ impl Applier {
     }
 
     /// Step 2: changes the store. Appends the changes to `effects`.
-    fn evaluate(&mut self, round: &[Submission], effects: &mut Effects) -> Evaluated {
+    pub(crate) fn evaluate(&mut self, round: &[Submission], effects: &mut Effects) -> Evaluated {
         let mut store = ExclusiveStore::lock(&self.shared.store);
         let clock_ms = self.shared.clock.time_ms(Instant::now());
         store.tick(clock_ms);
@@ -320,6 +321,10 @@ impl Applier {
             store.replay(renewed.clone()).expect("replaying a lease renewal never fails");
             effects.push(renewed);
         }
+        let is_replicated = matches!(self.committer, Committer::Replicated);
+        if is_replicated {
+            store.begin_undo();
+        }
         let first_new = store.revision() + 1;
         let mut apply = |s: &Submission| {
             Ok(match mvcc::apply(&mut store, &s.command, &s.caller, effects)? {
@@ -328,11 +333,12 @@ impl Applier {
             })
         };
         let replies = round.iter().map(&mut apply).collect();
+        let undo = is_replicated.then(|| store.end_undo());
         let store = store.downgrade();
         let events = store.events_since(first_new).cloned().collect();
         let changes_auth = round.iter().any(|s| matches!(s.command, Command::Auth(_)));
         let auth = changes_auth.then(|| store.auth().clone());
-        Evaluated { replies, events, revision: store.revision(), auth }
+        Evaluated { replies, undo, events, revision: store.revision(), auth }
     }
 
     /// Step 3: appends the effects to the log, and syncs it if a WAL mode requires it.
@@ -354,8 +360,8 @@ impl Applier {
     }
 
     /// Steps 4 and 5: lets readers and watchers see a committed round.
-    fn publish(&self, round: &[Submission], evaluated: &Evaluated) {
-        let Evaluated { replies, events, revision, auth } = evaluated;
+    pub(crate) fn publish(&self, round: &[Submission], evaluated: &Evaluated) {
+        let Evaluated { replies, events, revision, auth, .. } = evaluated;
         self.update_lessor(round, replies);
         if let Some(auth) = auth {
             self.shared.auth.publish(auth.clone());
@@ -401,10 +407,12 @@ impl Applier {
         round.iter().map(reply).collect()
     }
 
-    /// Frees a part of the history that compaction made unreadable: visits at most
-    /// `max_events` events. Discards responses that hold too much of it.
-    fn collect_garbage(&mut self, max_events: usize) {
-        let pinned = self.shared.pins.lock().oldest(Instant::now());
+    /// Frees a part of the history that compaction made unreadable, after a batch with this number
+    /// of commands. Keeps what can be read at the revision `needed` or later. Discards responses
+    /// that hold too much of what was freed.
+    pub(crate) fn collect_garbage(&mut self, commands: usize, needed: i64) {
+        let max_events = pace::STEP_ENTRIES.max(COLLECTED_EVENTS_PER_COMMAND * commands);
+        let pinned = self.shared.pins.lock().oldest(Instant::now()).min(needed);
         let oldest_needed = pinned.min(self.shared.published.load(Ordering::Acquire));
         let mut store = self.shared.store.write();
         let before = store.stats().total_bytes;
@@ -415,6 +423,11 @@ impl Applier {
         if !discarded.is_empty() {
             held_records::discard(discarded);
         }
+    }
+
+    /// Whether commands wait.
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.queue.is_empty() || !self.large_commands.is_empty()
     }
 
     /// Whether garbage is left that the pipeline's thread should collect without waiting.

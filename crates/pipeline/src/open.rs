@@ -78,10 +78,11 @@ impl Pipeline {
             large_commands,
             executor,
             threads: Mutex::new(threads),
-            dir: Mutex::new(dir),
+            locks: Mutex::new(dir.map(|dir| Box::new(dir) as Box<dyn Send>)),
             max_queued_bytes: options.queue_bytes,
             min_lease_ttl_seconds: options.min_lease_ttl_seconds,
             identity,
+            replication: None,
         })
     }
 }
