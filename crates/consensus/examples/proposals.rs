@@ -77,6 +77,7 @@ impl Cluster {
             id: id(number),
             name: format!("m{number}"),
             peer_urls: Vec::new(),
+            client_urls: Vec::new(),
         };
         let membership = Membership::of_voters((1..=members).map(info));
         let replica = |number| {

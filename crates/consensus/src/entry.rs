@@ -227,7 +227,7 @@ mod tests {
 
     fn contents() -> Vec<Content> {
         let id = MemberId::new(7).unwrap();
-        let info = MemberInfo { id, name: "a".to_owned(), peer_urls: vec![] };
+        let info = MemberInfo { id, name: "a".to_owned(), peer_urls: vec![], client_urls: vec![] };
         vec![
             Content::Empty,
             Content::Data(Data { term: 3, previous: 8, payload: Bytes::from_static(b"effects") }),

@@ -23,6 +23,8 @@ pub struct MemberInfo {
     pub name: String,
     /// The URLs at which other members reach it.
     pub peer_urls: Vec<String>,
+    /// The URLs at which clients reach it; empty until it has said so.
+    pub client_urls: Vec<String>,
 }
 
 /// A change of the members.
@@ -50,6 +52,13 @@ pub enum Change {
         id: MemberId,
         /// The new URLs.
         peer_urls: Vec<String>,
+    },
+    /// Changes the client URLs of a member.
+    SetClientUrls {
+        /// The member.
+        id: MemberId,
+        /// The new URLs.
+        client_urls: Vec<String>,
     },
 }
 
@@ -145,7 +154,9 @@ impl Membership {
         match change {
             Change::LeaveJoint if joint => Ok(()),
             Change::LeaveJoint => Err(ChangeError::NotJoint),
-            Change::SetPeerUrls { id, .. } => self.check_exists(*id),
+            Change::SetPeerUrls { id, .. } | Change::SetClientUrls { id, .. } => {
+                self.check_exists(*id)
+            }
             _ if joint => Err(ChangeError::Joint),
             Change::AddLearner(info) if self.members.contains_key(&info.id) => {
                 Err(ChangeError::Exists(info.id))
@@ -219,6 +230,11 @@ impl Membership {
                     info.peer_urls = peer_urls.clone();
                 }
             }
+            Change::SetClientUrls { id, client_urls } => {
+                if let Some(info) = self.members.get_mut(id) {
+                    info.client_urls = client_urls.clone();
+                }
+            }
         }
     }
 
@@ -274,6 +290,7 @@ impl MemberInfo {
         put_number(self.id.get(), buf);
         put_bytes(self.name.as_bytes(), buf);
         put_urls(&self.peer_urls, buf);
+        put_urls(&self.client_urls, buf);
     }
 
     /// Decodes a member.
@@ -289,7 +306,8 @@ impl MemberInfo {
 
     fn read(reader: &mut Reader) -> Result<MemberInfo, DecodeError> {
         let (id, name) = (reader.member()?, reader.string()?);
-        Ok(MemberInfo { id, name, peer_urls: reader.list(Reader::string)? })
+        let peer_urls = reader.list(Reader::string)?;
+        Ok(MemberInfo { id, name, peer_urls, client_urls: reader.list(Reader::string)? })
     }
 }
 
@@ -304,6 +322,7 @@ const REMOVE: u8 = 3;
 const REPLACE: u8 = 4;
 const LEAVE_JOINT: u8 = 5;
 const SET_PEER_URLS: u8 = 6;
+const SET_CLIENT_URLS: u8 = 7;
 
 impl Change {
     pub(crate) fn encode(&self, buf: &mut Vec<u8>) {
@@ -331,6 +350,11 @@ impl Change {
                 put_number(id.get(), buf);
                 put_urls(peer_urls, buf);
             }
+            Change::SetClientUrls { id, client_urls } => {
+                buf.push(SET_CLIENT_URLS);
+                put_number(id.get(), buf);
+                put_urls(client_urls, buf);
+            }
         }
     }
 
@@ -345,6 +369,10 @@ impl Change {
             SET_PEER_URLS => Change::SetPeerUrls {
                 id: reader.member()?,
                 peer_urls: reader.list(Reader::string)?,
+            },
+            SET_CLIENT_URLS => Change::SetClientUrls {
+                id: reader.member()?,
+                client_urls: reader.list(Reader::string)?,
             },
             _ => return Err(DecodeError::Invalid("kind of change")),
         };
@@ -368,7 +396,7 @@ impl Change {
                 vec![(AddNode, *new), (RemoveNode, *old)]
             }
             Change::LeaveJoint => vec![],
-            Change::SetPeerUrls { .. } => return None,
+            Change::SetPeerUrls { .. } | Change::SetClientUrls { .. } => return None,
         };
         let single = |(change_type, id): (ConfChangeType, MemberId)| ConfChangeSingle {
             change_type,
@@ -390,7 +418,8 @@ mod tests {
 
     fn info(number: u64, name: &str) -> MemberInfo {
         let peer_urls = vec![format!("https://{name}:2380")];
-        MemberInfo { id: id(number), name: name.to_owned(), peer_urls }
+        let client_urls = vec![format!("https://{name}:2379")];
+        MemberInfo { id: id(number), name: name.to_owned(), peer_urls, client_urls }
     }
 
     fn three() -> Membership {
@@ -448,6 +477,7 @@ mod tests {
             Change::Replace { old: id(1), new: id(4) },
             Change::LeaveJoint,
             Change::SetPeerUrls { id: id(2), peer_urls: vec!["http://b".to_owned(); 2] },
+            Change::SetClientUrls { id: id(2), client_urls: vec!["http://c".to_owned(); 2] },
         ];
         for change in changes {
             let mut buf = Vec::new();

@@ -80,7 +80,7 @@ mod tests {
 
     fn info(number: u64, name: &str) -> MemberInfo {
         let id = MemberId::new(number).unwrap();
-        MemberInfo { id, name: name.to_owned(), peer_urls: vec![] }
+        MemberInfo { id, name: name.to_owned(), peer_urls: vec![], client_urls: vec![] }
     }
 
     /// Makes all changes until there are no more. Returns them.

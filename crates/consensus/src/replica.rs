@@ -330,6 +330,19 @@ impl Replica {
         &self.committed.membership
     }
 
+    /// Returns the last entry that is known to be committed.
+    pub fn commit_index(&self) -> Index {
+        self.raft.raft.raft_log.committed
+    }
+
+    /// Returns the entries after `index`, as far as they are in memory. Who stores a snapshot of the
+    /// state after `index` stores them too, before older records are removed.
+    pub fn entries_after(&self, index: Index) -> Vec<Entry> {
+        let entries = self.raft.raft.raft_log.all_entries().into_iter();
+        let entries = entries.filter(|entry| entry.index > index);
+        entries.map(|entry| Entry::from_raft(entry).expect("it was written here")).collect()
+    }
+
     /// Describes the applied state, for a snapshot of it.
     pub fn describe_state(&self) -> Snapshot {
         let state = match is_active(Fault::SnapshotOfUnappliedEntries) {
@@ -601,9 +614,7 @@ impl Replica {
     /// Returns the entries of the log in memory.
     #[cfg(test)]
     pub(crate) fn log(&self) -> Vec<Entry> {
-        let log = &self.raft.raft.raft_log;
-        let entries = log.all_entries().into_iter();
-        entries.map(|entry| Entry::from_raft(entry).expect("it was written here")).collect()
+        self.entries_after(0)
     }
 
     fn last_position(&self) -> Position {

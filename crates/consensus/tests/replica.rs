@@ -18,7 +18,8 @@ fn id(number: u64) -> MemberId {
 }
 
 fn info(number: u64) -> MemberInfo {
-    MemberInfo { id: id(number), name: format!("m{number}"), peer_urls: Vec::new() }
+    let name = format!("m{number}");
+    MemberInfo { id: id(number), name, peer_urls: Vec::new(), client_urls: Vec::new() }
 }
 
 fn config(number: u64, mode: LogMode) -> Config {

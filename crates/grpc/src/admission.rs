@@ -176,6 +176,12 @@ impl Admission {
         self.metadata.as_ref().and_then(|metadata| metadata.token())
     }
 
+    /// Whether the client wants the call to fail while the cluster has no leader (etcd's
+    /// `WithRequireLeader`).
+    pub fn requires_leader(&self) -> bool {
+        self.metadata.as_ref().is_some_and(|metadata| metadata.requires_leader())
+    }
+
     /// The name that the client has proved by its certificate; `None` if it has no certificate,
     /// or forwards the call of another client.
     pub fn client_name(&self) -> Option<&Arc<str>> {

@@ -16,6 +16,7 @@ pub(crate) struct Fields {
     token: Option<String>,
     authorization: Option<String>,
     is_from_gateway: bool,
+    requires_leader: bool,
 }
 
 impl Fields {
@@ -25,6 +26,7 @@ impl Fields {
             b"token" => &mut self.token,
             b"authorization" => &mut self.authorization,
             b"grpcgateway-accept" => return self.is_from_gateway = true,
+            b"hasleader" => return self.requires_leader = value == b"true",
             _ => return,
         };
         // Of a repeated field, the first value counts.
@@ -72,6 +74,11 @@ impl Metadata {
         let Fields { token, authorization, .. } = &self.fields;
         let token = token.as_deref().or(authorization.as_deref())?;
         Some(token.strip_prefix("Bearer ").unwrap_or(token))
+    }
+
+    /// Whether the client wants the call to fail while the cluster has no leader.
+    pub(crate) fn requires_leader(&self) -> bool {
+        self.fields.requires_leader
     }
 
     /// Whether a gateway of etcd forwards the call. The certificate of the connection is then

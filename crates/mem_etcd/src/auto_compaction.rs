@@ -77,6 +77,10 @@ pub async fn run(retention: Retention, pipeline: Arc<Pipeline>) {
     loop {
         schedule.record(pipeline.revision());
         tokio::time::sleep(schedule.interval()).await;
+        // As in etcd, only the leader of a cluster compacts.
+        if !pipeline.is_leader() {
+            continue;
+        }
         let Some(revision) = schedule.due(pipeline.revision(), Instant::now()) else { continue };
         // As in etcd, a revision that a client has compacted already counts as compacted.
         match pipeline.propose(ClientId(0), Command::Compact { revision }, 0).await {

@@ -12,6 +12,7 @@ use sockets::{SocketUrl, TlsFiles};
 use url::Url;
 
 use crate::auto_compaction::Retention;
+use crate::cluster_flags::{ClusterFlags, MemberFlags, ReplicationLog};
 use crate::credentials::TokenOptions;
 use crate::permissions::Permission;
 use crate::wal_mode::{self, PrefixMode, WalMode};
@@ -25,6 +26,7 @@ pub const STORAGE_VERSION: &str = "3.7.0";
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (etcd API 3.7.3)");
 
 const DEFAULT_AUTH_TOKEN_TTL_SECONDS: u32 = 300;
+const DEFAULT_FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 const DEFAULT_PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
 const MAX_PROGRESS_INTERVAL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const MIN_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -70,9 +72,9 @@ pub struct Config {
     #[arg(long, env = "ETCD_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// Durability of acknowledged writes.
-    #[arg(long, env = "ETCD_WAL_MODE", value_enum, default_value_t = WalMode::Buffered)]
-    pub wal_mode: WalMode,
+    /// Durability of acknowledged writes of a server without peers [default: buffered]
+    #[arg(long, env = "ETCD_WAL_MODE", value_enum)]
+    pub wal_mode: Option<WalMode>,
 
     /// WAL mode of keys with a prefix: PREFIX=none, PREFIX=buffered or PREFIX=fsync,
     /// comma-separated or repeated. The longest matching prefix applies. Keys with mode
@@ -81,9 +83,9 @@ pub struct Config {
     pub wal_mode_prefix: Vec<PrefixMode>,
 
     /// Interval at which the log is flushed to the disk with --wal-mode buffered. A crash
-    /// of the machine may lose the writes since the last flush.
-    #[arg(long, env = "ETCD_WAL_FLUSH_INTERVAL", default_value = "100ms", value_name = "DURATION", value_parser = parse_duration)]
-    pub wal_flush_interval: Duration,
+    /// of the machine may lose the writes since the last flush [default: 100ms]
+    #[arg(long, env = "ETCD_WAL_FLUSH_INTERVAL", value_name = "DURATION", value_parser = parse_duration)]
+    pub wal_flush_interval: Option<Duration>,
 
     /// Directory of the snapshots; it may be on another disk [default: DATA_DIR/snap]
     #[arg(long, env = "ETCD_SNAPSHOT_DIR", value_name = "DIR")]
@@ -112,6 +114,9 @@ pub struct Config {
     /// Additional URLs to listen on for metrics and health checks; without TLS.
     #[arg(long, env = "ETCD_LISTEN_METRICS_URLS", value_name = "URLS", value_delimiter = ',')]
     pub listen_metrics_urls: Vec<SocketUrl>,
+
+    #[command(flatten)]
+    pub cluster: ClusterFlags,
 
     #[command(flatten)]
     pub tls: TlsFiles,
@@ -257,13 +262,17 @@ impl Config {
                 "--listen-metrics-urls: {listen} uses TLS, but metrics are served by http only"
             ));
         }
-        if self.wal_mode == WalMode::None && self.data_dir.is_some() {
+        self.cluster.validate(&self.name)?;
+        if self.cluster.is_member() {
+            self.validate_member()?;
+        }
+        if self.wal_mode() == WalMode::None && self.data_dir.is_some() {
             return Err("--wal-mode none stores nothing, so it takes no --data-dir".into());
         }
-        if self.wal_mode == WalMode::None && self.snapshot_dir.is_some() {
+        if self.wal_mode() == WalMode::None && self.snapshot_dir.is_some() {
             return Err("--wal-mode none stores nothing, so it takes no --snapshot-dir".into());
         }
-        wal_mode::validate(self.wal_mode, &self.wal_mode_prefix)?;
+        wal_mode::validate(self.wal_mode(), &self.wal_mode_prefix)?;
         self.parse_auto_compaction()?;
         if self.max_txn_ops == 0 || self.max_request_bytes == 0 {
             return Err("--max-txn-ops and --max-request-bytes must be at least 1".into());
@@ -271,10 +280,55 @@ impl Config {
         if self.watch_progress_notify_interval > MAX_PROGRESS_INTERVAL {
             return Err("--watch-progress-notify-interval must be at most a year".into());
         }
-        if self.wal_flush_interval < Duration::from_millis(1) {
+        if self.flush_interval() < Duration::from_millis(1) {
             return Err("--wal-flush-interval must be at least 1ms".into());
         }
         Ok(())
+    }
+
+    /// Refuses what does not belong to a member of a cluster.
+    fn validate_member(&self) -> Result<(), String> {
+        let flags = [
+            ("wal-mode", self.wal_mode.is_some()),
+            ("wal-mode-prefix", !self.wal_mode_prefix.is_empty()),
+            ("wal-flush-interval", self.wal_flush_interval.is_some()),
+        ];
+        if let Some((flag, _)) = flags.into_iter().find(|(_, is_set)| *is_set) {
+            return Err(format!(
+                "--{flag} does not apply to a member of a cluster: use --replication-log"
+            ));
+        }
+        if self.snapshot_dir.is_some() {
+            return Err("--snapshot-dir is not implemented for members of a cluster yet".into());
+        }
+        match self.cluster.log() == ReplicationLog::Memory && self.data_dir.is_some() {
+            true => {
+                Err("--replication-log memory stores nothing, so it takes no --data-dir".into())
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the durability of acknowledged writes of a server without peers.
+    pub fn wal_mode(&self) -> WalMode {
+        self.wal_mode.unwrap_or(WalMode::Buffered)
+    }
+
+    fn flush_interval(&self) -> Duration {
+        self.wal_flush_interval.unwrap_or(DEFAULT_FLUSH_INTERVAL)
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        self.data_dir.clone().unwrap_or_else(|| PathBuf::from(format!("{}.etcd", self.name)))
+    }
+
+    /// Returns the settings of a member of a cluster; `None` for a server without peers.
+    pub fn cluster_options(&self) -> Option<pipeline::ClusterOptions> {
+        self.cluster.options(MemberFlags {
+            name: self.name.clone(),
+            client_urls: self.advertised_client_urls(),
+            data_dir: self.data_dir(),
+        })
     }
 
     fn validate_permissions(&self) -> Result<(), String> {
@@ -361,17 +415,23 @@ impl Config {
 
     /// Returns the options of the store.
     pub fn pipeline_options(&self) -> pipeline::PipelineOptions {
-        let default_dir = || PathBuf::from(format!("{}.etcd", self.name));
+        let default = pipeline::PipelineOptions::default();
+        // As in etcd: 1.5 election timeouts, rounded up.
+        let min_lease_ttl_seconds = match self.cluster_options() {
+            Some(cluster) => (cluster.election_timeout * 3 / 2).as_secs_f64().ceil() as i64,
+            None => default.min_lease_ttl_seconds,
+        };
         pipeline::PipelineOptions {
-            data_dir: self.data_dir.clone().unwrap_or_else(default_dir),
-            wal_mode: self.wal_mode.to_pipeline(),
+            data_dir: self.data_dir(),
+            wal_mode: self.wal_mode().to_pipeline(),
             wal_mode_prefixes: wal_mode::to_pipeline(&self.wal_mode_prefix),
             boot_id: host::boot_id(),
-            flush_interval: self.wal_flush_interval,
+            flush_interval: self.flush_interval(),
             snapshot_dir: self.snapshot_dir.clone(),
             snapshot_log_bytes: self.snapshot_log_bytes,
             quota_bytes: self.quota_bytes(),
-            ..pipeline::PipelineOptions::default()
+            min_lease_ttl_seconds,
+            ..default
         }
     }
 
@@ -500,9 +560,30 @@ mod tests {
         for (flags, expected) in [
             (&["--no-such-flag"][..], "unexpected argument '--no-such-flag'"),
             (
-                &["--initial-cluster=a=b"],
-                "etcd flag --initial-cluster is not supported: mem_etcd has only one member",
+                &["--discovery=x"],
+                "etcd flag --discovery is not supported: clusters are not discovered",
             ),
+            (&["--initial-cluster=a"], "is not NAME=URL"),
+            (&["--initial-cluster=b=http://127.0.0.1:1"], "has no member default"),
+            (&["--initial-cluster=default=https://h:1"], "https://h:1 needs --peer-cert-file"),
+            (
+                &["--initial-cluster=default=http://h:1", "--wal-mode=fsync"],
+                "--wal-mode does not apply",
+            ),
+            (
+                &["--initial-cluster=default=http://h:1", "--election-timeout=400"],
+                "must be between 5 times",
+            ),
+            (
+                &[
+                    "--initial-cluster=default=http://h:1",
+                    "--replication-log=memory",
+                    "--data-dir=d",
+                ],
+                "takes no --data-dir",
+            ),
+            (&["--listen-peer-urls=http://127.0.0.1:1"], "needs --initial-cluster"),
+            (&["--peer-trusted-ca-file=c"], "needs --initial-cluster"),
             (&["--quota-backend-bytes", "much"], "invalid value 'much'"),
             (&["--listen-client-urls", "tcp://x:1"], "must begin with http://"),
             (&["--listen-client-urls", "http://x"], "has no port"),

@@ -33,11 +33,30 @@ struct Problem {
     reason: String,
 }
 
+impl Problem {
+    fn other(reason: String) -> Self {
+        Problem { alarm: None, reason }
+    }
+}
+
+/// Returns why linearizable reads fail, or `None`.
+async fn linearizable(pipeline: &Pipeline) -> Option<String> {
+    let status = pipeline.status();
+    if let Some(reason) = status.failure {
+        return Some(reason.to_string());
+    }
+    // As in etcd, the check does not wait for a leader.
+    if status.cluster.is_some_and(|cluster| cluster.leader == 0) {
+        return Some("RAFT NO LEADER".into());
+    }
+    pipeline.linearize().await.err().map(|error| error.to_string())
+}
+
 /// Returns the reasons why the store is unhealthy, the worst first.
 fn problems(status: &PipelineStatus) -> Vec<Problem> {
     let raised = |kind| status.alarms.iter().any(|alarm| alarm.kind == kind);
     let alarm = |name| Problem { alarm: Some(name), reason: format!("ALARM {name}") };
-    let failed = |reason: &Arc<str>| Problem { alarm: None, reason: reason.to_string() };
+    let failed = |reason: &Arc<str>| Problem::other(reason.to_string());
     let full = status.no_space || raised(AlarmKind::NoSpace);
     let mut problems: Vec<_> = status.failure.iter().map(failed).collect();
     problems.extend(raised(AlarmKind::Corrupt).then(|| alarm("CORRUPT")));
@@ -50,26 +69,52 @@ fn problems(status: &PipelineStatus) -> Vec<Problem> {
 async fn health(State(pipeline): State<Arc<Pipeline>>, RawQuery(query): RawQuery) -> Response {
     let excluded = query_values(query.as_deref(), "exclude");
     let counts = |problem: &Problem| !problem.alarm.is_some_and(|name| excluded.contains(name));
-    let reason = problems(&pipeline.status()).into_iter().find(counts).map(|a| a.reason);
+    let linearizable = linearizable(&pipeline).await.map(Problem::other);
+    let mut problems = problems(&pipeline.status());
+    problems.extend(linearizable);
+    let reason = problems.into_iter().find(counts).map(|a| a.reason);
     let code = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let healthy = if reason.is_none() { "true" } else { "false" };
     (code, Json(json!({"health": healthy, "reason": reason.unwrap_or_default()}))).into_response()
 }
 
+/// What the checks know.
+struct Health {
+    status: PipelineStatus,
+    /// Why linearizable reads fail, if they do.
+    linearizable: Option<String>,
+}
+
+impl Health {
+    /// Reads what these checks need.
+    async fn read(pipeline: &Pipeline, checks: &[&Check]) -> Health {
+        let linearizable = match checks.iter().any(|(name, _)| *name == LINEARIZABLE_READ) {
+            true => linearizable(pipeline).await,
+            false => None,
+        };
+        Health { status: pipeline.status(), linearizable }
+    }
+}
+
 /// A named check: returns why it fails, or `None`.
-type Check = (&'static str, fn(&PipelineStatus) -> Option<String>);
+type Check = (&'static str, fn(&Health) -> Option<String>);
+
+const LINEARIZABLE_READ: &str = "linearizable_read";
 
 /// These checks always succeed: a process that responds is alive.
 const LIVEZ: &[Check] = &[("serializable_read", |_| None)];
 /// The server is ready unless the alarm CORRUPT is raised or the log has failed.
 const READYZ: &[Check] = &[
-    ("data_corruption", |status| {
-        let corrupt = status.alarms.iter().any(|alarm| alarm.kind == AlarmKind::Corrupt);
+    ("data_corruption", |health| {
+        let corrupt = health.status.alarms.iter().any(|alarm| alarm.kind == AlarmKind::Corrupt);
         corrupt.then(|| "alarm activated: CORRUPT".into())
     }),
     ("serializable_read", |_| None),
-    ("linearizable_read", |status| status.failure.as_ref().map(|reason| reason.to_string())),
-    ("non_learner", |_| None),
+    (LINEARIZABLE_READ, |health| health.linearizable.clone()),
+    ("non_learner", |health| {
+        let is_learner = health.status.cluster.as_ref().is_some_and(|cluster| cluster.is_learner);
+        is_learner.then(|| "the member is a learner".into())
+    }),
 ];
 
 /// Creates a page that runs all `checks`, and a subpage for each check.
@@ -77,13 +122,17 @@ fn check_pages(page: &'static str, checks: &'static [Check]) -> Router<Arc<Pipel
     let all = async move |State(pipeline): State<Arc<Pipeline>>, RawQuery(query): RawQuery| {
         let excluded = query_values(query.as_deref(), "exclude");
         let wanted = checks.iter().filter(|(name, _)| !excluded.contains(*name));
-        run_checks(&pipeline.status(), wanted, query.as_deref())
+        let wanted: Vec<&Check> = wanted.collect();
+        run_checks(&Health::read(&pipeline, &wanted).await, &wanted, query.as_deref())
     };
     let one = async move |State(pipeline): State<Arc<Pipeline>>,
                           Path(name): Path<String>,
                           RawQuery(query): RawQuery| {
         match checks.iter().find(|(check, _)| *check == name) {
-            Some(check) => run_checks(&pipeline.status(), [check].into_iter(), query.as_deref()),
+            Some(check) => {
+                let health = Health::read(&pipeline, &[check]).await;
+                run_checks(&health, &[check], query.as_deref())
+            }
             None => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
         }
     };
@@ -91,14 +140,10 @@ fn check_pages(page: &'static str, checks: &'static [Check]) -> Router<Arc<Pipel
 }
 
 /// Runs `checks` and reports the results in the format of etcd.
-fn run_checks<'a>(
-    status: &PipelineStatus,
-    checks: impl Iterator<Item = &'a Check>,
-    query: Option<&str>,
-) -> Response {
+fn run_checks(health: &Health, checks: &[&Check], query: Option<&str>) -> Response {
     let (mut lines, mut failed) = (String::new(), false);
     for (name, check) in checks {
-        match check(status) {
+        match check(health) {
             None => lines.push_str(&format!("[+]{name} ok\n")),
             Some(reason) => {
                 failed = true;

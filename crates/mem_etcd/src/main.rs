@@ -1,6 +1,6 @@
 //! `mem_etcd`: an etcd for Kubernetes that keeps its keys in memory.
 //!
-//! Reading order: `config` (flags), `server` (startup and shutdown), `listen`
+//! Reading order: `config` and `cluster_flags` (flags), `server` (startup and shutdown), `listen`
 //! (connections), `credentials` (passwords, tokens), `api` (gRPC services; the handler of Put is
 //! in `api/kv.rs`), `http` (health, version and metrics pages), `auto_compaction`, `command` (subcommands such as `mem_etcd check`).
 //! The store itself is in the crate `pipeline`.
@@ -8,6 +8,7 @@
 mod api;
 mod auto_compaction;
 mod client_routes;
+mod cluster_flags;
 mod command;
 mod config;
 mod credentials;

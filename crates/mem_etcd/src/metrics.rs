@@ -102,12 +102,32 @@ impl StoreCollector {
             gauge(
                 "etcd_server_has_leader",
                 "Whether or not a leader exists. 1 is existence, 0 is not.",
-                |_| 1,
+                |s| s.cluster.as_ref().map_or(1, |cluster| i64::from(cluster.leader != 0)),
             ),
             gauge(
                 "etcd_server_is_leader",
                 "Whether or not this member is a leader. 1 if is, 0 otherwise.",
-                |_| 1,
+                |s| s.cluster.as_ref().map_or(1, |cluster| i64::from(cluster.is_leader)),
+            ),
+            gauge(
+                "etcd_server_is_learner",
+                "Whether or not this member is a learner. 1 if is, 0 otherwise.",
+                |s| s.cluster.as_ref().map_or(0, |cluster| i64::from(cluster.is_learner)),
+            ),
+            gauge(
+                "etcd_server_leader_changes_seen_total",
+                "The number of leader changes seen.",
+                |s| s.cluster.as_ref().map_or(0, |cluster| cluster.leader_changes as i64),
+            ),
+            gauge(
+                "etcd_server_proposals_committed_total",
+                "The total number of consensus proposals committed.",
+                |s| s.cluster.as_ref().map_or(0, |cluster| cluster.commit as i64),
+            ),
+            gauge(
+                "etcd_server_proposals_applied_total",
+                "The total number of consensus proposals applied.",
+                |s| s.cluster.as_ref().map_or(0, |cluster| cluster.applied as i64),
             ),
             gauge(
                 "etcd_server_proposals_pending",

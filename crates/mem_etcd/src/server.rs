@@ -1,6 +1,8 @@
 //! Startup, serving and shutdown of the server.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use data_dir::Identity;
@@ -19,6 +21,8 @@ use crate::{auto_compaction, http, listen, shutdown};
 /// Maximum number of threads for slow reads: those that run, and at most 532 that wait for another
 /// turn.
 const MAX_BLOCKING_THREADS: usize = 1024;
+/// Interval at which the server checks whether its member of the cluster has failed.
+const FAILURE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs the server until it gets SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<()> {
@@ -47,8 +51,12 @@ async fn serve(config: Config) -> Result<()> {
     }
     let credentials = Credentials::new(&config).map_err(|error| anyhow!(error))?;
     let shutdown_signal = shutdown::install_signal_handlers().context("listen for signals")?;
+    let mut shutdown_signal = std::pin::pin!(shutdown_signal);
 
-    let pipeline = Arc::new(open_pipeline(&config).await?);
+    let Some(pipeline) = open_pipeline(&config, shutdown_signal.as_mut()).await? else {
+        return Ok(());
+    };
+    let pipeline = Arc::new(pipeline);
     let metrics = Arc::new(Metrics::new(pipeline.clone()));
     let pages = http::routes(pipeline.clone(), metrics.clone());
     let api = Api::new(pipeline.clone(), metrics, credentials, &config, pages.clone());
@@ -68,15 +76,25 @@ async fn serve(config: Config) -> Result<()> {
         let served = Served { routes, pages: pages.clone(), options: options.clone() };
         serving.spawn(listen::serve(listener, served, permits.clone(), stop.clone()));
     }
-    tracing::info!(wal_mode = config.wal_mode.name(), revision = pipeline.revision(), "ready");
+    let log = match config.cluster.is_member() {
+        true => config.cluster.log().name(),
+        false => config.wal_mode().name(),
+    };
+    tracing::info!(wal_mode = log, revision = pipeline.revision(), "ready");
 
     let compaction = config.auto_compaction().map(|retention| {
         let task = auto_compaction::run(retention, pipeline.clone());
         tokio::spawn(task)
     });
 
-    let signal = shutdown_signal.await;
-    tracing::info!(signal, "shutting down");
+    let failure = tokio::select! {
+        signal = shutdown_signal => {
+            tracing::info!(signal, "shutting down");
+            resign(&config, &pipeline).await;
+            None
+        }
+        reason = member_failure(&config, &pipeline) => Some(reason),
+    };
     if let Some(task) = compaction {
         task.abort();
     }
@@ -85,14 +103,67 @@ async fn serve(config: Config) -> Result<()> {
     // Use a new thread, because slow reads may occupy all blocking threads of the
     // runtime.
     let stopped = std::thread::spawn(move || pipeline.shutdown());
-    stopped.join().map_err(|_| anyhow!("the shutdown of the store panicked"))
+    stopped.join().map_err(|_| anyhow!("the shutdown of the store panicked"))?;
+    match failure {
+        None => Ok(()),
+        Some(reason) => Err(anyhow!("the member has failed: {reason}")),
+    }
 }
 
-/// Opens the store, on a blocking thread because recovery takes long.
-async fn open_pipeline(config: &Config) -> Result<Pipeline> {
+/// Lets another member of the cluster lead before this one stops.
+async fn resign(config: &Config, pipeline: &Arc<Pipeline>) {
+    let Some(cluster) = config.cluster_options() else { return };
+    let pipeline = pipeline.clone();
+    // A new thread, because slow reads may occupy all blocking threads of the runtime.
+    let (sender, done) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        pipeline.resign(cluster.election_timeout);
+        // The receiver waits.
+        let _ = sender.send(());
+    });
+    let _ = done.await;
+}
+
+/// Returns why a member of a cluster has failed. The process then ends, so that it is started again.
+/// A server without peers goes on to serve reads.
+async fn member_failure(config: &Config, pipeline: &Pipeline) -> Arc<str> {
+    if !config.cluster.is_member() {
+        return std::future::pending().await;
+    }
+    loop {
+        tokio::time::sleep(FAILURE_CHECK_INTERVAL).await;
+        if let Some(reason) = pipeline.failure() {
+            return reason;
+        }
+    }
+}
+
+/// Opens the store, on a blocking thread because recovery takes long, and a member of a cluster waits
+/// for the others. Returns `None` if a signal ends the wait.
+async fn open_pipeline(
+    config: &Config,
+    shutdown_signal: impl Future<Output = &'static str>,
+) -> Result<Option<Pipeline>> {
     let options = config.pipeline_options();
     let fresh = Identity { cluster_id: random_id(), member_id: random_id() };
-    Ok(tokio::task::spawn_blocking(move || Pipeline::open(&options, fresh)).await??)
+    let Some(cluster) = config.cluster_options() else {
+        let open = move || Pipeline::open(&options, fresh);
+        return Ok(Some(tokio::task::spawn_blocking(open).await??));
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let stops = stop.clone();
+    let open = move || Pipeline::open_member(&options, &cluster, &stops);
+    let mut opening = tokio::task::spawn_blocking(open);
+    tokio::select! {
+        opened = &mut opening => Ok(Some(opened??)),
+        signal = shutdown_signal => {
+            tracing::info!(signal, "shutting down before the cluster was formed");
+            stop.store(true, Ordering::Relaxed);
+            // It ends with an error, or the member is closed at once.
+            let _ = opening.await;
+            Ok(None)
+        }
+    }
 }
 
 fn random_id() -> u64 {

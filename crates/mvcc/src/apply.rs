@@ -100,6 +100,9 @@ impl Store {
             return Err(Error::FutureRevision);
         }
         self.compacted = revision;
+        if self.undo.is_none() {
+            self.published_compacted = revision;
+        }
         effects.push(Effect::Compacted { revision });
         Ok(self.done_reply())
     }

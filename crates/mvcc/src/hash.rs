@@ -71,11 +71,11 @@ impl HashCursor {
     /// # Errors
     /// Fails if the revision is compacted or greater than `current`.
     pub fn new(store: &Store, requested: i64, current: i64) -> Result<Self, Error> {
-        let revision = readable_revision(store.compacted, requested, current)?;
+        let revision = readable_revision(store.published_compacted, requested, current)?;
         Ok(HashCursor {
             stage: Stage::Base { after: None },
             span: Span::new(&[], &[0]),
-            compacted: store.compacted,
+            compacted: store.published_compacted,
             revision,
             base: Vec::new(),
             gathered: Vec::new(),

@@ -73,7 +73,7 @@ impl RangeCursor {
         current: i64,
         count_all: bool,
     ) -> Result<Self, Error> {
-        let revision = readable_revision(store.compacted, request.revision, current)?;
+        let revision = readable_revision(store.published_compacted, request.revision, current)?;
         let cursor = RangeCursor::pinned(request, current, revision);
         Ok(if count_all { cursor.counting_all() } else { cursor })
     }

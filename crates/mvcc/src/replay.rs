@@ -79,7 +79,10 @@ impl Store {
             }
             Effect::Clock { ms } => self.tick(ms),
             Effect::LeaseRevoked { id } => self.leases.remove(id),
-            Effect::Compacted { revision } => self.compacted = self.compacted.max(revision),
+            Effect::Compacted { revision } => {
+                self.compacted = self.compacted.max(revision);
+                self.publish_compacted(revision);
+            }
             Effect::Alarm { alarm, raised } => {
                 self.alarms.set(alarm, raised);
             }

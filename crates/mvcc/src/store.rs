@@ -34,6 +34,9 @@ pub struct Store {
     pub(crate) revision: i64,
     /// The compacted revision, the oldest that can be read; -1 before any compaction.
     pub(crate) compacted: i64,
+    /// The compacted revision that readers see. It lags behind `compacted` only while a batch
+    /// that has compacted can be taken back.
+    pub(crate) published_compacted: i64,
     /// Store time in milliseconds: how long the store has been running in total.
     pub(crate) clock_ms: i64,
     pub(crate) collection: CollectionProgress,
@@ -86,6 +89,7 @@ impl Default for Store {
             // compacted. So compacting at revision 0 succeeds once.
             revision: Store::FIRST_REVISION,
             compacted: -1,
+            published_compacted: -1,
             clock_ms: 0,
             collection: CollectionProgress { done: -1, target: -1, visited: 0 },
             undo: None,
@@ -104,9 +108,15 @@ impl Store {
     }
 
     /// Returns the compacted revision, the oldest that can be read; -1 before any
-    /// compaction.
+    /// compaction. A compaction that can be taken back does not count.
     pub fn compacted(&self) -> i64 {
-        self.compacted
+        self.published_compacted
+    }
+
+    /// Lets readers see that a batch has compacted at `revision`: it can no longer be taken
+    /// back.
+    pub fn publish_compacted(&mut self, revision: i64) {
+        self.published_compacted = self.published_compacted.max(revision);
     }
 
     /// Returns the current sizes.

@@ -76,7 +76,7 @@ pub struct ReadPoint {
 impl ReadPoint {
     /// Returns the current state of the store. `revision` is the published revision.
     pub fn new(store: &Store, revision: i64) -> Self {
-        ReadPoint { compacted: store.compacted, revision }
+        ReadPoint { compacted: store.published_compacted, revision }
     }
 
     /// Returns the revision that the transaction reads, unless a range requests another one.

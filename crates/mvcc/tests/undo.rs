@@ -90,3 +90,30 @@ fn counts_in_progress_begin_again() {
         assert_eq!(cursor.finish().count, expected);
     }
 }
+
+/// Readers see a compaction only when it can no longer be taken back.
+#[test]
+fn compactions_are_published() {
+    let (mut store, mut effects) = (Store::default(), Effects::new());
+    for number in 0..10 {
+        store.apply(&put(format!("key{number}")), &mut effects).unwrap();
+    }
+    let compact = |revision| Command::Compact { revision };
+    store.apply(&compact(3), &mut effects).unwrap();
+    assert_eq!(store.compacted(), 3);
+    let old = RangeRequest { key: b"key1".to_vec().into(), revision: 5, ..Default::default() };
+    let read = |store: &Store| RangeCursor::new(store, &old, store.revision(), true).map(drop);
+    for taken_back in [true, false] {
+        store.begin_undo();
+        store.apply(&compact(7), &mut effects).unwrap();
+        let undo = store.end_undo();
+        assert_eq!((store.compacted(), read(&store)), (3, Ok(())));
+        let again = store.apply(&compact(6), &mut effects).unwrap_err();
+        assert_eq!(again, Error::Compacted);
+        match taken_back {
+            true => store.undo(undo),
+            false => store.publish_compacted(7),
+        }
+    }
+    assert_eq!((store.compacted(), read(&store)), (7, Err(Error::Compacted)));
+}

@@ -33,7 +33,7 @@ async fn start(number: u64, tls: Option<Arc<PeerTls>>) -> Result<Member> {
     let listeners = Listeners::bind(&[url]).await?;
     let peer_urls = vec![format!("{scheme}://{}", listeners.addresses()?[0])];
     let id = MemberId::new(number).context("an ID that is not 0")?;
-    let info = MemberInfo { id, name: number.to_string(), peer_urls };
+    let info = MemberInfo { id, name: number.to_string(), peer_urls, client_urls: vec![] };
     let config = Config {
         cluster: CLUSTER,
         member: info.clone(),

@@ -12,11 +12,17 @@ pub enum Class {
     Log,
     /// Snapshots and their content. Each has a stream of its own.
     Snapshot,
+    /// What members say to each other beside the protocol: commands that a follower forwards to the
+    /// leader, and the responses.
+    Forward,
 }
 
 impl Class {
     /// All classes.
-    pub const ALL: [Class; 3] = [Class::Control, Class::Log, Class::Snapshot];
+    pub const ALL: [Class; 4] = [Class::Control, Class::Log, Class::Snapshot, Class::Forward];
+
+    /// The classes whose stream stays open.
+    pub(crate) const LASTING: [Class; 3] = [Class::Control, Class::Log, Class::Forward];
 
     /// Returns the class of a message.
     pub fn of(message: &Message) -> Class {
@@ -39,6 +45,7 @@ impl Class {
             Class::Control => "control",
             Class::Log => "log",
             Class::Snapshot => "snapshot",
+            Class::Forward => "forward",
         }
     }
 
@@ -49,6 +56,7 @@ impl Class {
             Class::Control => 1,
             Class::Log => 2,
             Class::Snapshot => 3,
+            Class::Forward => 4,
         }
     }
 
@@ -63,6 +71,7 @@ impl Class {
             Class::Control => 256 << 10,
             Class::Log => 8 << 20,
             Class::Snapshot => 4 << 20,
+            Class::Forward => 8 << 20,
         }
     }
 }

@@ -11,12 +11,12 @@ use crate::class::Class;
 /// The settings of a transport.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The cluster.
+    /// The cluster, until [`crate::Transport::set_cluster`] is called.
     pub cluster: ClusterId,
     /// This member, with the URLs at which others reach it.
     pub member: MemberInfo,
-    /// Maximum size of a message with entries in bytes, encoded. A message contains at least one
-    /// entry, so it must be larger than the largest entry.
+    /// Maximum size of a message with entries in bytes, encoded, and of a forwarded message. A
+    /// message contains at least one entry, so it must be larger than the largest entry.
     pub max_message_bytes: u32,
     /// Maximum rate at which the content of a snapshot is sent to a member; `None` if there is no
     /// limit.
@@ -65,7 +65,7 @@ impl Config {
     pub(crate) fn max_frame_bytes(&self, class: Class) -> usize {
         match class {
             Class::Control => MAX_CONTROL_BYTES,
-            Class::Log => self.max_message_bytes as usize,
+            Class::Log | Class::Forward => self.max_message_bytes as usize,
             Class::Snapshot => MAX_SNAPSHOT_FRAME_BYTES,
         }
     }

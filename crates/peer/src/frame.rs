@@ -36,12 +36,14 @@ pub(crate) enum Kind {
     End = 7,
     /// Whether the receiver has installed the snapshot: a byte.
     Result = 8,
+    /// What members say to each other beside the protocol.
+    Forwarded = 9,
 }
 
 impl Kind {
     fn from_number(number: u8) -> Option<Kind> {
         use Kind::*;
-        [Hello, Welcome, Message, Ping, Acknowledgement, Chunk, End, Result]
+        [Hello, Welcome, Message, Ping, Acknowledgement, Chunk, End, Result, Forwarded]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }

@@ -158,7 +158,12 @@ mod tests {
 
     fn info() -> MemberInfo {
         let peer_urls = vec!["https://a:2380".to_owned(), "https://b:2380".to_owned()];
-        MemberInfo { id: MemberId::new(7).unwrap(), name: "a".to_owned(), peer_urls }
+        MemberInfo {
+            id: MemberId::new(7).unwrap(),
+            name: "a".to_owned(),
+            peer_urls,
+            client_urls: vec![],
+        }
     }
 
     /// Returns the body of the frame in `buf` after `start` bytes.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use consensus::id::MemberId;
 use consensus::membership::MemberInfo;
 use consensus::message::Message;
@@ -35,6 +36,15 @@ pub enum Event {
     Found(MemberInfo),
     /// This member says that the own one was removed from the cluster.
     RemovedBy(MemberId),
+    /// Bytes that a member has sent with [`crate::Transport::forward`].
+    Forwarded {
+        /// The sender.
+        from: MemberId,
+        /// The bytes.
+        body: Bytes,
+    },
+    /// What was forwarded to this member is probably lost, or its responses are.
+    ForwardLost(MemberId),
 }
 
 /// Collects events until the member takes them.
@@ -54,6 +64,8 @@ struct State {
     /// By the identity that was expected.
     found: BTreeMap<MemberId, MemberInfo>,
     removed_by: BTreeSet<MemberId>,
+    forwarded: Vec<(MemberId, Bytes, Held)>,
+    forward_lost: BTreeSet<MemberId>,
     has_events: bool,
 }
 
@@ -65,7 +77,7 @@ impl Inbox {
     pub(crate) fn message(&self, message: Message, held: Held) {
         self.add(|state| match Class::of(&message) {
             Class::Control => state.control.push((message, held)),
-            Class::Log | Class::Snapshot => state.log.push((message, held)),
+            Class::Log | Class::Snapshot | Class::Forward => state.log.push((message, held)),
         });
     }
 
@@ -87,6 +99,14 @@ impl Inbox {
 
     pub(crate) fn removed_by(&self, member: MemberId) {
         self.add(|state| state.removed_by.extend([member]));
+    }
+
+    pub(crate) fn forwarded(&self, from: MemberId, body: Bytes, held: Held) {
+        self.add(|state| state.forwarded.push((from, body, held)));
+    }
+
+    pub(crate) fn forward_lost(&self, member: MemberId) {
+        self.add(|state| state.forward_lost.extend([member]));
     }
 
     fn add(&self, add: impl FnOnce(&mut State)) {
@@ -113,6 +133,10 @@ impl Inbox {
         let sent = state.snapshots_sent.into_iter();
         events.extend(sent.map(|(to, delivered)| Event::SnapshotSent { to, delivered }));
         events.extend(state.log.into_iter().map(message));
+        let forwarded = state.forwarded.into_iter();
+        events.extend(forwarded.map(|(from, body, _)| Event::Forwarded { from, body }));
+        // After the responses that have arrived before.
+        events.extend(state.forward_lost.into_iter().map(Event::ForwardLost));
         events.extend(state.snapshots.into_iter().map(Event::Snapshot));
         events
     }

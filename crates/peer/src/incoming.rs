@@ -59,7 +59,7 @@ fn admit<'a>(
     certificate: Option<(&PeerTls, CertificateDer<'static>)>,
     stream: &StreamHello,
 ) -> Result<Admitted<'a>, Answer> {
-    if stream.cluster != shared.config.cluster {
+    if stream.cluster != shared.cluster() {
         return Err(Answer::OtherCluster);
     }
     if stream.to != shared.config.member.id {
@@ -131,6 +131,11 @@ async fn receive_messages(
         count(&counters.received_bytes, bytes);
         match frame.kind {
             Kind::Ping => last_ping.set(frame.body)?,
+            Kind::Forwarded if class == Class::Forward => {
+                let held = window.receive(bytes).map_err(invalid)?;
+                count(&counters.received_messages, 1);
+                shared.inbox.forwarded(peer.id, frame.body, held);
+            }
             Kind::Message => {
                 let held = window.receive(bytes).map_err(invalid)?;
                 let message = Message::decode(frame.body).map_err(invalid)?;
@@ -147,7 +152,7 @@ async fn receive_messages(
 /// Refuses a message that does not belong to the stream.
 fn check(shared: &Shared, peer: &Peer, class: Class, message: &Message) -> io::Result<()> {
     let own = &shared.config;
-    let belongs = message.cluster == own.cluster
+    let belongs = message.cluster == shared.cluster()
         && message.from == peer.id
         && message.to == own.member.id
         && Class::of(message) == class;

@@ -7,6 +7,7 @@
 //! member 1                                              member 2
 //! send ─▶ queue ─▶ stream "control" ──────────────────▶ inbox ─▶ events
 //! send ─▶ queue ─▶ stream "log" ──────────────────────▶ inbox ─▶ events
+//! forward ─▶ queue ─▶ stream "forward" ───────────────▶ inbox ─▶ events
 //! send_snapshot ─▶ stream "snapshot", one each ───────▶ content, as bytes
 //! ```
 //!
@@ -45,7 +46,7 @@
 //!
 //! # Not implemented
 //!
-//! Unix sockets. Forwarding of commands to the leader needs a class of its own.
+//! Unix sockets.
 
 #![warn(missing_docs)]
 

@@ -13,7 +13,7 @@ use tokio::time::{sleep, sleep_until};
 use crate::backoff::Backoff;
 use crate::class::Class;
 use crate::connection::{DialError, Opened, Reader, Writer};
-use crate::frame::{HEADER_BYTES, Kind, invalid, numbers, put_frame, put_numbers, write_all};
+use crate::frame::{HEADER_BYTES, Kind, invalid, numbers, put_numbers, write_all};
 use crate::hello::Answer;
 use crate::peer::{Lane, Peer, count};
 use crate::shared::Shared;
@@ -58,9 +58,7 @@ async fn keep_open(shared: &Shared, peer: &Peer, class: Class) -> Infallible {
             }
         };
         count(&lane.counters.dropped_messages, lane.queue.close());
-        if class == Class::Log {
-            shared.inbox.unreachable(peer.id);
-        }
+        note_loss(shared, peer, class);
         // A peer that stays away is reported once.
         if is_connected || was_connected {
             tracing::warn!(peer = %peer.id, class = class.name(), %error, "not connected to peer");
@@ -103,7 +101,7 @@ pub(crate) async fn open(
 fn note_refusal(shared: &Shared, peer: &Peer, error: &DialError) {
     match error {
         DialError::Refused(Answer::OtherMember, identity)
-            if identity.cluster == shared.config.cluster && identity.member.id != peer.id =>
+            if identity.cluster == shared.cluster() && identity.member.id != peer.id =>
         {
             shared.inbox.found(peer.id, identity.member.clone());
         }
@@ -192,7 +190,7 @@ fn fill(
     while out.len() < WRITE_BYTES {
         if next.is_empty() {
             let Some(message) = lane.queue.pop() else { return };
-            put_frame(Kind::Message, next, |buf| message.encode(buf));
+            message.put(next);
             if next.len() - HEADER_BYTES > shared.config.max_frame_bytes(class) {
                 drop_too_large(shared, peer, class, next);
                 continue;
@@ -216,10 +214,17 @@ fn drop_too_large(shared: &Shared, peer: &Peer, class: Class, message: &mut Vec<
     let (bytes, limit) = (message.len(), shared.config.max_frame_bytes(class));
     tracing::error!(peer = %peer.id, bytes, limit, "a message is too large for the peer, dropped it");
     count(&peer.lane(class).counters.dropped_messages, 1);
-    if class == Class::Log {
-        shared.inbox.unreachable(peer.id);
-    }
+    note_loss(shared, peer, class);
     message.clear();
+}
+
+/// Tells the member that messages of the class are probably lost.
+fn note_loss(shared: &Shared, peer: &Peer, class: Class) {
+    match class {
+        Class::Log => shared.inbox.unreachable(peer.id),
+        Class::Forward => shared.inbox.forward_lost(peer.id),
+        Class::Control | Class::Snapshot => {}
+    }
 }
 
 async fn read_acknowledgements(

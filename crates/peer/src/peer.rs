@@ -18,7 +18,7 @@ pub(crate) struct Peer {
     /// connected.
     pub(crate) is_member: AtomicBool,
     /// One for each class.
-    lanes: [Lane; 3],
+    lanes: [Lane; Class::ALL.len()],
     pub(crate) is_sending_snapshot: AtomicBool,
     /// Number of streams from it.
     pub(crate) incoming: AtomicUsize,

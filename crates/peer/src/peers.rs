@@ -107,7 +107,7 @@ impl Peers {
 
     fn add(&self, state: &mut State, info: MemberInfo, is_member: bool) -> Arc<Peer> {
         let peer = Arc::new(Peer::new(info, is_member, self.shared.stop.child_token()));
-        for class in [Class::Control, Class::Log] {
+        for class in Class::LASTING {
             // The first messages may come before the first attempt to connect.
             peer.lane(class).queue.open();
             self.shared.tasks.spawn(outgoing::run(self.shared.clone(), peer.clone(), class));

@@ -5,12 +5,14 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use consensus::entry::Content;
 use consensus::message::{Body, Message};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::class::Class;
+use crate::frame::{Kind, put_frame};
 
 /// Maximum number of messages. Beyond it, [`Class::Control`] loses the oldest message, because a
 /// newer one replaces it, and the others refuse a new message.
@@ -22,6 +24,14 @@ const MAX_BYTES: usize = 64 << 20;
 /// Approximate size of a message without payloads, and of an entry.
 const OVERHEAD_BYTES: usize = 64;
 
+/// Something that waits for a stream.
+pub(crate) enum Item {
+    /// A message of the protocol.
+    Message(Message),
+    /// Other bytes, of [`Class::Forward`].
+    Forwarded(Bytes),
+}
+
 pub(crate) struct Queue {
     class: Class,
     state: Mutex<State>,
@@ -31,7 +41,7 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct State {
-    messages: VecDeque<Message>,
+    messages: VecDeque<Item>,
     bytes: usize,
     is_open: bool,
 }
@@ -53,8 +63,8 @@ impl Queue {
     }
 
     /// Adds a message. Returns whether a message was dropped, this one or an older one.
-    pub(crate) fn push(&self, message: Message) -> bool {
-        let bytes = size(&message);
+    pub(crate) fn push(&self, message: Item) -> bool {
+        let bytes = message.size();
         let mut state = self.state.lock();
         let is_full = state.messages.len() >= MAX_MESSAGES
             || (!state.messages.is_empty() && state.bytes + bytes > MAX_BYTES);
@@ -71,7 +81,7 @@ impl Queue {
         is_full
     }
 
-    pub(crate) fn pop(&self) -> Option<Message> {
+    pub(crate) fn pop(&self) -> Option<Item> {
         self.state.lock().pop()
     }
 
@@ -83,10 +93,30 @@ impl Queue {
 }
 
 impl State {
-    fn pop(&mut self) -> Option<Message> {
+    fn pop(&mut self) -> Option<Item> {
         let message = self.messages.pop_front()?;
-        self.bytes -= size(&message);
+        self.bytes -= message.size();
         Some(message)
+    }
+}
+
+impl Item {
+    /// Appends the frame to `buf`.
+    pub(crate) fn put(&self, buf: &mut Vec<u8>) {
+        match self {
+            Item::Message(message) => put_frame(Kind::Message, buf, |buf| message.encode(buf)),
+            Item::Forwarded(body) => {
+                put_frame(Kind::Forwarded, buf, |buf| buf.extend_from_slice(body));
+            }
+        }
+    }
+
+    /// Returns the approximate size in bytes.
+    fn size(&self) -> usize {
+        match self {
+            Item::Message(message) => size(message),
+            Item::Forwarded(body) => body.len() + OVERHEAD_BYTES,
+        }
     }
 }
 
@@ -114,13 +144,18 @@ mod tests {
         Message { cluster: ClusterId(1), from: id(1), to: id(2), term, body }
     }
 
-    fn append(term: u64, bytes: usize) -> Message {
+    fn append(term: u64, bytes: usize) -> Item {
         let data = Data { term, previous: 0, payload: Bytes::from(vec![0; bytes]) };
         let entry = Entry { position: Position { term, index: 1 }, content: Content::Data(data) };
-        message(
-            term,
-            Body::Append { previous: Position::default(), commit: 0, entries: vec![entry] },
-        )
+        let previous = Position::default();
+        Item::Message(message(term, Body::Append { previous, commit: 0, entries: vec![entry] }))
+    }
+
+    fn term(item: Option<Item>) -> u64 {
+        match item {
+            Some(Item::Message(message)) => message.term,
+            _ => panic!("no message"),
+        }
     }
 
     #[test]
@@ -130,7 +165,7 @@ mod tests {
         queue.open();
         assert!(!queue.push(append(1, MAX_BYTES)), "a large message alone is taken");
         assert!(queue.push(append(2, 1)));
-        assert_eq!(queue.pop().unwrap().term, 1);
+        assert_eq!(term(queue.pop()), 1);
         assert_eq!(queue.len(), (0, 0));
         (0..MAX_MESSAGES).for_each(|_| assert!(!queue.push(append(3, 0))));
         assert!(queue.push(append(4, 0)));
@@ -144,10 +179,10 @@ mod tests {
         let queue = Queue::new(Class::Control);
         queue.open();
         for term in 0..MAX_MESSAGES as u64 {
-            assert!(!queue.push(message(term, Body::TimeoutNow)));
+            assert!(!queue.push(Item::Message(message(term, Body::TimeoutNow))));
         }
-        assert!(queue.push(message(9999, Body::TimeoutNow)));
-        assert_eq!(queue.pop().unwrap().term, 1);
+        assert!(queue.push(Item::Message(message(9999, Body::TimeoutNow))));
+        assert_eq!(term(queue.pop()), 1);
         assert_eq!(queue.len().0, MAX_MESSAGES - 1);
     }
 }

@@ -1,8 +1,8 @@
 //! What all tasks of a transport share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use consensus::id::MemberId;
+use consensus::id::{ClusterId, MemberId};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -15,6 +15,8 @@ use crate::status::Refusals;
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    /// The cluster. A member that begins does not know it at first.
+    pub(crate) cluster: AtomicU64,
     pub(crate) is_blank: AtomicBool,
     pub(crate) dialer: Dialer,
     pub(crate) inbox: Inbox,
@@ -24,10 +26,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Returns the cluster.
+    pub(crate) fn cluster(&self) -> ClusterId {
+        ClusterId(self.cluster.load(Ordering::Relaxed))
+    }
+
     /// Returns who the own member is.
     pub(crate) fn identity(&self) -> Identity {
         Identity {
-            cluster: self.config.cluster,
+            cluster: self.cluster(),
             member: self.config.member.clone(),
             is_blank: self.is_blank.load(Ordering::Relaxed),
         }
@@ -35,7 +42,7 @@ impl Shared {
 
     /// Returns the first frame of a stream to a member.
     pub(crate) fn hello(&self, class: Class, to: MemberId) -> Hello {
-        let Config { cluster, member, .. } = &self.config;
-        Hello::Stream(StreamHello { class, cluster: *cluster, to, from: member.clone() })
+        let (cluster, from) = (self.cluster(), self.config.member.clone());
+        Hello::Stream(StreamHello { class, cluster, to, from })
     }
 }

@@ -2,9 +2,10 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use consensus::id::MemberId;
+use bytes::Bytes;
+use consensus::id::{ClusterId, MemberId};
 use consensus::membership::MemberInfo;
 use consensus::message::Message;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +19,7 @@ use crate::inbox::{Event, Inbox};
 use crate::listener::Listeners;
 use crate::peer::count;
 use crate::peers::Peers;
+use crate::queue::Item;
 use crate::shared::Shared;
 use crate::snapshot_send;
 use crate::status::{Refusals, TransportStatus};
@@ -52,6 +54,7 @@ impl Transport {
         listeners.check(tls.as_ref())?;
         let shared = Arc::new(Shared {
             dialer: Dialer::new(tls.clone(), config.timeouts.clone()),
+            cluster: AtomicU64::new(config.cluster.0),
             config,
             is_blank: AtomicBool::new(true),
             inbox: Inbox::new(Box::new(wake)),
@@ -69,6 +72,12 @@ impl Transport {
     pub fn set_members<'a>(&self, members: impl IntoIterator<Item = &'a MemberInfo>) {
         let _runtime = self.runtime.enter();
         self.peers.set_members(members);
+    }
+
+    /// Sets the cluster. Call it before [`Transport::set_members`]: streams begin only with members
+    /// of the same cluster.
+    pub fn set_cluster(&self, cluster: ClusterId) {
+        self.shared.cluster.store(cluster.0, Ordering::Relaxed);
     }
 
     /// Sets what [`Identity::is_blank`] says of this member. It is `true` at the start.
@@ -104,10 +113,20 @@ impl Transport {
             return self.dropped(class, to);
         };
         let lane = peer.lane(class);
-        if lane.queue.push(message) {
+        if lane.queue.push(Item::Message(message)) {
             count(&lane.counters.dropped_messages, 1);
             self.dropped(class, to);
         }
+    }
+
+    /// Sends bytes that are no message of the protocol, in order ([`Event::Forwarded`]). Returns
+    /// whether they are queued. If they are lost later, [`Event::ForwardLost`] follows.
+    pub fn forward(&self, to: MemberId, body: Bytes) -> bool {
+        let Some(peer) = self.peers.get(to) else { return false };
+        let lane = peer.lane(Class::Forward);
+        let dropped = lane.queue.push(Item::Forwarded(body));
+        count(&lane.counters.dropped_messages, usize::from(dropped));
+        !dropped
     }
 
     fn dropped(&self, class: Class, to: MemberId) {

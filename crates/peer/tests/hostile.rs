@@ -39,7 +39,7 @@ fn hello(class: u8, from: &MemberInfo, to: MemberId) -> Vec<u8> {
 /// A member that nobody can reach.
 fn hostile() -> MemberInfo {
     let peer_urls = vec!["http://127.0.0.1:1".to_owned()];
-    MemberInfo { id: id(7), name: "h".to_owned(), peer_urls }
+    MemberInfo { id: id(7), name: "h".to_owned(), peer_urls, client_urls: vec![] }
 }
 
 fn message_of(from: &MemberInfo, to: MemberId, body: Body) -> Message {

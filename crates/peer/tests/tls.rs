@@ -251,7 +251,12 @@ async fn https_needs_a_certificate_and_http_a_loopback_address() {
     let listeners = Listeners::bind(&[url]).await.unwrap();
     let config = peer::Config {
         cluster: node::CLUSTER,
-        member: MemberInfo { id: id(1), name: "a".to_owned(), peer_urls: vec![] },
+        member: MemberInfo {
+            id: id(1),
+            name: "a".to_owned(),
+            peer_urls: vec![],
+            client_urls: vec![],
+        },
         max_message_bytes: 1 << 20,
         snapshot_bytes_per_second: None,
         timeouts: peer::Timeouts::default(),

@@ -2,15 +2,19 @@
 //!
 //! [`Applier::apply_next_batch`] is the entry point. It splits a batch into rounds. For
 //! each round, in the order of the functions in this file: [`Applier::reserve`] space in
-//! the log, [`Applier::apply`] the commands to the store, [`Applier::log`] their effects,
-//! publish the new revision to readers and the events to watchers, reply to the callers.
+//! the log, [`Applier::evaluate`] the commands on the store, [`Applier::log`] their effects,
+//! [`Applier::publish`] the new revision to readers and the events to watchers, reply to the
+//! callers.
+//!
+//! What evaluation yields is one value, [`Evaluated`]. Between evaluation and publication, it
+//! becomes committed: by the log of this member ([`Committer`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use mvcc::{Command, Effects, Event, Reply, Store};
+use mvcc::{Command, Effects, Event, Reply, Store, Undo};
 
 use crate::exclusive_store::{ExclusiveStore, TXN_COMPARE_KEYS};
 use crate::journal::{Journal, StorePosition};
@@ -18,12 +22,12 @@ use crate::large_commands::LargeCommands;
 use crate::large_txn::LargeTxn;
 use crate::shared_store::SharedStore;
 use crate::snapshotter::SnapshotTrigger;
-use crate::submission::{Outcome, Submission};
+use crate::submission::{Outcome, ReplyTo, Submission};
 use crate::{Error, held_records, pace};
 
 /// Maximum number of commands in a batch. Readers wait while a batch is applied; that
 /// takes about 1 µs per command.
-const BATCH_COMMANDS: usize = 1024;
+pub(crate) const BATCH_COMMANDS: usize = 1024;
 /// A batch ends with the first command that brings its requests to at least this size in
 /// bytes.
 const BATCH_BYTES: usize = 8 << 20;
@@ -44,7 +48,7 @@ pub(crate) struct Applier {
     shared: Arc<SharedStore>,
     queue: Receiver<Submission>,
     large_commands: Arc<LargeCommands>,
-    disk: Option<Disk>,
+    committer: Committer,
     /// The commands of a batch that a thread has left because it must not wait for the
     /// disk. Usually empty, and kept for its capacity.
     batch: Vec<Submission>,
@@ -55,7 +59,18 @@ pub(crate) struct Applier {
     collecting: bool,
 }
 
-/// The log and its snapshot trigger; absent with `WalMode::None`.
+/// Who makes a round committed, so that it may be published.
+pub(crate) enum Committer {
+    /// Nobody: the store is in memory only (`WalMode::None`).
+    Memory,
+    /// The log of this member. The round is committed when the call that logs it returns.
+    Local(Disk),
+    /// The cluster: the member's driver ([`crate::replicated`]) proposes what was evaluated, and
+    /// publishes it when it is committed. Until then it can be taken back.
+    Replicated,
+}
+
+/// The log and its snapshot trigger.
 pub(crate) struct Disk {
     pub(crate) journal: Journal,
     pub(crate) snapshot_trigger: SnapshotTrigger,
@@ -63,7 +78,21 @@ pub(crate) struct Disk {
     pub(crate) _alive: Sender<()>,
 }
 
-type Replies = Vec<Result<Outcome, Error>>;
+pub(crate) type Replies = Vec<Result<Outcome, Error>>;
+
+/// A round that was evaluated: the store contains its changes, but nobody sees them yet.
+pub(crate) struct Evaluated {
+    /// The replies to its commands, in order. They are sent after the publication.
+    pub(crate) replies: Replies,
+    /// What takes it back; only with [`Committer::Replicated`].
+    pub(crate) undo: Option<Undo>,
+    /// Its changes, for watchers.
+    events: Vec<Event>,
+    /// The revision after it.
+    pub(crate) revision: i64,
+    /// Users and roles after it; `None` if it has no command that changes them.
+    auth: Option<Arc<auth::State>>,
+}
 
 /// The thread that calls the applier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +120,10 @@ impl Applier {
         shared: Arc<SharedStore>,
         queue: Receiver<Submission>,
         large_commands: Arc<LargeCommands>,
-        disk: Option<Disk>,
+        committer: Committer,
     ) -> Self {
         let (batch, large_turn, collecting) = (Vec::new(), false, false);
-        Applier { shared, queue, large_commands, disk, batch, large_turn, collecting }
+        Applier { shared, queue, large_commands, committer, batch, large_turn, collecting }
     }
 
     /// Applies a batch and replies. Then it runs a step of garbage collection. If a batch was
@@ -111,7 +140,7 @@ impl Applier {
         self.apply_batch(&mut batch, caller);
         let applied = commands - batch.len();
         self.batch = batch;
-        self.collect_garbage(pace::STEP_ENTRIES.max(COLLECTED_EVENTS_PER_COMMAND * applied));
+        self.collect_garbage(applied, i64::MAX);
         match commands {
             0 => BatchOutcome::Empty,
             _ if applied == commands => BatchOutcome::Applied,
@@ -120,7 +149,7 @@ impl Applier {
     }
 
     /// Moves small or large commands to `batch`, in turns.
-    fn take_any(&mut self, batch: &mut Vec<Submission>) {
+    pub(crate) fn take_any(&mut self, batch: &mut Vec<Submission>) {
         let large_first = std::mem::take(&mut self.large_turn);
         if large_first {
             self.take_large(batch);
@@ -176,7 +205,7 @@ impl Applier {
             let command = Command::LeaseRevoke { id };
             keys += self.shared.store.read().visited_keys(&command, BATCH_KEYS);
             let caller = auth::Caller::Store;
-            batch.push(Submission { command, caller, bytes: 0, reply: None });
+            batch.push(Submission { command, caller, bytes: 0, reply: ReplyTo::Nobody });
         }
         keys
     }
@@ -200,11 +229,7 @@ impl Applier {
                 Err(error) => self.reject(round, &error),
             };
             for (submission, reply) in batch.drain(..count).zip(replies) {
-                if let Some(sender) = submission.reply {
-                    // Sending fails if the caller has dropped its future. That is not an
-                    // error.
-                    let _ = sender.send(reply);
-                }
+                submission.reply.send(reply);
             }
         }
     }
@@ -212,8 +237,8 @@ impl Applier {
     /// Returns the number of commands in the next round, and an upper bound of the size
     /// of their effects in bytes. `None` if the first command was abandoned before its bound
     /// was found.
-    fn next_round(&self, batch: &[Submission]) -> Option<(usize, usize)> {
-        if self.disk.is_none() {
+    pub(crate) fn next_round(&self, batch: &[Submission]) -> Option<(usize, usize)> {
+        if matches!(self.committer, Committer::Memory) {
             return Some((batch.len(), 0));
         }
         let store = self.shared.store.read();
@@ -237,7 +262,7 @@ impl Applier {
 
     /// Whether [`Applier::reserve`] with the same arguments waits for the disk.
     fn reserve_waits(&self, commands: usize, bytes: usize) -> bool {
-        let Some(Disk { journal, .. }) = &self.disk else { return false };
+        let Committer::Local(Disk { journal, .. }) = &self.committer else { return false };
         let last_revision = self.shared.store.read().revision() + commands as i64;
         self.shared.failure.get().is_none() && journal.reserve_waits(bytes as u64, last_revision)
     }
@@ -247,7 +272,9 @@ impl Applier {
         if let Some(reason) = self.shared.failure.get() {
             return Err(Error::LogFailed(reason.clone()));
         }
-        let Some(Disk { journal, snapshot_trigger, .. }) = &mut self.disk else { return Ok(()) };
+        let Committer::Local(Disk { journal, snapshot_trigger, .. }) = &mut self.committer else {
+            return Ok(());
+        };
         if bytes > wal::MAX_PAYLOAD_BYTES {
             return Err(Error::TooLarge);
         }
@@ -270,31 +297,33 @@ impl Applier {
         })
     }
 
-    /// Steps 2 to 5 (see the crate): applies the round (2), logs its effects (3), and publishes the
-    /// revision to readers and the events to watchers (4). Returns the replies, which the
-    /// caller sends.
+    /// Steps 2 to 5 (see the crate): evaluates the round (2), logs its effects (3), and publishes
+    /// it (4 and 5). Returns the replies, which the caller sends.
     fn commit(&mut self, round: &[Submission]) -> Replies {
         let mut effects = Effects::new();
-        let (replies, events, revision) = self.apply(round, &mut effects);
+        let evaluated = self.evaluate(round, &mut effects);
         if let Err(error) = self.log(&effects) {
             let error = self.shared.fail(&error);
             return round.iter().map(|_| Err(error.clone())).collect();
         }
-        self.update_shared(round, &replies);
-        self.shared.published.store(revision, Ordering::Release);
-        self.shared.hub.publish(&events, revision);
-        replies
+        self.publish(round, &evaluated);
+        evaluated.replies
     }
 
-    /// Step 2: changes the store. Returns replies, events and the new revision.
-    fn apply(&mut self, round: &[Submission], effects: &mut Effects) -> (Replies, Vec<Event>, i64) {
+    /// Step 2: changes the store. Appends the changes to `effects`.
+    pub(crate) fn evaluate(&mut self, round: &[Submission], effects: &mut Effects) -> Evaluated {
         let mut store = ExclusiveStore::lock(&self.shared.store);
         let clock_ms = self.shared.clock.time_ms(Instant::now());
         store.tick(clock_ms);
-        let unlogged = self.disk.as_mut().and_then(|d| d.journal.take_unlogged_renewals(clock_ms));
-        if let Some(renewed) = unlogged {
+        if let Committer::Local(disk) = &mut self.committer
+            && let Some(renewed) = disk.journal.take_unlogged_renewals(clock_ms)
+        {
             store.replay(renewed.clone()).expect("replaying a lease renewal never fails");
             effects.push(renewed);
+        }
+        let is_replicated = matches!(self.committer, Committer::Replicated);
+        if is_replicated {
+            store.begin_undo();
         }
         let first_new = store.revision() + 1;
         let mut apply = |s: &Submission| {
@@ -304,15 +333,20 @@ impl Applier {
             })
         };
         let replies = round.iter().map(&mut apply).collect();
+        let undo = is_replicated.then(|| store.end_undo());
         let store = store.downgrade();
         let events = store.events_since(first_new).cloned().collect();
-        (replies, events, store.revision())
+        let changes_auth = round.iter().any(|s| matches!(s.command, Command::Auth(_)));
+        let auth = changes_auth.then(|| store.auth().clone());
+        Evaluated { replies, undo, events, revision: store.revision(), auth }
     }
 
     /// Step 3: appends the effects to the log, and syncs it if a WAL mode requires it.
     fn log(&mut self, effects: &Effects) -> Result<(), files::Error> {
         let position = self.position();
-        let Some(Disk { journal, snapshot_trigger, .. }) = &mut self.disk else { return Ok(()) };
+        let Committer::Local(Disk { journal, snapshot_trigger, .. }) = &mut self.committer else {
+            return Ok(());
+        };
         if !journal.prepare(effects, position) {
             return Ok(());
         }
@@ -325,8 +359,19 @@ impl Applier {
         Ok(())
     }
 
-    /// Passes granted and revoked leases to the lessor, and publishes users and roles.
-    fn update_shared(&self, round: &[Submission], replies: &Replies) {
+    /// Steps 4 and 5: lets readers and watchers see a committed round.
+    pub(crate) fn publish(&self, round: &[Submission], evaluated: &Evaluated) {
+        let Evaluated { replies, events, revision, auth, .. } = evaluated;
+        self.update_lessor(round, replies);
+        if let Some(auth) = auth {
+            self.shared.auth.publish(auth.clone());
+        }
+        self.shared.published.store(*revision, Ordering::Release);
+        self.shared.hub.publish(events, *revision);
+    }
+
+    /// Passes granted and revoked leases to the lessor.
+    fn update_lessor(&self, round: &[Submission], replies: &Replies) {
         let succeeded = round.iter().zip(replies).filter(|(_, reply)| reply.is_ok());
         for (submission, _) in succeeded {
             match submission.command {
@@ -334,10 +379,6 @@ impl Applier {
                     self.shared.lessor.lock().grant(id, ttl_seconds, Instant::now());
                 }
                 Command::LeaseRevoke { id } => self.shared.lessor.lock().revoke(id),
-                Command::Auth(_) => {
-                    let auth = self.shared.store.read().auth().clone();
-                    self.shared.auth.publish(auth);
-                }
                 _ => {}
             }
         }
@@ -351,9 +392,9 @@ impl Applier {
         let log_cannot_grow = matches!(error, Error::NoSpace | Error::CannotGrow(_));
         if log_cannot_grow && round.iter().any(renews) {
             let clock_ms = self.shared.clock.time_ms(Instant::now());
-            let mut journals = self.disk.iter_mut().map(|disk| &mut disk.journal);
-            let noted = journals.try_for_each(|journal| journal.set_renewals_unlogged(clock_ms));
-            if let Err(error) = noted {
+            if let Committer::Local(disk) = &mut self.committer
+                && let Err(error) = disk.journal.set_renewals_unlogged(clock_ms)
+            {
                 let error = self.shared.fail(&error);
                 return round.iter().map(|_| Err(error.clone())).collect();
             }
@@ -366,10 +407,12 @@ impl Applier {
         round.iter().map(reply).collect()
     }
 
-    /// Frees a part of the history that compaction made unreadable: visits at most
-    /// `max_events` events. Discards responses that hold too much of it.
-    fn collect_garbage(&mut self, max_events: usize) {
-        let pinned = self.shared.pins.lock().oldest(Instant::now());
+    /// Frees a part of the history that compaction made unreadable, after a batch with this number
+    /// of commands. Keeps what can be read at the revision `needed` or later. Discards responses
+    /// that hold too much of what was freed.
+    pub(crate) fn collect_garbage(&mut self, commands: usize, needed: i64) {
+        let max_events = pace::STEP_ENTRIES.max(COLLECTED_EVENTS_PER_COMMAND * commands);
+        let pinned = self.shared.pins.lock().oldest(Instant::now()).min(needed);
         let oldest_needed = pinned.min(self.shared.published.load(Ordering::Acquire));
         let mut store = self.shared.store.write();
         let before = store.stats().total_bytes;
@@ -380,6 +423,11 @@ impl Applier {
         if !discarded.is_empty() {
             held_records::discard(discarded);
         }
+    }
+
+    /// Whether commands wait.
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.queue.is_empty() || !self.large_commands.is_empty()
     }
 
     /// Whether garbage is left that the pipeline's thread should collect without waiting.
@@ -394,7 +442,9 @@ impl Applier {
             return;
         }
         let position = self.position();
-        let Some(Disk { journal, snapshot_trigger, .. }) = &mut self.disk else { return };
+        let Committer::Local(Disk { journal, snapshot_trigger, .. }) = &mut self.committer else {
+            return;
+        };
         match journal.on_idle(position) {
             // These effects are optional. Without space, they are omitted.
             Ok(()) | Err(files::Error::NoSpace { .. }) => {}
@@ -414,7 +464,7 @@ impl Applier {
     pub(crate) fn finish(mut self) {
         // After a failure the store may contain changes that the log does not.
         let clean_at = self.shared.failure.get().is_none().then(|| self.position());
-        let Some(disk) = &mut self.disk else { return };
+        let Committer::Local(disk) = &mut self.committer else { return };
         match disk.journal.close(clean_at) {
             Ok(()) => {}
             // All writes are durable. Only the mark of a clean shutdown is missing.

@@ -29,6 +29,21 @@ pub enum Error {
     /// The pipeline is being shut down.
     #[error("etcdserver: server stopped")]
     Stopped,
+    /// No member leads the cluster, or the leader cannot be reached. The command had no effect.
+    #[error("etcdserver: no leader")]
+    NoLeader,
+    /// Another member leads now. The command had no effect.
+    #[error("etcdserver: leader changed")]
+    LeaderChanged,
+    /// The leader did not answer in time. The command may have been executed.
+    #[error("etcdserver: request timed out")]
+    TimedOut,
+    /// Another member leads now. The command may have been executed.
+    #[error("etcdserver: request timed out, possibly due to previous leader failure")]
+    LeaderFailed,
+    /// The connection to the leader has ended. The command may have been executed.
+    #[error("etcdserver: request timed out, possibly due to connection lost")]
+    ConnectionLost,
     /// The log failed during this command or before it. A restart may or may not recover
     /// the command.
     #[error("etcdserver: the log failed: {0}")]
@@ -44,6 +59,9 @@ pub enum OpenError {
     /// The WAL modes by prefix are invalid.
     #[error(transparent)]
     Modes(#[from] ModesError),
+    /// The member of a cluster could not start.
+    #[error("{0:#}")]
+    Cluster(anyhow::Error),
     /// A thread could not be started.
     #[error("could not start a thread: {0}")]
     Thread(#[from] std::io::Error),

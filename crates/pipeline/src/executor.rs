@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::Receiver;
 use parking_lot::Mutex;
 
 use crate::applier::{Applier, BatchOutcome, CallingThread};
@@ -33,6 +33,7 @@ use crate::large_commands::LargeCommands;
 use crate::pace;
 use crate::shared_store::SharedStore;
 use crate::submission::Submission;
+use crate::waker::{Waker, waker};
 
 /// Maximum sleep of the dedicated thread.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
@@ -45,15 +46,17 @@ pub(crate) struct Executor {
     shared: Arc<SharedStore>,
     queue: Receiver<Submission>,
     large_commands: Arc<LargeCommands>,
-    /// `None` once the store has stopped.
+    /// `None` once the store has stopped, and if the store is a member of a cluster: its thread owns
+    /// the applier ([`crate::replicated`]).
     applier: Mutex<Option<Applier>>,
     /// Whether the dedicated thread has stopped. After that, no thread executes the
     /// queue.
     stopped: AtomicBool,
     /// Whether submitting threads run the applier.
     inline: bool,
-    wake_sender: Sender<()>,
-    wake_receiver: Receiver<()>,
+    waker: Waker,
+    /// What the dedicated thread waits for; `None` in a cluster.
+    wake: Option<Receiver<()>>,
 }
 
 impl Executor {
@@ -64,19 +67,23 @@ impl Executor {
         applier: Applier,
         inline: bool,
     ) -> Arc<Self> {
-        let (wake_sender, wake_receiver) = bounded(1);
+        let (waker, wake) = waker();
         let applier = Mutex::new(Some(applier));
         let stopped = AtomicBool::new(false);
-        Arc::new(Executor {
-            shared,
-            queue,
-            large_commands,
-            applier,
-            stopped,
-            inline,
-            wake_sender,
-            wake_receiver,
-        })
+        let wake = Some(wake);
+        Arc::new(Executor { shared, queue, large_commands, applier, stopped, inline, waker, wake })
+    }
+
+    /// Creates the executor of a member of a cluster, which only wakes the thread of the member.
+    pub(crate) fn of_member(
+        shared: Arc<SharedStore>,
+        queue: Receiver<Submission>,
+        large_commands: Arc<LargeCommands>,
+        waker: Waker,
+    ) -> Arc<Self> {
+        let (applier, stopped) = (Mutex::new(None), AtomicBool::new(false));
+        let (inline, wake) = (false, None);
+        Arc::new(Executor { shared, queue, large_commands, applier, stopped, inline, waker, wake })
     }
 
     /// Applies the queued commands, or wakes the dedicated thread to do so.
@@ -121,17 +128,17 @@ impl Executor {
 
     /// Wakes the dedicated thread.
     pub(crate) fn wake(&self) {
-        // If the channel is full, an earlier wake-up is still pending.
-        let _ = self.wake_sender.try_send(());
+        self.waker.wake();
     }
 
     /// The main function of the dedicated thread. Returns when the store is stopping and
     /// the queue is empty.
     pub(crate) fn run(&self) {
         let mut timeout = Duration::ZERO;
+        let wake = self.wake.as_ref().expect("the store is no member of a cluster");
         loop {
             if !timeout.is_zero() {
-                let _ = self.wake_receiver.recv_timeout(timeout);
+                let _ = wake.recv_timeout(timeout);
             }
             let stopping = self.shared.stopping.load(Ordering::Acquire);
             let mut guard = self.applier.lock();
@@ -139,11 +146,7 @@ impl Executor {
             if applier.apply_next_batch(CallingThread::DedicatedThread) == BatchOutcome::Empty {
                 if stopping {
                     guard.take().into_iter().for_each(Applier::finish);
-                    // A thread that queues a command after this fence sees that the
-                    // executor has stopped.
-                    self.stopped.store(true, Ordering::Relaxed);
-                    fence(Ordering::SeqCst);
-                    return self.drop_queue();
+                    return self.stop();
                 }
                 applier.on_idle();
             }
@@ -156,6 +159,14 @@ impl Executor {
                 () => self.until_next_expiry(),
             };
         }
+    }
+
+    /// Executes no commands any more. The callers of those that are queued get `Error::Stopped`.
+    pub(crate) fn stop(&self) {
+        // A thread that queues a command after this fence sees that the executor has stopped.
+        self.stopped.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.drop_queue();
     }
 
     fn has_commands(&self) -> bool {

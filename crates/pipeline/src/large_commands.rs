@@ -133,10 +133,11 @@ mod tests {
     use mvcc::Command;
 
     use super::*;
+    use crate::submission::ReplyTo;
 
     fn submission(id: i64, bytes: usize) -> Submission {
         let (command, caller) = (Command::LeaseRevoke { id }, auth::Caller::Store);
-        Submission { command, caller, bytes, reply: None }
+        Submission { command, caller, bytes, reply: ReplyTo::Nobody }
     }
 
     fn id(submission: Submission) -> i64 {

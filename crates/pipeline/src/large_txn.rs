@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{TxnRequest, TxnResponse};
-use mvcc::{BranchCursor, ReadPoint, TxnCursor};
+use mvcc::{BranchCursor, ReadPoint, Store, TxnCursor};
 
 use crate::Error;
 use crate::pace::{self, SMALL_SORT_BYTES, STEP_ENTRIES};
@@ -85,8 +85,8 @@ impl LargeTxn {
         match rest {
             Rest::All(request) => read_all(&shared, &request, &held_bytes, cancelled),
             Rest::Ranges(ranges, pin) => {
-                let _kept = keep(&shared, pin)?;
-                read_ranges(&shared, *ranges, &held_bytes, cancelled)
+                let kept = keep(&shared, pin)?;
+                read_ranges(&shared, *ranges, &kept, &held_bytes, cancelled)
             }
         }
     }
@@ -153,24 +153,26 @@ fn read_all(
 ) -> Result<TxnResponse, Error> {
     let store = shared.store.read();
     let point = ReadPoint::new(&store, shared.published.load(Ordering::Acquire));
-    let _pin = Pin::new(&shared.pins, point.oldest_needed_revision(request), None);
+    let pin = Pin::new(&shared.pins, point.oldest_needed_revision(request), None);
     drop(store);
     let mut branches = BranchCursor::new(request, point.revision());
-    while !branches.step(&shared.store.read(), STEP_ENTRIES) {
+    while !step(shared, &pin, |store| branches.step(store, STEP_ENTRIES))? {
         pause(shared, cancelled)?;
     }
-    read_ranges(shared, TxnCursor::read(request, point, branches)?, held_bytes, cancelled)
+    let cursor = TxnCursor::read(request, point, branches)?;
+    read_ranges(shared, cursor, &pin, held_bytes, cancelled)
 }
 
 fn read_ranges(
     shared: &SharedStore,
     mut cursor: TxnCursor,
+    pin: &Pin,
     held_bytes: &AtomicUsize,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<TxnResponse, Error> {
     let mut ranges_since_pause = 0;
     loop {
-        let range_complete = cursor.gather(&shared.store.read(), STEP_ENTRIES);
+        let range_complete = step(shared, pin, |store| cursor.gather(store, STEP_ENTRIES))?;
         if cursor.digest()? {
             return Ok(cursor.finish());
         }
@@ -182,6 +184,13 @@ fn read_ranges(
             pause(shared, cancelled)?;
         }
     }
+}
+
+/// Makes a step of a read. Fails if the history that it needs does not exist any more.
+fn step<T>(shared: &SharedStore, pin: &Pin, step: impl FnOnce(&Store) -> T) -> Result<T, Error> {
+    let store = shared.store.read();
+    pin.check(&store)?;
+    Ok(step(&store))
 }
 
 /// Lets other threads run. Fails if the caller has cancelled the read, or if the store is

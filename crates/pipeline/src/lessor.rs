@@ -18,6 +18,8 @@ pub(crate) struct Lessor {
     /// one check, not later than the deadline. A renewal moves only the deadline. When
     /// the check is due, it is moved to the deadline.
     checks: BinaryHeap<Reverse<(Instant, i64)>>,
+    /// Whether another member of the cluster ends the leases: [`Lessor::demote`].
+    demoted: bool,
 }
 
 /// The granted TTL of a lease, and when the lease expires.
@@ -77,6 +79,33 @@ impl Lessor {
         Some(lease.ttl_seconds)
     }
 
+    /// Removes all leases.
+    pub(crate) fn clear(&mut self) {
+        self.leases.clear();
+        self.checks.clear();
+    }
+
+    /// Restarts the TTL of a lease that another member has renewed.
+    pub(crate) fn restart(&mut self, id: i64, now: Instant) {
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.expires_at = deadline(lease.ttl_seconds, now);
+        }
+    }
+
+    /// Lets no lease expire until [`Lessor::promote`]: only the leader of a cluster ends leases.
+    pub(crate) fn demote(&mut self) {
+        self.demoted = true;
+    }
+
+    /// Lets leases expire. All TTLs start again, as in etcd: the last leader may have renewed leases
+    /// that this member does not know of.
+    pub(crate) fn promote(&mut self, now: Instant) {
+        self.demoted = false;
+        self.leases.values_mut().for_each(|lease| {
+            lease.expires_at = deadline(lease.ttl_seconds, now);
+        });
+    }
+
     /// Returns the remaining TTL, zero for an expired lease, and the granted TTL in
     /// seconds.
     pub(crate) fn remaining(&self, id: i64, now: Instant) -> Option<(Duration, i64)> {
@@ -88,6 +117,9 @@ impl Lessor {
     /// Returns the ID of an expired lease. A lease that is not revoked is returned again after
     /// `retry`.
     pub(crate) fn next_expired(&mut self, now: Instant, retry: Duration) -> Option<i64> {
+        if self.demoted {
+            return None;
+        }
         loop {
             let Reverse((check_at, id)) = *self.checks.peek()?;
             if check_at > now {
@@ -107,7 +139,8 @@ impl Lessor {
 
     /// Returns the earliest time at which [`Lessor::next_expired`] may return a lease.
     pub(crate) fn next_check(&self) -> Option<Instant> {
-        self.checks.peek().map(|Reverse((at, _))| *at)
+        let first = self.checks.peek().filter(|_| !self.demoted);
+        first.map(|Reverse((at, _))| *at)
     }
 
     /// Returns the deadlines of the leases with higher IDs than `after`, or of all leases,
@@ -164,6 +197,24 @@ mod tests {
         );
         lessor.revoke(1);
         assert_eq!(lessor.remaining(1, start), None);
+    }
+
+    #[test]
+    fn a_new_leader_starts_all_ttls_again() {
+        let start = Instant::now();
+        let mut lessor = Lessor::default();
+        lessor.demote();
+        lessor.grant(1, 10, start);
+        lessor.grant(2, 10, start);
+        assert_eq!(lessor.next_check(), None);
+        assert!(expired(&mut lessor, start + 20 * SECOND, SECOND).is_empty());
+        lessor.restart(2, start + 15 * SECOND);
+        assert_eq!(lessor.remaining(2, start + 15 * SECOND), Some((10 * SECOND, 10)));
+        lessor.promote(start + 20 * SECOND);
+        assert!(expired(&mut lessor, start + 29 * SECOND, SECOND).is_empty());
+        let mut both = expired(&mut lessor, start + 30 * SECOND, SECOND);
+        both.sort_unstable();
+        assert_eq!(both, [1, 2]);
     }
 
     #[test]

@@ -36,8 +36,8 @@
 //!
 //! | Module | Subject |
 //! |---|---|
-//! | `pipeline` | the public handle: propose, watch, status, shutdown |
-//! | `submission`, `large_commands`, `executor` | queued commands; chooses the thread that runs the applier |
+//! | `pipeline`, `cluster` | the public handle: propose, watch, status, shutdown; what clients ask of a cluster |
+//! | `submission`, `large_commands`, `waker`, `executor` | queued commands; chooses the thread that runs the applier |
 //! | `applier` | executes a batch: reserve, apply, log, publish, reply |
 //! | `journal` | what the log contains, and when it must be durable |
 //! | `modes` | the WAL mode of each key |
@@ -49,24 +49,24 @@
 //! | `lessor`, `clock` | expiry of leases |
 //! | `flusher`, `snapshotter`, `snapshot_write` | background threads, snapshot files |
 //! | `open`, `store_recovery`, `recovery_base`, `store_builder`, `continuity` | startup |
-//! | `maintenance` | hash, export, release of unused memory |
+//! | `maintenance`, `export` | hash, export, release of unused memory |
 //! | `directory_check`, `repair` | `mem_etcd check` and `mem_etcd repair` |
 //! | `snapshot_restore`, `etcd_snapshot` | `mem_etcd restore` |
 //!
-//! # Not implemented
-//!
-//! Replication: there is one member, and the log is not a Raft log.
+//! A store may be a member of a cluster: `replicated` describes what is different then.
 
 #![warn(missing_docs)]
 
 mod applier;
 mod clock;
+mod cluster;
 mod continuity;
 mod directory_check;
 mod error;
 mod etcd_snapshot;
 mod exclusive_store;
 mod executor;
+mod export;
 mod flusher;
 mod held_records;
 mod history;
@@ -86,6 +86,7 @@ mod published_auth;
 mod range_read;
 mod recovery_base;
 mod repair;
+mod replicated;
 mod retry;
 mod shared_store;
 mod snapshot_restore;
@@ -95,17 +96,21 @@ mod store_builder;
 mod store_recovery;
 mod submission;
 mod txn;
+mod waker;
 
 pub use directory_check::{DirectoryReport, check};
 pub use error::{Error, OpenError};
+pub use export::Export;
 pub use held_records::{Discard, HeldResponse, ReadStart};
 pub use large_commands::{ClientId, Origin};
 pub use large_txn::LargeTxn;
-pub use maintenance::{Export, HistoryHash};
+pub use maintenance::HistoryHash;
 pub use modes::{Modes, ModesError};
 pub use options::{PipelineOptions, WalMode};
 pub use pipeline::{Pipeline, PipelineStatus};
 pub use range_read::{LargeRange, RangePages, RangeRead};
 pub use repair::Repair;
+pub use replicated::handle::{ClusterMember, ClusterStatus, MoveLeaderError};
+pub use replicated::options::ClusterOptions;
 pub use snapshot_restore::{BumpTooLarge, SavedSnapshot, SavedSnapshotStatus};
 pub use txn::TxnRead;

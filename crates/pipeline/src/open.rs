@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use snapshot::Snapshots;
 use wal::Medium;
 
-use crate::applier::{Applier, Disk};
+use crate::applier::{Applier, Committer, Disk};
 use crate::executor::Executor;
 use crate::flusher::Flusher;
 use crate::journal::Journal;
@@ -57,16 +57,17 @@ impl Pipeline {
         let shared = Arc::new(SharedStore::new(store, options));
         let inline = !modes.contains(WalMode::Fsync);
         let mut threads = Vec::new();
-        let disk = match dir.as_ref().zip(files) {
-            None => None,
+        let committer = match dir.as_ref().zip(files) {
+            None => Committer::Memory,
             Some((dir, files)) => {
-                Some(open_disk(files, dir, modes, &shared, options, &mut threads)?)
+                Committer::Local(open_disk(files, dir, modes, &shared, options, &mut threads)?)
             }
         };
         let (commands, queue) = bounded(options.queue_commands);
         let max = Size { commands: options.queue_commands, bytes: options.queue_bytes };
         let large_commands = LargeCommands::new(max);
-        let applier = Applier::new(shared.clone(), queue.clone(), large_commands.clone(), disk);
+        let applier =
+            Applier::new(shared.clone(), queue.clone(), large_commands.clone(), committer);
         let executor =
             Executor::new(shared.clone(), queue, large_commands.clone(), applier, inline);
         let dedicated = executor.clone();
@@ -77,10 +78,11 @@ impl Pipeline {
             large_commands,
             executor,
             threads: Mutex::new(threads),
-            dir: Mutex::new(dir),
+            locks: Mutex::new(dir.map(|dir| Box::new(dir) as Box<dyn Send>)),
             max_queued_bytes: options.queue_bytes,
             min_lease_ttl_seconds: options.min_lease_ttl_seconds,
             identity,
+            replication: None,
         })
     }
 }

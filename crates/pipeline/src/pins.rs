@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use mvcc::Store;
 use parking_lot::Mutex;
+
+use crate::Error;
 
 /// Keeps the history from a revision on readable until it is dropped or expires.
 pub(crate) struct Pin {
@@ -32,6 +35,13 @@ impl Pins {
             first.remove();
         }
         i64::MAX
+    }
+}
+
+impl Pins {
+    /// Lets all pins expire: another history replaces the one that they keep.
+    pub(crate) fn clear(&mut self) {
+        self.expiries.clear();
     }
 }
 
@@ -63,6 +73,15 @@ impl Pin {
         let mut table = self.pins.lock();
         let expiry = table.expiries.get_mut(&(self.revision, self.id));
         expiry.map(|expiry| *expiry = None).is_some()
+    }
+
+    /// Fails if the history of the pin may have been collected or replaced, and `store` does not
+    /// contain it any more.
+    pub(crate) fn check(&self, store: &Store) -> Result<(), Error> {
+        match self.revision < store.compacted() && self.expired() {
+            true => Err(mvcc::Error::Compacted.into()),
+            false => Ok(()),
+        }
     }
 
     /// Whether the pin has expired, so that its history may be collected.

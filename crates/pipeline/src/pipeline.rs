@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use auth::Caller;
 use crossbeam_channel::{Sender, TrySendError};
-use data_dir::{DataDir, Identity};
+use data_dir::Identity;
 use futures_channel::oneshot;
 use mvcc::{Alarm, Command, Reply, Stats};
 use parking_lot::Mutex;
@@ -18,8 +18,9 @@ use watch::WatchStream;
 use crate::Error;
 use crate::executor::Executor;
 use crate::large_commands::{LargeCommands, Origin};
+use crate::replicated::handle::{ClusterStatus, Replication};
 use crate::shared_store::SharedStore;
-use crate::submission::{Outcome, Submission};
+use crate::submission::{Outcome, ReplyTo, Submission};
 
 /// A running store. Dropping it or calling [`Pipeline::shutdown`] stops it cleanly: it
 /// executes the submitted commands and syncs the log.
@@ -32,10 +33,12 @@ pub struct Pipeline {
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
     /// Keeps the data directory locked until the threads have ended, because all of them write
     /// to it.
-    pub(crate) dir: Mutex<Option<DataDir>>,
+    pub(crate) locks: Mutex<Option<Box<dyn Send>>>,
     pub(crate) max_queued_bytes: usize,
     pub(crate) min_lease_ttl_seconds: i64,
     pub(crate) identity: Identity,
+    /// `None` for a store without peers.
+    pub(crate) replication: Option<Arc<Replication>>,
 }
 
 /// The status of a store.
@@ -59,6 +62,8 @@ pub struct PipelineStatus {
     pub no_space: bool,
     /// The reason if the log has failed. After that, the store accepts no more writes.
     pub failure: Option<Arc<str>>,
+    /// The state of the cluster; `None` for a store without peers.
+    pub cluster: Option<ClusterStatus>,
 }
 
 impl Pipeline {
@@ -142,7 +147,8 @@ impl Pipeline {
         self.check_running()?;
         let (reply, receiver) = oneshot::channel();
         let Origin { client, caller } = origin;
-        let submission = Submission { command, caller, bytes, reply: Some(reply) };
+        let reply = ReplyTo::Client(reply);
+        let submission = Submission { command, caller, bytes, reply };
         match self.large_commands.push(client, submission) {
             true => Ok(receiver),
             false => Err(Error::TooManyRequests),
@@ -164,7 +170,8 @@ impl Pipeline {
             return Err(Error::TooManyRequests);
         }
         let (reply, receiver) = oneshot::channel();
-        let submission = Submission { command, caller, bytes, reply: Some(reply) };
+        let reply = ReplyTo::Client(reply);
+        let submission = Submission { command, caller, bytes, reply };
         self.commands.try_send(submission).map_err(|error| {
             queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             match error {
@@ -181,10 +188,13 @@ impl Pipeline {
         requested.max(self.min_lease_ttl_seconds)
     }
 
-    /// Renews a lease. The caller checks whether the client may. Returns its TTL in seconds, or `None` if it does not exist or has
-    /// expired. The renewal is as durable as the WAL mode promises, except on a full
-    /// disk: it then succeeds without being logged.
+    /// Renews a lease. The caller checks whether the client may. Returns its TTL in seconds, or
+    /// `None` if it does not exist or has expired. The renewal is as durable as the WAL mode
+    /// promises, except on a full disk: it then succeeds without being logged.
     pub async fn lease_renew(&self, id: i64) -> Result<Option<i64>, Error> {
+        if self.replication.is_some() {
+            return self.lease_renew_in_cluster(id).await;
+        }
         let ttl = self.shared.lessor.lock().renew(id, Instant::now());
         let Some(ttl) = ttl else { return Ok(None) };
         let reply = self.submit(Caller::Store, Command::LeaseRenew { id }, 0)?;
@@ -192,6 +202,20 @@ impl Pipeline {
         match reply.await.unwrap_or(Err(Error::Stopped)) {
             Ok(_) => Ok(Some(ttl)),
             // The lease was revoked after the lessor had renewed it.
+            Err(Error::Refused(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Renews a lease of a cluster, whose leader knows whether it has expired.
+    async fn lease_renew_in_cluster(&self, id: i64) -> Result<Option<i64>, Error> {
+        let reply = self.submit(Caller::Store, Command::LeaseRenew { id }, 0)?;
+        self.executor.run_queue();
+        match reply.await.unwrap_or(Err(Error::Stopped)) {
+            // This member has applied the renewal, and so the grant.
+            Ok(_) => {
+                Ok(self.shared.lessor.lock().remaining(id, Instant::now()).map(|(_, ttl)| ttl))
+            }
             Err(Error::Refused(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -213,6 +237,11 @@ impl Pipeline {
         self.shared.published.load(Ordering::Acquire)
     }
 
+    /// Returns the reason if the log has failed, or this member of a cluster.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        self.shared.failure.get().cloned()
+    }
+
     /// Returns the status of the store.
     pub fn status(&self) -> PipelineStatus {
         let store = self.shared.store.read();
@@ -226,6 +255,7 @@ impl Pipeline {
             auth_revision: self.auth().revision(),
             no_space: self.shared.no_space.load(Ordering::Relaxed),
             failure: self.shared.failure.get().cloned(),
+            cluster: self.replication.as_ref().map(|replication| replication.status()),
         }
     }
 
@@ -240,7 +270,7 @@ impl Pipeline {
         for thread in threads.drain(..).rev() {
             let _ = thread.join();
         }
-        *self.dir.lock() = None;
+        *self.locks.lock() = None;
     }
 
     /// The store and the state that threads share with it.

@@ -41,7 +41,7 @@ pub struct LargeRange {
     cursor: RangeCursor,
     held_bytes: Arc<AtomicUsize>,
     /// Keeps the history of this revision.
-    _pin: Pin,
+    pin: Pin,
 }
 
 impl Pipeline {
@@ -59,7 +59,7 @@ impl Pipeline {
         }
         let pin = Pin::new(&shared.pins, cursor.revision(), None);
         let (shared, held_bytes) = (shared.clone(), Arc::default());
-        Ok(RangeRead::Large(LargeRange { shared, cursor, held_bytes, _pin: pin }))
+        Ok(RangeRead::Large(LargeRange { shared, cursor, held_bytes, pin }))
     }
 
     /// Reads a range in pages. All pages have the same revision. The keys are in key
@@ -122,11 +122,17 @@ impl LargeRange {
     /// Reads the rest of the range in steps. Writers can run between the steps. Fails when
     /// `cancelled` returns true; it is called between the steps.
     pub fn finish_unless(mut self, cancelled: &dyn Fn() -> bool) -> Result<RangeResponse, Error> {
-        while !self.cursor.step(&self.shared.store.read(), STEP_ENTRIES) {
+        while !self.step()? {
             self.held_bytes.store(self.cursor.memory_bytes(), Ordering::Relaxed);
             pace::pause(cancelled)?;
         }
         Ok(self.cursor.finish())
+    }
+
+    fn step(&mut self) -> Result<bool, Error> {
+        let store = self.shared.store.read();
+        self.pin.check(&store)?;
+        Ok(self.cursor.step(&store, STEP_ENTRIES))
     }
 }
 
@@ -198,14 +204,11 @@ impl RangePages {
 
     /// Visits some keys. Returns the next page if it is complete.
     fn step(&mut self) -> Result<Option<RangeResponse>, Error> {
-        let revision = self.pin.revision();
         let (NextPage::Keys(cursor) | NextPage::Count(_, cursor)) = &mut self.next else {
             return Ok(None);
         };
         let store = self.shared.store.read();
-        if self.pin.expired() && revision < store.compacted() {
-            return Err(mvcc::Error::Compacted.into());
-        }
+        self.pin.check(&store)?;
         if !cursor.step(&store, STEP_ENTRIES) {
             return Ok(None);
         }

@@ -87,9 +87,14 @@ impl SharedStore {
     /// Sets the reason why the log failed, and logs it; a later failure changes nothing.
     /// Returns the error for clients.
     pub(crate) fn fail(&self, error: &files::Error) -> Error {
+        self.fail_because(error.to_string())
+    }
+
+    /// Sets the reason why nothing is written any more, as [`SharedStore::fail`] does.
+    pub(crate) fn fail_because(&self, error: String) -> Error {
         let reason = self.failure.get_or_init(|| {
-            tracing::error!(%error, "the log failed, no more writes are accepted");
-            error.to_string().into()
+            tracing::error!(error, "the log failed, no more writes are accepted");
+            error.into()
         });
         Error::LogFailed(reason.clone())
     }

@@ -5,27 +5,23 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use files::Error;
-use mvcc::{Effects, SnapshotCursor};
+use mvcc::{Effect, Effects, SnapshotCursor};
 use snapshot::Snapshots;
 use wal::{SpaceClaim, Trimmer};
 
 use crate::WalMode;
-use crate::journal::{Journal, encode};
+use crate::journal::Journal;
 use crate::modes::Modes;
-use crate::pace::{STEP_ENTRIES, yield_thread};
 use crate::pins::Pin;
 use crate::retry::Retry;
 use crate::shared_store::SharedStore;
+use crate::snapshot_write::write_running;
 use crate::store_recovery::RecoveredSizes;
 
-/// While a snapshot is read back, the thread pauses after this many bytes. Reading and verifying
-/// them takes about a millisecond. Without the pauses, it would use a core without interruption.
-const READ_BACK_BYTES: u64 = 1 << 20;
-const READ_BACK_PAUSE: Duration = Duration::from_millis(1);
 /// A snapshot is due when the log after the older of the two kept snapshots has this many times
 /// the size by which it must grow between two snapshots. If no snapshot takes long, that is when
 /// it has grown by this size since the newer one.
@@ -256,35 +252,11 @@ impl Snapshotter {
 
     /// Writes a snapshot. Returns its size in bytes, or `None` if the store stops before it
     /// is complete. If this fails, no file is left: the log may need its space.
-    fn take_snapshot(&self, mut request: SnapshotRequest) -> Result<Option<u64>, Error> {
-        let mut writer = self.snapshots.create(request.covered)?;
-        let mut payload = Vec::new();
-        let mut more = true;
-        while more {
-            if self.shared.stopping.load(Ordering::Relaxed) {
-                writer.abandon()?;
-                return Ok(None);
-            }
-            let store = self.shared.store.read();
-            more = request.cursor.step(&store, STEP_ENTRIES, &mut request.effects);
-            drop(store);
-            yield_thread();
-            request.effects.retain(|effect| self.modes.of_effect(effect) != WalMode::None);
-            if !request.effects.is_empty() {
-                encode(&request.effects, &mut payload);
-                writer.write_chunk(&payload)?;
-                request.effects.clear();
-            }
-        }
-        drop(request.pin);
-        let mut paused_at = 0;
-        writer.finish_unless(|read| {
-            if read - paused_at >= READ_BACK_BYTES {
-                paused_at = read;
-                std::thread::sleep(READ_BACK_PAUSE);
-            }
-            self.shared.stopping.load(Ordering::Relaxed)
-        })
+    fn take_snapshot(&self, request: SnapshotRequest) -> Result<Option<u64>, Error> {
+        let SnapshotRequest { covered, cursor, effects, pin, .. } = request;
+        let writer = self.snapshots.create(covered)?;
+        let keep = |effect: &Effect| self.modes.of_effect(effect) != WalMode::None;
+        write_running(&self.shared, cursor, effects, pin, writer, keep)
     }
 
     /// Removes older snapshots, and the log that none of the remaining ones needs.
@@ -297,7 +269,6 @@ impl Snapshotter {
 #[cfg(test)]
 mod tests {
     use data_dir::{DataDir, Identity};
-    use mvcc::Effect;
 
     use super::*;
     use crate::PipelineOptions;

@@ -1,6 +1,7 @@
 //! Queued commands and their outcomes.
 
 use auth::Caller;
+use consensus::id::MemberId;
 use futures_channel::oneshot;
 use mvcc::{Command, Reply};
 
@@ -14,9 +15,33 @@ pub(crate) struct Submission {
     pub(crate) caller: Caller,
     /// Encoded size of the request.
     pub(crate) bytes: usize,
-    /// `None` for commands that the store itself submits, such as the revocation of an
-    /// expired lease.
-    pub(crate) reply: Option<oneshot::Sender<Result<Outcome, Error>>>,
+    pub(crate) reply: ReplyTo,
+}
+
+/// Who waits for the outcome of a command.
+pub(crate) enum ReplyTo {
+    /// Nobody: the store itself has submitted it, for example because a lease has expired.
+    Nobody,
+    /// A client of this member.
+    Client(oneshot::Sender<Result<Outcome, Error>>),
+    /// A client of another member of the cluster, which has forwarded the command with this
+    /// number.
+    Member(MemberId, u64),
+}
+
+impl ReplyTo {
+    /// Replies to a client of this member.
+    pub(crate) fn send(self, reply: Result<Outcome, Error>) {
+        if let ReplyTo::Client(sender) = self {
+            // Sending fails if the caller has dropped its future. That is not an error.
+            let _ = sender.send(reply);
+        }
+    }
+
+    /// Whether it is a client of this member that no longer waits.
+    fn is_gone(&self) -> bool {
+        matches!(self, ReplyTo::Client(sender) if sender.is_canceled())
+    }
 }
 
 impl Submission {
@@ -24,7 +49,7 @@ impl Submission {
     /// need not be executed then: nobody knows that it was submitted.
     pub(crate) fn is_abandoned(&self) -> bool {
         let may_take_long = matches!(self.command, Command::Txn(_) | Command::DeleteRange(_));
-        may_take_long && self.reply.as_ref().is_some_and(oneshot::Sender::is_canceled)
+        may_take_long && self.reply.is_gone()
     }
 }
 

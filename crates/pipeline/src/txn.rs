@@ -32,6 +32,7 @@ impl Pipeline {
         bytes: usize,
     ) -> Result<TxnRead, Error> {
         if mvcc::is_read_only(&request) {
+            self.linearize().await?;
             return Ok(match large_txn::read_small(self.shared(), &request)? {
                 Some(response) => TxnRead::Done(response),
                 None => TxnRead::Large(LargeTxn::read_only(self.shared(), request)),

@@ -106,6 +106,17 @@ impl Hub {
         subscriptions.make_unsynced(&keys, first.revision());
     }
 
+    /// Sets the published revision without events: the store was replaced by a later state. Every
+    /// watcher reads the events after the revision of the previous call from its history, or gets
+    /// the error of a compacted revision. There must be no other call at the same time.
+    pub fn publish_replaced(&self, revision: i64) {
+        let mut subscriptions = self.subscriptions.lock();
+        let first = subscriptions.revision + 1;
+        debug_assert!(first <= revision + 1);
+        subscriptions.revision = revision;
+        subscriptions.make_all_unsynced(first);
+    }
+
     /// Returns the number of watchers of all streams.
     pub fn watchers(&self) -> usize {
         self.subscriptions.lock().watchers
@@ -184,11 +195,19 @@ impl Subscriptions {
                 matching.extend(groups.filter(|(key, _)| keys.contains(key)).map(|(_, id)| id));
             }
         }
-        for id in matching {
-            let unsynced = |s: &mut Subscriber| s.mailbox.make_unsynced(s.watch_id, first);
-            self.groups[id].subscribers.retain(|_, subscriber| !unsynced(subscriber));
-            self.remove_if_empty(id);
-        }
+        matching.into_iter().for_each(|id| self.make_group_unsynced(id, first));
+    }
+
+    /// Makes all subscribers unsynced. They read history from the revision `first` on.
+    fn make_all_unsynced(&mut self, first: i64) {
+        let groups: Vec<usize> = self.groups.iter().map(|(id, _)| id).collect();
+        groups.into_iter().for_each(|id| self.make_group_unsynced(id, first));
+    }
+
+    fn make_group_unsynced(&mut self, id: usize, first: i64) {
+        let unsynced = |s: &mut Subscriber| s.mailbox.make_unsynced(s.watch_id, first);
+        self.groups[id].subscribers.retain(|_, subscriber| !unsynced(subscriber));
+        self.remove_if_empty(id);
     }
 
     /// Adds a subscriber of `span`. Returns its slot in the group of the span.
@@ -378,6 +397,26 @@ mod tests {
         assert_eq!(delivered.as_slice().len(), events);
         drop(delivered);
         assert_eq!(hub.memory().used(), 0);
+    }
+
+    /// Watchers read what they have missed when the store is replaced, and stay in order.
+    #[test]
+    fn a_replaced_store_is_read_from_history() {
+        let hub = Hub::new(1, QUEUE_EVENTS);
+        let stream = WatchStream::open(&hub, || {});
+        ["key1", "other"].into_iter().for_each(|key| stream.create(watch(key, "")));
+        let mut history = History::default();
+        drain(&stream, &history);
+        history.publish(&hub, ["key1".to_owned()], b"");
+        for revision in 3..=5 {
+            let record = Record::put(b"key1", b"", revision, revision, 1, 0);
+            history.events.push(Event { record, previous: None });
+        }
+        hub.publish_replaced(5);
+        assert_eq!(drain(&stream, &history).iter().sum::<usize>(), 4);
+        assert_eq!(hub.lock().groups.len(), 2, "both watchers are synced again");
+        history.publish(&hub, ["key1".to_owned()], b"");
+        assert_eq!(drain(&stream, &history), [1]);
     }
 
     /// The queues of all streams have bounded memory, and each stream gets all events.

@@ -79,7 +79,7 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn info(&self, id: MemberId) -> MemberInfo {
         let peer_urls = vec![format!("https://{}:2380", self.name)];
-        MemberInfo { id, name: self.name.clone(), peer_urls }
+        MemberInfo { id, name: self.name.clone(), peer_urls, client_urls: Vec::new() }
     }
 
     pub(super) fn boot_id(&self) -> Vec<u8> {

@@ -36,6 +36,11 @@ impl Api {
         request: AuthEnableRequest,
         admission: Admission,
     ) -> Result<AuthEnableResponse, Status> {
+        if self.pipeline.raft_term().is_some() && self.credentials.are_local() {
+            return Err(Status::failed_precondition(
+                "mem_etcd: the members of a cluster do not share simple tokens: start all of them with --auth-token jwt,... or with --auth-token '' and client certificates",
+            ));
+        }
         let header = self.change_auth(&admission, &request, Command::Enable).await?;
         tracing::info!("enabled authentication");
         Ok(AuthEnableResponse { header })
@@ -58,6 +63,7 @@ impl Api {
         admission: Admission,
     ) -> Result<AuthStatusResponse, Status> {
         self.caller(&admission)?;
+        self.linearize().await?;
         let (auth, header) = (self.pipeline.auth(), self.header_now());
         let (enabled, auth_revision) = (auth.is_enabled(), auth.revision());
         Ok(AuthStatusResponse { header, enabled, auth_revision })
@@ -114,6 +120,7 @@ impl Api {
         request: AuthUserGetRequest,
         admission: Admission,
     ) -> Result<AuthUserGetResponse, Status> {
+        self.linearize().await?;
         let caller = self.caller(&admission)?;
         let auth = self.pipeline.auth();
         match auth.check_admin(&caller) {
@@ -131,6 +138,7 @@ impl Api {
         _: AuthUserListRequest,
         admission: Admission,
     ) -> Result<AuthUserListResponse, Status> {
+        self.linearize().await?;
         self.require_admin(&admission)?;
         let users = self.pipeline.auth().users().map(|(name, _)| name.to_string()).collect();
         Ok(AuthUserListResponse { header: self.header_now(), users })
@@ -203,6 +211,7 @@ impl Api {
         request: AuthRoleGetRequest,
         admission: Admission,
     ) -> Result<AuthRoleGetResponse, Status> {
+        self.linearize().await?;
         let caller = self.caller(&admission)?;
         let auth = self.pipeline.auth();
         // Users may see their roles.
@@ -225,6 +234,7 @@ impl Api {
         _: AuthRoleListRequest,
         admission: Admission,
     ) -> Result<AuthRoleListResponse, Status> {
+        self.linearize().await?;
         self.require_admin(&admission)?;
         let roles = self.pipeline.auth().roles().map(|(name, _)| name.to_string()).collect();
         Ok(AuthRoleListResponse { header: self.header_now(), roles })

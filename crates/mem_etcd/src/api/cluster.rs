@@ -1,4 +1,4 @@
-//! Cluster service: this member is the only one, and membership cannot be changed.
+//! Cluster service: the members. They cannot be changed yet.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use etcdpb::rpc::{
     MemberUpdateRequest, MemberUpdateResponse,
 };
 use grpc::{Admission, Status};
+use pipeline::ClusterMember;
 
 use super::service::Api;
 use super::status;
@@ -15,18 +16,28 @@ use super::status;
 impl Api {
     pub(super) async fn member_list(
         self: Arc<Self>,
-        _: MemberListRequest,
+        request: MemberListRequest,
         admission: Admission,
     ) -> Result<MemberListResponse, Status> {
         self.require_client(&admission)?;
-        let member = Member {
+        if request.linearizable {
+            self.linearize().await?;
+        }
+        let members = match self.pipeline.cluster_status() {
+            Some(cluster) => cluster.members.into_iter().map(to_wire).collect(),
+            None => vec![self.only_member()],
+        };
+        // As in etcd, the member list has no revision.
+        Ok(MemberListResponse { header: self.header(0), members })
+    }
+
+    fn only_member(&self) -> Member {
+        Member {
             id: self.pipeline.identity().member_id,
             name: self.member.name.clone(),
             client_ur_ls: self.member.client_urls.clone(),
             ..Default::default()
-        };
-        // As in etcd, the member list has no revision.
-        Ok(MemberListResponse { header: self.header(0), members: vec![member] })
+        }
     }
 
     pub(super) async fn member_add(
@@ -63,6 +74,16 @@ impl Api {
     ) -> Result<MemberPromoteResponse, Status> {
         self.require_admin(&admission)?;
         Err(not_supported())
+    }
+}
+
+fn to_wire(member: ClusterMember) -> Member {
+    Member {
+        id: member.id,
+        name: member.name,
+        peer_ur_ls: member.peer_urls,
+        client_ur_ls: member.client_urls,
+        is_learner: member.is_learner,
     }
 }
 

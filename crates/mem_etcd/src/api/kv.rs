@@ -39,6 +39,10 @@ impl Api {
     ) -> Result<Encoded, Status> {
         validate::range(&request)?;
         let permit = self.permit_range(&admission, &request)?;
+        self.check_leader(&admission)?;
+        if !request.serializable {
+            self.linearize().await?;
+        }
         let start = self.pipeline.read_start();
         match self.pipeline.range(&request).map_err(status::from_pipeline)? {
             RangeRead::Done(response) => {
@@ -95,7 +99,12 @@ impl Api {
             return stream::once(self.count(request, admission)).map(respond).boxed();
         }
         // The pages keep old revisions in memory. So they start when the stream is polled.
-        let pages = async move { self.pipeline.pages(request).map_err(status::from_pipeline) };
+        let pages = async move {
+            if !request.serializable {
+                self.linearize().await?;
+            }
+            self.pipeline.pages(request).map_err(status::from_pipeline)
+        };
         let pages = stream::once(pages);
         let pages = pages.map_ok(move |pages| {
             let admission = admission.clone();
@@ -110,6 +119,9 @@ impl Api {
         request: RangeRequest,
         admission: Admission,
     ) -> Result<RangeResponse, Status> {
+        if !request.serializable {
+            self.linearize().await?;
+        }
         let bytes = request.encoded_len();
         let count = move |slow: &SlowRead| {
             self.pipeline.range(&request)?.finish_unless(&|| slow.give_way())
@@ -123,6 +135,7 @@ impl Api {
         admission: Admission,
     ) -> Result<WriteResponse<PutResponse>, Status> {
         validate::put(&request)?;
+        self.check_leader(&admission)?;
         let origin = self.origin(&admission)?;
         let bytes = self.checked_size(&request)?;
         let start = self.pipeline.read_start();
@@ -141,6 +154,7 @@ impl Api {
         admission: Admission,
     ) -> Result<WriteResponse<DeleteRangeResponse>, Status> {
         validate::delete_range(&request)?;
+        self.check_leader(&admission)?;
         let origin = self.origin(&admission)?;
         let bytes = self.checked_size(&request)?;
         let start = self.pipeline.read_start();
@@ -159,6 +173,7 @@ impl Api {
         admission: Admission,
     ) -> Result<WriteResponse<TxnResponse>, Status> {
         validate::txn(&request, self.limits.txn_ops)?;
+        self.check_leader(&admission)?;
         let origin = self.origin(&admission)?;
         let permit = self.permit_reads_of(&origin.caller, &request)?;
         let bytes = self.checked_size(&request)?;

@@ -22,6 +22,7 @@ impl Api {
         admission: Admission,
     ) -> Result<LeaseGrantResponse, Status> {
         self.require_client(&admission)?;
+        self.check_leader(&admission)?;
         let id = if request.id != 0 { request.id } else { rand::random_range(1..=i64::MAX) };
         let ttl_seconds = self.pipeline.lease_ttl_seconds(request.ttl);
         let grant = Command::LeaseGrant { id, ttl_seconds };
@@ -52,6 +53,7 @@ impl Api {
             let (api, admission) = (self.clone(), admission.clone());
             async move {
                 let id = request?.id;
+                api.check_leader(&admission)?;
                 // As in etcd, the header is taken before the renewal. Otherwise its
                 // revision could be one at which the lease was already revoked.
                 let header = api.header_now();
@@ -69,6 +71,7 @@ impl Api {
     ) -> Result<Encoded, Status> {
         self.require_client(&admission)?;
         let LeaseTimeToLiveRequest { id, keys } = request;
+        self.linearize().await?;
         let permit = match keys {
             true => self.permit_lease_keys(&admission, id)?,
             false => ReadPermit::default(),
@@ -106,6 +109,7 @@ impl Api {
         _: LeaseLeasesRequest,
         admission: Admission,
     ) -> Result<Encoded, Status> {
+        self.linearize().await?;
         let auth_enabled = self.pipeline.is_auth_enabled();
         if !auth_enabled && let Some(few) = self.pipeline.few_leases() {
             return Ok(self.encode_leases(few));

@@ -10,9 +10,9 @@ use etcdpb::rpc::{
 };
 use grpc::{Admission, SlowRead, Status};
 use mvcc::{Alarm, AlarmKind, Command, Reply};
-use pipeline::PipelineStatus;
+use pipeline::{ClusterStatus, PipelineStatus};
 
-use super::service::{Api, RAFT_TERM, SMALL_REQUEST_BYTES};
+use super::service::{Api, SMALL_REQUEST_BYTES};
 use super::status;
 use crate::config::{ETCD_VERSION, STORAGE_VERSION};
 use crate::memory;
@@ -31,19 +31,26 @@ impl Api {
             format!("memberID:{} alarm:{kind}", alarm.member_id)
         });
         let target = self.downgrade.target();
+        let cluster = store.cluster.clone().unwrap_or_else(|| ClusterStatus {
+            leader: self.pipeline.identity().member_id,
+            // There is no Raft log. The revision is reported as its index.
+            commit: store.revision as u64,
+            applied: store.revision as u64,
+            ..ClusterStatus::default()
+        });
+        let no_leader = (cluster.leader == 0).then(|| pipeline::Error::NoLeader.to_string());
         Ok(StatusResponse {
             header: self.header(store.revision),
             version: ETCD_VERSION.into(),
             db_size: store.stats.total_bytes,
             db_size_in_use: store.stats.live_bytes,
             db_size_quota: self.limits.quota_bytes,
-            leader: self.pipeline.identity().member_id,
-            // There is no Raft log. The revision is reported as its index.
-            raft_index: store.revision as u64,
-            raft_applied_index: store.revision as u64,
-            raft_term: RAFT_TERM,
-            errors: failure.into_iter().chain(alarms).collect(),
-            is_learner: false,
+            leader: cluster.leader,
+            raft_index: cluster.commit,
+            raft_applied_index: cluster.applied,
+            raft_term: self.raft_term(),
+            errors: failure.into_iter().chain(no_leader).chain(alarms).collect(),
+            is_learner: cluster.is_learner,
             storage_version: STORAGE_VERSION.into(),
             downgrade_info: Some(DowngradeInfo {
                 enabled: target.is_some(),
@@ -103,17 +110,16 @@ impl Api {
         Ok(DefragmentResponse { header: None })
     }
 
-    /// Succeeds only if the target is this member, which is always the leader.
+    /// Asks another member to lead. A store without peers is the only possible target.
     pub(super) async fn move_leader(
         self: Arc<Self>,
         request: MoveLeaderRequest,
         admission: Admission,
     ) -> Result<MoveLeaderResponse, Status> {
         self.require_admin(&admission)?;
-        match request.target_id == self.pipeline.identity().member_id {
-            true => Ok(MoveLeaderResponse { header: None }),
-            false => Err(status::bad_leader_transferee()),
-        }
+        let moved = self.pipeline.move_leader(request.target_id).await;
+        moved.map_err(status::from_move_leader)?;
+        Ok(MoveLeaderResponse { header: None })
     }
 
     pub(super) async fn downgrade(

@@ -9,7 +9,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use etcdpb::rpc::ResponseHeader;
 use futures_util::future::BoxFuture;
-use grpc::{Code, Service, Status};
+use grpc::{Admission, Code, Service, Status};
 use http_body_util::BodyExt;
 use mvcc::{Command, Reply};
 use pipeline::{Origin, Pipeline};
@@ -21,9 +21,9 @@ use crate::config::Config;
 use crate::credentials::Credentials;
 use crate::metrics::Metrics;
 
-/// The Raft term in response headers. A single member holds no elections, but clients
-/// expect a term above 0.
-pub(super) const RAFT_TERM: u64 = 2;
+/// The Raft term in the response headers of a store without peers. It holds no elections, but
+/// clients expect a term above 0.
+const TERM_WITHOUT_PEERS: u64 = 2;
 
 /// The state of the services.
 pub struct Api {
@@ -82,8 +82,28 @@ impl Api {
             cluster_id: identity.cluster_id,
             member_id: identity.member_id,
             revision,
-            raft_term: RAFT_TERM,
+            raft_term: self.raft_term(),
         })
+    }
+
+    /// Returns the Raft term.
+    pub(super) fn raft_term(&self) -> u64 {
+        self.pipeline.raft_term().unwrap_or(TERM_WITHOUT_PEERS)
+    }
+
+    /// Waits until this member knows everything that any member has acknowledged.
+    #[inline]
+    pub(super) async fn linearize(&self) -> Result<(), Status> {
+        self.pipeline.linearize().await.map_err(status::from_pipeline)
+    }
+
+    /// Fails if the client wants it while the cluster has no leader.
+    #[inline]
+    pub(super) fn check_leader(&self, call: &Admission) -> Result<(), Status> {
+        match call.requires_leader() && !self.pipeline.has_leader() {
+            true => Err(status::no_leader()),
+            false => Ok(()),
+        }
     }
 
     /// Returns a response header with the published revision.

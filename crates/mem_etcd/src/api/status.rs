@@ -28,6 +28,11 @@ fn code_of(error: &pipeline::Error) -> Code {
         pipeline::Error::Cancelled => Code::Cancelled,
         pipeline::Error::Stopped
         | pipeline::Error::CannotGrow(_)
+        | pipeline::Error::NoLeader
+        | pipeline::Error::LeaderChanged
+        | pipeline::Error::TimedOut
+        | pipeline::Error::LeaderFailed
+        | pipeline::Error::ConnectionLost
         | pipeline::Error::LogFailed(_) => Code::Unavailable,
     }
 }
@@ -140,9 +145,20 @@ pub fn permission_denied() -> Status {
     from_auth(auth::Error::PermissionDenied)
 }
 
-/// The target of MoveLeader is not this member.
-pub fn bad_leader_transferee() -> Status {
-    Status::failed_precondition("etcdserver: bad leader transferee")
+/// Returns the status of a failed MoveLeader.
+pub fn from_move_leader(error: pipeline::MoveLeaderError) -> Status {
+    use pipeline::MoveLeaderError;
+    match error {
+        MoveLeaderError::NotLeader | MoveLeaderError::BadTransferee => {
+            Status::failed_precondition(error.to_string())
+        }
+        MoveLeaderError::TimedOut => Status::unavailable(error.to_string()),
+    }
+}
+
+/// The cluster has no leader, and the client wants the call to fail then.
+pub fn no_leader() -> Status {
+    from_pipeline(pipeline::Error::NoLeader)
 }
 
 /// The target of the downgrade is not a version.

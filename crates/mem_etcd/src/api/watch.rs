@@ -21,6 +21,12 @@ use super::status;
 use super::watch_events::{self, Fragments};
 use crate::permissions::Grants;
 
+/// Interval at which a call whose client requires a leader checks whether there is one, as in etcd
+/// with its usual election timeout.
+const LEADER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of checks in a row without a leader after which such a call fails, as in etcd.
+const MAX_CHECKS_WITHOUT_LEADER: u32 = 3;
+
 /// Why a watch is rejected if there is no memory for it.
 const TOO_MANY_WATCHES: &str = "etcdserver: too many requests";
 
@@ -48,12 +54,15 @@ impl Api {
         let interval = jittered(self.limits.progress_interval);
         let mut progress_ticks = tokio::time::interval_at(Instant::now() + interval, interval);
         progress_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let failure = self.check_leader(&admission).err();
+        let leader_checks = admission.requires_leader().then(LeaderChecks::new);
         WatchCall {
             api: self,
             grants,
             call: admission.clone(),
-            requests: Some(requests),
-            failure: None,
+            requests: failure.is_none().then_some(requests),
+            failure,
+            leader_checks,
             stream,
             waker,
             watch_memory: admission.reserve(),
@@ -82,6 +91,8 @@ struct WatchCall {
     watch_memory: Reservation,
     /// Ticks when idle watchers must get progress notifications.
     progress_ticks: Interval,
+    /// Set if the client wants the call to fail while there is no leader.
+    leader_checks: Option<LeaderChecks>,
     /// The parts of a split delivery that have not been returned yet.
     fragments: Option<Fragments>,
 }
@@ -103,19 +114,50 @@ impl Stream for WatchCall {
             if let Some(failure) = self.failure.take() {
                 return Poll::Ready(Some(Err(failure)));
             }
+            self.check_leader(cx);
             let received = self.receive_requests(cx);
             let tick_due = self.progress_ticks.poll_tick(cx).is_ready();
             if tick_due {
                 self.stream.send_periodic_progress();
             }
-            if !received && !tick_due {
+            if !received && !tick_due && self.failure.is_none() {
                 return Poll::Pending;
             }
         }
     }
 }
 
+/// The checks of a call whose client requires a leader.
+struct LeaderChecks {
+    interval: Interval,
+    /// Number of checks in a row without a leader.
+    without: u32,
+}
+
+impl LeaderChecks {
+    fn new() -> Self {
+        let mut interval = tokio::time::interval(LEADER_CHECK_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        LeaderChecks { interval, without: 0 }
+    }
+}
+
 impl WatchCall {
+    /// Ends the call if its client requires a leader, and there is none for too long.
+    fn check_leader(&mut self, cx: &mut Context<'_>) {
+        let Some(checks) = &mut self.leader_checks else { return };
+        while checks.interval.poll_tick(cx).is_ready() {
+            let has_leader = self.api.pipeline.has_leader();
+            checks.without = if has_leader { 0 } else { checks.without + 1 };
+            if checks.without >= MAX_CHECKS_WITHOUT_LEADER {
+                self.requests = None;
+                self.failure = Some(status::no_leader());
+                self.leader_checks = None;
+                return;
+            }
+        }
+    }
+
     /// Handles requests of the client, unless the client leaves too many responses
     /// unread. Returns whether there was any request.
     fn receive_requests(&mut self, cx: &mut Context<'_>) -> bool {

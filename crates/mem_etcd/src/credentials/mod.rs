@@ -50,6 +50,11 @@ impl Credentials {
         Ok(Credentials { tokens, bcrypt_cost: password::checked_cost(config.bcrypt_cost) })
     }
 
+    /// Whether other processes do not accept the tokens.
+    pub fn are_local(&self) -> bool {
+        matches!(self.tokens, Tokens::Simple(_))
+    }
+
     /// The cost of new password hashes.
     pub fn bcrypt_cost(&self) -> u32 {
         self.bcrypt_cost

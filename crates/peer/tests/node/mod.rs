@@ -80,7 +80,8 @@ impl Node {
         let port = listeners.addresses().unwrap()[0].port();
         let (host, _) = settings.url.rsplit_once(':').unwrap();
         let peer_urls = vec![format!("{host}:{port}")];
-        let info = MemberInfo { id: id(number), name: name.to_owned(), peer_urls };
+        let info =
+            MemberInfo { id: id(number), name: name.to_owned(), peer_urls, client_urls: vec![] };
         let wake = Arc::new(Notify::new());
         let config = Config {
             cluster: settings.cluster,

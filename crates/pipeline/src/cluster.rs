@@ -1,0 +1,76 @@
+//! What clients ask of a store that is a member of a cluster. A store without peers answers as the
+//! only member.
+
+use std::time::Duration;
+
+use consensus::id::MemberId;
+use futures_channel::oneshot;
+
+use crate::replicated::handle::{ClusterStatus, MoveLeaderError, Request};
+use crate::{Error, Pipeline};
+
+impl Pipeline {
+    /// Waits until the published state contains everything that was acknowledged before the call, by
+    /// any member. A store without peers does not wait.
+    ///
+    /// # Errors
+    /// If there is no leader, or if it does not answer in time.
+    #[inline]
+    pub async fn linearize(&self) -> Result<(), Error> {
+        match &self.replication {
+            None => Ok(()),
+            Some(replication) => replication.linearize().await,
+        }
+    }
+
+    /// Returns the state of the cluster; `None` for a store without peers.
+    pub fn cluster_status(&self) -> Option<ClusterStatus> {
+        self.replication.as_ref().map(|replication| replication.status())
+    }
+
+    /// Whether this member leads. A store without peers does.
+    pub fn is_leader(&self) -> bool {
+        self.replication.as_ref().is_none_or(|replication| replication.is_leader())
+    }
+
+    /// Whether a leader is known. A store without peers leads.
+    pub fn has_leader(&self) -> bool {
+        self.replication.as_ref().is_none_or(|replication| replication.has_leader())
+    }
+
+    /// Returns the Raft term; `None` for a store without peers.
+    #[inline]
+    pub fn raft_term(&self) -> Option<u64> {
+        self.replication.as_ref().map(|replication| replication.term())
+    }
+
+    /// Asks another member to lead, if this one does. Returns when it does not lead any more, or after
+    /// `timeout`.
+    pub fn resign(&self, timeout: Duration) {
+        let Some(replication) = &self.replication else { return };
+        let (sender, mut done) = oneshot::channel();
+        if replication.send(Request::Resign(sender)).is_err() {
+            return;
+        }
+        let deadline = std::time::Instant::now() + timeout;
+        while std::time::Instant::now() < deadline && matches!(done.try_recv(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Asks the member with this ID to lead. Only the leader can do so.
+    ///
+    /// # Errors
+    /// If this member does not lead, there is no such voter, or it does not take over.
+    pub async fn move_leader(&self, to: u64) -> Result<(), MoveLeaderError> {
+        let Some(replication) = &self.replication else {
+            let is_own = to == self.identity().member_id;
+            return is_own.then_some(()).ok_or(MoveLeaderError::BadTransferee);
+        };
+        let to = MemberId::new(to).ok_or(MoveLeaderError::BadTransferee)?;
+        let (sender, done) = oneshot::channel();
+        let sent = replication.send(Request::MoveLeader(to, sender));
+        sent.map_err(|_| MoveLeaderError::TimedOut)?;
+        done.await.unwrap_or(Err(MoveLeaderError::TimedOut))
+    }
+}

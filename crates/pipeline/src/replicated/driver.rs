@@ -1,0 +1,262 @@
+//! The thread of a member. It owns replica and store, so evaluation, proposal, application and
+//! taking back are in one order without locks.
+
+use std::time::{Duration, Instant};
+
+use consensus::id::MemberId;
+use consensus::message::Message;
+use consensus::output::Role;
+use crossbeam_channel::Receiver;
+use peer::Event;
+
+use super::apply::Inconsistent;
+use super::entry_log::Report;
+use super::handle::{MoveLeaderError, Request};
+use super::member::{Member, MoveDone, Moving};
+use crate::pace::STEP_PAUSE;
+use crate::{Error, pace};
+
+/// A member that was suspended for longer than this number of ticks does not make up for them.
+const MAX_TICKS: u32 = 3;
+/// How long the end of the transport is awaited.
+const TRANSPORT_END: Duration = Duration::from_secs(2);
+
+/// Why the thread ends.
+enum End {
+    Stopping,
+    /// The member must not go on.
+    Failed(String),
+}
+
+impl From<Inconsistent> for End {
+    fn from(error: Inconsistent) -> Self {
+        End::Failed(format!("the replica is inconsistent: {error}"))
+    }
+}
+
+impl Member {
+    /// Runs until the store is stopping, or the member fails.
+    pub(super) fn run(mut self, wake: &Receiver<()>) {
+        let mut next_tick = Instant::now() + self.settings.tick;
+        let mut stop_at = None;
+        let end = loop {
+            let worked = match self.turn(&mut next_tick) {
+                Ok(worked) => worked,
+                Err(end) => break end,
+            };
+            if self.shared.stopping.load(std::sync::atomic::Ordering::Acquire) {
+                let now = Instant::now();
+                let stop_at = *stop_at.get_or_insert(now + self.settings.election_timeout);
+                if now >= stop_at || (!worked && self.is_idle()) {
+                    break End::Stopping;
+                }
+            }
+            if !worked {
+                let _ = wake.recv_timeout(self.sleep(next_tick));
+            }
+        };
+        self.finish(end);
+    }
+
+    /// Handles everything that has happened. Returns whether commands were handled, so that there
+    /// may be more.
+    fn turn(&mut self, next_tick: &mut Instant) -> Result<bool, End> {
+        let now = Instant::now();
+        self.tick(now, next_tick);
+        for event in self.transport.events() {
+            self.on_event(event)?;
+        }
+        self.take_reports()?;
+        while let Ok(received) = self.transfer.received.try_recv() {
+            self.on_received(received)?;
+        }
+        self.take_requests(now);
+        self.handle_output()?;
+        let worked = match self.role.role {
+            Role::Leader => self.execute_commands(),
+            Role::Follower | Role::Candidate => self.forward_commands(),
+        };
+        self.handle_output()?;
+        self.expire_commands(now, !worked && self.has_commands());
+        let needed = self.proposals.needed_revision();
+        self.applier.collect_garbage(pace::STEP_ENTRIES, needed);
+        Ok(worked)
+    }
+
+    /// Lets time pass for the replica and for those who wait.
+    fn tick(&mut self, now: Instant, next_tick: &mut Instant) {
+        if now < *next_tick {
+            return;
+        }
+        for _ in 0..MAX_TICKS {
+            self.replica.tick();
+            *next_tick += self.settings.tick;
+            if now < *next_tick {
+                break;
+            }
+        }
+        if now >= *next_tick {
+            *next_tick = now + self.settings.tick;
+        }
+        self.forwards.expire(now);
+        for (to, _) in self.proposals.take_expired(now) {
+            self.reply(to, 0, Err(Error::LeaderFailed));
+        }
+        let error = if self.role.leader.is_some() { Error::TimedOut } else { Error::NoLeader };
+        self.reads.expire(now, error);
+        self.finish_moving(|moving| moving.deadline <= now, Err(MoveLeaderError::TimedOut));
+        self.announce(now);
+    }
+
+    fn on_event(&mut self, event: Event) -> Result<(), End> {
+        match event {
+            Event::Message(message) => self.on_message(message),
+            Event::Snapshot(snapshot) => self.receive_state(snapshot),
+            Event::SnapshotSent { to, delivered } => {
+                self.transfer.sending = self.transfer.sending.saturating_sub(1);
+                self.replica.snapshot_sent(to, delivered);
+            }
+            Event::Unreachable(member) => self.replica.unreachable(member),
+            Event::Found(info) => self.replica.found(info),
+            Event::Forwarded { from, body } => self.on_forwarded(from, body),
+            Event::ForwardLost(member) => self.forwards.on_lost(member),
+            Event::RemovedBy(by) => {
+                return Err(End::Failed(format!(
+                    "member {by} says that this member was removed from the cluster: add it again, \
+                     and start it with --initial-cluster-state existing and without its data"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn on_message(&mut self, message: Message) {
+        let from = message.from;
+        if let Err(reason) = self.replica.receive(message) {
+            tracing::debug!(peer = %from, %reason, "ignored a message");
+        }
+    }
+
+    fn take_reports(&mut self) -> Result<(), End> {
+        let Some(log) = &self.log else { return Ok(()) };
+        while let Ok(report) = log.reports.try_recv() {
+            match report {
+                Report::Persisted(number) => {
+                    let installing = &mut self.transfer.installing;
+                    installing.take_if(|installing| *installing <= number);
+                    self.replica.persisted(number);
+                }
+                Report::Failed(error) => {
+                    return Err(End::Failed(format!("the log failed: {error}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_requests(&mut self, now: Instant) {
+        let mut readers = Vec::new();
+        while let Ok(request) = self.requests.try_recv() {
+            match request {
+                Request::Read(reader) => readers.push(reader),
+                Request::Export(export) => self.transfer.exports.push(export),
+                Request::Resign(done) => self.move_leader(None, MoveDone::Resign(done), now),
+                Request::MoveLeader(to, done) => {
+                    self.move_leader(Some(to), MoveDone::Client(done), now);
+                }
+            }
+        }
+        if !readers.is_empty() {
+            let number = self.replica.read();
+            self.reads.add(number, now + self.settings.request_timeout, readers);
+        }
+    }
+
+    /// Asks another member to lead: `to`, or the one that has most of the log.
+    fn move_leader(&mut self, to: Option<MemberId>, done: MoveDone, now: Instant) {
+        if self.role.role != Role::Leader {
+            return done.send(Err(MoveLeaderError::NotLeader));
+        }
+        let to = to.or_else(|| self.best_successor());
+        let Some(to) = to.filter(|to| *to != self.id()) else {
+            return done.send(Ok(()));
+        };
+        match self.replica.transfer_leadership(to) {
+            Ok(()) => {
+                let deadline = now + self.settings.election_timeout;
+                self.moving.push(Moving { deadline, done });
+            }
+            Err(_) => done.send(Err(MoveLeaderError::BadTransferee)),
+        }
+    }
+
+    /// Returns the voter that has most of the log.
+    fn best_successor(&self) -> Option<MemberId> {
+        let members = self.replica.status().members.into_iter();
+        let others = members.filter(|member| member.is_voter && member.info.id != self.id());
+        others.max_by_key(|member| member.replicated).map(|member| member.info.id)
+    }
+
+    /// Answers those who wait until another member leads.
+    pub(super) fn finish_moving(
+        &mut self,
+        ends: impl Fn(&Moving) -> bool,
+        result: Result<(), MoveLeaderError>,
+    ) {
+        let (ended, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.moving).into_iter().partition(ends);
+        self.moving = waiting;
+        ended.into_iter().for_each(|moving| moving.done.send(result));
+    }
+
+    fn has_commands(&self) -> bool {
+        !self.batch.is_empty() || !self.remote.is_empty() || self.applier.has_commands()
+    }
+
+    /// Whether nobody waits for anything.
+    fn is_idle(&self) -> bool {
+        !self.has_commands() && !self.proposals.is_ahead() && self.forwards.is_empty()
+    }
+
+    /// Returns how long the thread may sleep unless it is woken.
+    fn sleep(&self, next_tick: Instant) -> Duration {
+        let now = Instant::now();
+        let tick = next_tick.saturating_duration_since(now);
+        let garbage = if self.applier.has_garbage() { STEP_PAUSE } else { tick };
+        tick.min(garbage).min(self.until_next_expiry(now))
+    }
+
+    /// Fails everything that waits, and ends the transport: without it, the other members elect
+    /// another leader.
+    fn finish(mut self, end: End) {
+        let error = match end {
+            End::Stopping => Error::Stopped,
+            End::Failed(reason) => self.shared.fail_because(reason),
+        };
+        for (to, _) in self.proposals.take_all() {
+            to.send(Err(error.clone()));
+        }
+        self.forwards.fail(&error);
+        self.reads.fail(error.clone());
+        for submission in self.batch.drain(..).chain(self.remote.drain(..)) {
+            submission.reply.send(Err(error.clone()));
+        }
+        if let Some(runtime) = self.runtime.take() {
+            let transport = self.transport.clone();
+            runtime.block_on(async move {
+                let _ = tokio::time::timeout(TRANSPORT_END, transport.stop()).await;
+            });
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl MoveDone {
+    fn send(self, result: Result<(), MoveLeaderError>) {
+        // The other side may not wait any more.
+        match self {
+            MoveDone::Resign(done) => drop(done.send(())),
+            MoveDone::Client(done) => drop(done.send(result)),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Commands between members: a follower forwards them to the leader, and passes the response on when
+//! it has applied the entry itself.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use consensus::id::{Index, MemberId};
+use consensus::membership::{Change, MemberInfo};
+use consensus::output::Role;
+use mvcc::Reply;
+
+use super::member::Member;
+use super::wire::{Forwarded, encode_command, encode_member, encode_response};
+use crate::Error;
+use crate::large_commands::{ClientId, Origin};
+use crate::submission::{Outcome, ReplyTo, Submission};
+
+/// Maximum number of small commands of other members that wait. Further ones are refused.
+const MAX_REMOTE: usize = 65_536;
+/// Interval at which a member says which URLs it has, as long as the membership has others.
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Member {
+    /// Forwards the commands that wait to the leader. Returns whether any was forwarded.
+    pub(super) fn forward_commands(&mut self) -> bool {
+        let Some(leader) = self.other_leader() else { return false };
+        let mut worked = false;
+        while self.forwards.has_room() && self.take_batch() {
+            let mut batch = std::mem::take(&mut self.batch).into_iter();
+            while let Some(submission) = batch.next() {
+                if let Some(unsent) = self.forward(leader, submission) {
+                    self.batch.push(unsent);
+                    self.batch.extend(batch);
+                    return worked;
+                }
+                worked = true;
+            }
+        }
+        worked
+    }
+
+    /// Forwards a command. Returns it if it cannot be sent now.
+    fn forward(&mut self, leader: MemberId, submission: Submission) -> Option<Submission> {
+        match submission.reply {
+            // Only a leader ends leases.
+            ReplyTo::Nobody => return None,
+            // The member that has forwarded it asks the leader.
+            ReplyTo::Member(..) => {
+                self.reply(submission.reply, 0, Err(Error::LeaderChanged));
+                return None;
+            }
+            ReplyTo::Client(_) => {}
+        }
+        let Submission { command, caller, bytes, .. } = &submission;
+        let body = encode_command(self.forwards.next_number(), caller, *bytes, command);
+        if !self.transport.forward(leader, body) {
+            return Some(submission);
+        }
+        let deadline = Instant::now() + self.settings.request_timeout;
+        self.forwards.add(leader, submission, deadline);
+        None
+    }
+
+    /// Handles what another member has sent.
+    pub(super) fn on_forwarded(&mut self, from: MemberId, body: Bytes) {
+        match Forwarded::decode(body) {
+            Ok(Forwarded::Command { number, caller, bytes, command }) => {
+                let reply = ReplyTo::Member(from, number);
+                self.queue_remote(Submission { command, caller, bytes: bytes as usize, reply });
+            }
+            Ok(Forwarded::Response { number, index, result }) => {
+                let again = self.forwards.on_response(number, index, result, self.applied);
+                self.batch.extend(again);
+            }
+            Ok(Forwarded::Member(info)) => self.set_client_urls(from, &info),
+            Err((number, error)) => {
+                tracing::warn!(peer = %from, %error, "a forwarded command cannot be decoded");
+                if let Some(number) = number {
+                    self.respond(from, number, 0, Err(Error::TooLarge));
+                }
+            }
+        }
+    }
+
+    fn queue_remote(&mut self, submission: Submission) {
+        if submission.command.is_small() {
+            match self.remote.len() < MAX_REMOTE {
+                true => self.remote.push_back(submission),
+                false => self.reply(submission.reply, 0, Err(Error::TooManyRequests)),
+            }
+            return;
+        }
+        let ReplyTo::Member(from, number) = submission.reply else { return };
+        let origin = Origin { client: ClientId(from.get() as usize), caller: auth::Caller::Store };
+        if !self.large_commands.push(origin.client, submission) {
+            self.respond(from, number, 0, Err(Error::TooManyRequests));
+        }
+    }
+
+    /// Sends the reply to a forwarded command. Large ranges of a transaction are read before, on
+    /// another thread.
+    pub(super) fn respond(
+        &self,
+        to: MemberId,
+        number: u64,
+        index: Index,
+        reply: Result<Outcome, Error>,
+    ) {
+        let result = match reply {
+            Ok(Outcome::OpenTxn(txn)) => {
+                let transport = self.transport.clone();
+                let Some(runtime) = &self.runtime else { return };
+                runtime.spawn_blocking(move || {
+                    let result = match txn.finish_unless(&|| false) {
+                        Ok(response) => Ok(Reply::Txn(response)),
+                        Err(error @ Error::Refused(mvcc::Error::ResponseTooLarge)) => Err(error),
+                        // It was executed, so no error may say that it was not.
+                        Err(_) => Err(Error::TimedOut),
+                    };
+                    transport.forward(to, encode_response(number, index, &result));
+                });
+                return;
+            }
+            Ok(Outcome::Done(reply)) => Ok(reply),
+            Err(error) => Err(error),
+        };
+        // If it is lost, the other member notices the end of the connection.
+        self.transport.forward(to, encode_response(number, index, &result));
+    }
+
+    /// Tells the leader at which URLs clients reach this member, if the membership has others.
+    pub(super) fn announce(&mut self, now: Instant) {
+        let known = self.replica.membership().get(self.id());
+        let is_known = known.is_none_or(|known| known.client_urls == self.info.client_urls);
+        if is_known || now < self.announce_at {
+            return;
+        }
+        self.announce_at = now + ANNOUNCE_INTERVAL;
+        match self.other_leader() {
+            Some(leader) => drop(self.transport.forward(leader, encode_member(&self.info))),
+            None => self.set_client_urls(self.id(), &self.info.clone()),
+        }
+    }
+
+    /// Makes the client URLs of a member those of the membership, if this member leads.
+    fn set_client_urls(&mut self, from: MemberId, info: &MemberInfo) {
+        let known = self.replica.membership().get(from);
+        let differs = known.is_some_and(|known| known.client_urls != info.client_urls);
+        if self.role.role == Role::Leader && info.id == from && differs {
+            let client_urls = info.client_urls.clone();
+            // If it cannot be proposed now, the member announces it again.
+            let _ = self.replica.change_members(Change::SetClientUrls { id: from, client_urls });
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The state of a member, which its thread owns.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use consensus::Replica;
+use consensus::id::{Index, MemberId, Position};
+use consensus::membership::MemberInfo;
+use consensus::output::RoleChange;
+use crossbeam_channel::{Receiver, Sender};
+use futures_channel::oneshot;
+use mvcc::Store;
+use peer::{IncomingSnapshot, Transport};
+use tokio::runtime::Runtime;
+
+use super::entry_log::LogHandle;
+use super::forwards::Forwards;
+use super::handle::{MoveLeaderError, Replication, Request};
+use super::log_size::LogSize;
+use super::pending_reads::PendingReads;
+use super::proposals::Proposals;
+use crate::Error;
+use crate::applier::Applier;
+use crate::export::Export;
+use crate::large_commands::LargeCommands;
+use crate::shared_store::SharedStore;
+use crate::submission::{Outcome, ReplyTo, Submission};
+use crate::waker::Waker;
+
+/// A member: the replica, the store, and everything that waits for them.
+pub(super) struct Member {
+    pub(super) replica: Replica,
+    pub(super) applier: Applier,
+    pub(super) shared: Arc<SharedStore>,
+    pub(super) handle: Arc<Replication>,
+    pub(super) transport: Arc<Transport>,
+    /// Runs the transport, and reads that block. `None` at the end.
+    pub(super) runtime: Option<Runtime>,
+    pub(super) waker: Waker,
+    /// `None` if the log is in memory only.
+    pub(super) log: Option<LogHandle>,
+    pub(super) requests: Receiver<Request>,
+    /// This member, with its current URLs.
+    pub(super) info: MemberInfo,
+    pub(super) settings: Settings,
+
+    pub(super) role: RoleChange,
+    /// The last entry that the store contains as published.
+    pub(super) applied: Index,
+    pub(super) proposals: Proposals,
+    pub(super) reads: PendingReads,
+    pub(super) forwards: Forwards,
+    /// Commands that were taken from the queues and are not handled yet.
+    pub(super) batch: Vec<Submission>,
+    /// Small commands that other members have forwarded.
+    pub(super) remote: VecDeque<Submission>,
+    /// Whether it is the turn of `remote`.
+    pub(super) remote_turn: bool,
+    pub(super) large_commands: Arc<LargeCommands>,
+    /// Since when commands can neither be executed nor forwarded.
+    pub(super) blocked_since: Option<Instant>,
+    pub(super) log_size: LogSize,
+    pub(super) transfer: Transfer,
+    /// The newest store time that this member has proposed, in milliseconds.
+    pub(super) clock_ms: i64,
+    /// When the URLs of this member may be announced to the leader again.
+    pub(super) announce_at: Instant,
+    /// Clients that wait until another member leads, with their deadlines.
+    pub(super) moving: Vec<Moving>,
+}
+
+/// Settings that do not change.
+pub(super) struct Settings {
+    pub(super) tick: Duration,
+    pub(super) request_timeout: Duration,
+    pub(super) election_timeout: Duration,
+    pub(super) quota: mvcc::Quota,
+    /// Growth of the log in bytes after which a snapshot is taken.
+    pub(super) snapshot_log_bytes: u64,
+}
+
+/// Somebody who waits until another member leads.
+pub(super) struct Moving {
+    pub(super) deadline: Instant,
+    pub(super) done: MoveDone,
+}
+
+/// Who waits until another member leads.
+pub(super) enum MoveDone {
+    /// The member stops.
+    Resign(oneshot::Sender<()>),
+    /// A client has asked for it.
+    Client(oneshot::Sender<Result<(), MoveLeaderError>>),
+}
+
+/// Snapshots on their way, and what waits for a store without uncommitted changes.
+pub(super) struct Transfer {
+    /// Members to which the state is to be sent.
+    pub(super) wanted: Vec<consensus::message::Message>,
+    /// Exports to start.
+    pub(super) exports: Vec<oneshot::Sender<Export>>,
+    /// Number of members to which the state is being sent.
+    pub(super) sending: usize,
+    /// The state that is being received, or that is not stored yet.
+    pub(super) is_receiving: bool,
+    /// The write with the received state.
+    pub(super) installing: Option<consensus::output::WriteNumber>,
+    /// Passes received states to the member's thread.
+    pub(super) received_sender: Sender<ReceivedState>,
+    pub(super) received: Receiver<ReceivedState>,
+    /// States that the replica may want, by their positions.
+    pub(super) states: BTreeMap<Position, Box<Store>>,
+}
+
+/// The state of another member, or why it was not received.
+pub(super) struct ReceivedState {
+    pub(super) snapshot: IncomingSnapshot,
+    pub(super) state: std::io::Result<Box<Store>>,
+}
+
+impl Member {
+    pub(super) fn id(&self) -> MemberId {
+        self.info.id
+    }
+
+    /// Returns the leader, if it is another member.
+    pub(super) fn other_leader(&self) -> Option<MemberId> {
+        self.role.leader.filter(|leader| *leader != self.id())
+    }
+
+    /// Whether something waits for a store without uncommitted changes.
+    pub(super) fn wants_rest(&self) -> bool {
+        let Transfer { wanted, exports, .. } = &self.transfer;
+        !wanted.is_empty() || !exports.is_empty() || self.wants_snapshot()
+    }
+
+    /// Whether a snapshot of this member is due.
+    pub(super) fn wants_snapshot(&self) -> bool {
+        let is_due =
+            |log: &LogHandle| log.progress.wants_snapshot(self.settings.snapshot_log_bytes);
+        self.transfer.installing.is_none() && self.log.as_ref().is_some_and(is_due)
+    }
+
+    /// Replies to a client of this or of another member. `index` is the entry after which the
+    /// client may know the reply.
+    pub(super) fn reply(&self, to: ReplyTo, index: Index, reply: Result<Outcome, Error>) {
+        match to {
+            ReplyTo::Member(member, number) => self.respond(member, number, index, reply),
+            client => client.send(reply),
+        }
+    }
+}

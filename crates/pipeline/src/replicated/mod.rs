@@ -1,0 +1,65 @@
+//! A store as a member of a cluster ([ADR 24](../../../docs/adr/0024-replicated-pipeline.md)).
+//!
+//! # The life of a write
+//!
+//! ```text
+//! leader                                                    follower
+//! queue ─▶ evaluate ─▶ propose ─▶ in flight                  queue ─▶ forward to the leader
+//!             │            └─▶ log thread, other members                 │
+//!             ▼                          │                               ▼
+//!        undo record              committed entry                 committed entry ─▶ apply
+//!                                        ▼                               ▼
+//!                               publish, reply                  publish, pass the response on
+//! ```
+//!
+//! One thread owns the replica and is the only one that changes the store (`driver`). Another one
+//! writes the log (`entry_log`). The transport has threads of its own.
+//!
+//! # Invariants
+//!
+//! - **Nothing uncommitted is visible.** Readers and watchers see the published revision. Leases,
+//!   alarms and users have no history, so snapshots, exports and states for other members begin only
+//!   while no batch is uncommitted (`transfer`).
+//! - **What is not committed is taken back** as soon as the leadership is lost (`evaluate`).
+//! - **Equal stores.** Every entry names the revisions before and after it, and every member checks
+//!   both (`apply`). A member that finds a difference stops.
+//! - **A member that may have forgotten something** has a new identity (`directory`, `formation`).
+//!
+//! # Modules, in reading order
+//!
+//! | Module | Subject |
+//! |---|---|
+//! | `options`, `handle` | settings; what other threads ask of the member |
+//! | `open`, `formation`, `directory`, `recovery` | start: files, identity, how a cluster begins |
+//! | `member`, `driver` | the state of a member and its thread |
+//! | `evaluate`, `proposals`, `payload` | the leader: evaluation, undo, replies |
+//! | `output`, `apply` | what the replica asks for; committed entries |
+//! | `forwarding`, `forwards`, `wire`, `wire_error`, `wire_format` | commands between members |
+//! | `pending_reads` | linearizable reads |
+//! | `entry_log`, `records`, `log_size` | the log on disk and in memory |
+//! | `transfer`, `state` | the whole state, for other members and for exports |
+
+mod apply;
+mod directory;
+mod driver;
+mod entry_log;
+mod evaluate;
+mod formation;
+mod forwarding;
+mod forwards;
+pub(crate) mod handle;
+mod log_size;
+mod member;
+mod open;
+pub(crate) mod options;
+mod output;
+mod payload;
+mod pending_reads;
+mod proposals;
+mod records;
+mod recovery;
+mod state;
+mod transfer;
+mod wire;
+mod wire_error;
+mod wire_format;

@@ -1,0 +1,42 @@
+//! The primitives of the format of forwarded commands: byte strings preceded by their length, and the
+//! error of bytes that are no such command.
+
+use bytes::{Buf, BufMut, Bytes, TryGetError};
+
+/// Why bytes cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WireError {
+    #[error("truncated")]
+    Truncated,
+    #[error("unknown {0} {1}")]
+    Unknown(&'static str, u8),
+    #[error("not UTF-8")]
+    Utf8,
+    #[error("a malformed member: {0}")]
+    Member(#[from] consensus::DecodeError),
+    #[error(transparent)]
+    Protobuf(#[from] prost::DecodeError),
+}
+
+impl From<TryGetError> for WireError {
+    fn from(_: TryGetError) -> Self {
+        WireError::Truncated
+    }
+}
+
+pub(super) fn put_bytes(bytes: &[u8], buf: &mut Vec<u8>) {
+    buf.put_u64_le(bytes.len() as u64);
+    buf.put_slice(bytes);
+}
+
+pub(super) fn get_bytes(bytes: &mut Bytes) -> Result<Bytes, WireError> {
+    let length = bytes.try_get_u64_le()?;
+    match usize::try_from(length) {
+        Ok(length) if length <= bytes.len() => Ok(bytes.split_to(length)),
+        _ => Err(WireError::Truncated),
+    }
+}
+
+pub(super) fn get_string(bytes: &mut Bytes) -> Result<String, WireError> {
+    String::from_utf8(get_bytes(bytes)?.into()).map_err(|_| WireError::Utf8)
+}

@@ -1,0 +1,429 @@
+//! Clusters of three members in one process, with real transports on loopback addresses.
+//!
+//! A member is stopped without notice by dropping it: its transport ends, and its log stays as it is.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use consensus::identity::LogMode;
+use etcdpb::rpc::{PutRequest, RangeRequest};
+use futures_executor::block_on;
+use mvcc::{Command, Reply};
+use pipeline::{ClientId, ClusterOptions, Error, Pipeline, PipelineOptions, RangeRead};
+use watch::Delivery;
+
+/// A test that has waited for so long has failed.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+struct Cluster {
+    root: tempfile::TempDir,
+    log: LogMode,
+    urls: Vec<String>,
+    snapshot_log_bytes: u64,
+    members: Vec<Option<Pipeline>>,
+}
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+impl Cluster {
+    /// Starts three members.
+    fn start(log: LogMode) -> Cluster {
+        Cluster::start_with(log, 256 << 20)
+    }
+
+    fn start_with(log: LogMode, snapshot_log_bytes: u64) -> Cluster {
+        // The ports stay free until the members bind them, unless another process is very quick.
+        let listeners: Vec<_> =
+            NAMES.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let url = |l: &TcpListener| format!("http://{}", l.local_addr().unwrap());
+        let urls = listeners.iter().map(url).collect();
+        drop(listeners);
+        let root = tempfile::tempdir().unwrap();
+        let members = NAMES.iter().map(|_| None).collect();
+        let mut cluster = Cluster { root, log, urls, snapshot_log_bytes, members };
+        cluster.restart(&[0, 1, 2]);
+        cluster
+    }
+
+    /// Starts members at the same time.
+    fn restart(&mut self, numbers: &[usize]) {
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let start = |number: &usize| {
+                let (options, cluster) = (self.options(), self.cluster_options(*number));
+                scope.spawn(move || open(&options, &cluster))
+            };
+            let threads: Vec<_> = numbers.iter().map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        for (number, pipeline) in numbers.iter().zip(opened) {
+            self.members[*number] = Some(pipeline);
+        }
+    }
+
+    fn options(&self) -> PipelineOptions {
+        PipelineOptions {
+            boot_id: b"boot".to_vec(),
+            snapshot_log_bytes: self.snapshot_log_bytes,
+            ..PipelineOptions::default()
+        }
+    }
+
+    fn cluster_options(&self, number: usize) -> ClusterOptions {
+        let member =
+            |(name, url): (&&str, &String)| ((*name).to_owned(), vec![url.parse().unwrap()]);
+        ClusterOptions {
+            name: NAMES[number].to_owned(),
+            initial_cluster: NAMES.iter().zip(&self.urls).map(member).collect(),
+            token: "test".to_owned(),
+            is_existing: false,
+            listen_peer_urls: vec![self.urls[number].parse().unwrap()],
+            client_urls: vec![format!("http://{}", NAMES[number])],
+            tls: None,
+            log: self.log,
+            data_dir: self.root.path().join(NAMES[number]),
+            heartbeat_interval: Duration::from_millis(20),
+            election_timeout: Duration::from_millis(400),
+            snapshot_bytes_per_second: None,
+        }
+    }
+
+    fn member(&self, number: usize) -> &Pipeline {
+        self.members[number].as_ref().expect("the member runs")
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Pipeline> {
+        self.members.iter().flatten()
+    }
+
+    /// Waits for a leader that all running members know. Returns its number.
+    fn leader(&self) -> usize {
+        let find = || {
+            let leader =
+                self.members.iter().position(|m| m.as_ref().is_some_and(Pipeline::is_leader))?;
+            let id = self.member(leader).identity().member_id;
+            let knows = |m: &Pipeline| m.cluster_status().unwrap().leader == id;
+            self.running().all(knows).then_some(leader)
+        };
+        eventually("a leader", find)
+    }
+
+    /// Stops a member without notice.
+    fn kill(&mut self, number: usize) {
+        self.members[number] = None;
+    }
+
+    /// Puts a value at a member. Tries again after errors that say that nothing was changed, and
+    /// after uncertain ones, because the value is the same.
+    fn put(&self, number: usize, key: &str, value: &str) -> i64 {
+        let what = format!("put at member {number}");
+        eventually(&what, || match put(self.member(number), key, value) {
+            Ok(revision) => Some(revision),
+            Err(error) => {
+                assert!(is_temporary(&error), "{error}");
+                None
+            }
+        })
+    }
+
+    /// Reads a value at a member.
+    fn get(&self, number: usize, key: &str) -> Option<String> {
+        eventually("read", || get(self.member(number), key).ok())
+    }
+
+    /// Waits until all members have the same revision and history.
+    fn assert_equal(&self) {
+        let hashes = || -> Option<Vec<u32>> {
+            let revision = self.running().map(Pipeline::revision).max()?;
+            let same = self.running().all(|member| member.revision() == revision);
+            same.then(|| self.running().map(|m| m.hash(revision).unwrap().hash).collect())
+        };
+        let hashes = eventually("equal revisions", hashes);
+        assert!(hashes.windows(2).all(|pair| pair[0] == pair[1]), "{hashes:?}");
+    }
+}
+
+fn open(options: &PipelineOptions, cluster: &ClusterOptions) -> Pipeline {
+    let stop = AtomicBool::new(false);
+    // The port of a member that was just stopped may be in use for a moment.
+    eventually("a member", || match Pipeline::open_member(options, cluster, &stop) {
+        Ok(pipeline) => Some(pipeline),
+        Err(error) if error.to_string().contains("in use") => None,
+        Err(error) => panic!("{error}"),
+    })
+}
+
+fn put(member: &Pipeline, key: &str, value: &str) -> Result<i64, Error> {
+    let request = PutRequest {
+        key: key.as_bytes().to_vec().into(),
+        value: value.as_bytes().to_vec().into(),
+        ..Default::default()
+    };
+    match block_on(member.propose(ClientId(1), Command::Put(request), 100))? {
+        Reply::Put(response) => Ok(response.header.unwrap().revision),
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
+fn get(member: &Pipeline, key: &str) -> Result<Option<String>, Error> {
+    block_on(member.linearize())?;
+    let request = RangeRequest { key: key.as_bytes().to_vec().into(), ..Default::default() };
+    let response = member.range(&request).map(RangeRead::finish)?;
+    let value = response.kvs.first().map(|kv| String::from_utf8(kv.value().to_vec()).unwrap());
+    Ok(value)
+}
+
+fn is_temporary(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::NoLeader
+            | Error::LeaderChanged
+            | Error::LeaderFailed
+            | Error::ConnectionLost
+            | Error::TimedOut
+    )
+}
+
+fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(found) = attempt() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn every_member_takes_writes_and_sees_those_of_the_others() {
+    for log in [LogMode::Memory, LogMode::Buffered, LogMode::Fsync] {
+        let cluster = Cluster::start(log);
+        cluster.leader();
+        for number in 0..3 {
+            cluster.put(number, &format!("key{number}"), "value");
+            for reader in 0..3 {
+                let found = cluster.get(reader, &format!("key{number}"));
+                assert_eq!(found.as_deref(), Some("value"), "{log:?}");
+            }
+        }
+        cluster.assert_equal();
+        let status = cluster.member(0).cluster_status().unwrap();
+        assert_eq!(status.members.len(), 3);
+        assert!(status.members.iter().all(|member| !member.client_urls[0].is_empty()));
+    }
+}
+
+/// Writes at all members while leaders are stopped without notice. Every acknowledged write is there
+/// afterwards, at every member.
+#[test]
+fn acknowledged_writes_survive_their_leaders() {
+    for log in [LogMode::Fsync, LogMode::Buffered] {
+        let mut cluster = Cluster::start(log);
+        let mut acknowledged = Vec::new();
+        for round in 0..4 {
+            let leader = cluster.leader();
+            for write in 0..20 {
+                let key = format!("{round}-{write}");
+                cluster.put(write % 3, &key, &key);
+                acknowledged.push(key);
+            }
+            cluster.kill(leader);
+            let others = [(leader + 1) % 3, (leader + 2) % 3];
+            for (write, member) in others.iter().cycle().take(10).enumerate() {
+                let key = format!("{round}-after-{write}");
+                cluster.put(*member, &key, &key);
+                acknowledged.push(key);
+            }
+            cluster.restart(&[leader]);
+        }
+        cluster.leader();
+        for number in 0..3 {
+            for key in &acknowledged {
+                assert_eq!(cluster.get(number, key).as_deref(), Some(key.as_str()), "{log:?}");
+            }
+        }
+        cluster.assert_equal();
+    }
+}
+
+/// Writes on their way when the leader stops are answered: each either took effect or the client
+/// knows that it may have.
+#[test]
+fn writes_in_flight_are_answered_when_the_leader_stops() {
+    let mut cluster = Cluster::start(LogMode::Memory);
+    let leader = cluster.leader();
+    let follower = (leader + 1) % 3;
+    let stop = AtomicBool::new(false);
+    let dead = cluster.members[leader].take();
+    let acknowledged = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..8)
+            .map(|writer| {
+                let (member, stop) = (cluster.member(follower), &stop);
+                scope.spawn(move || {
+                    let mut acknowledged = Vec::new();
+                    for number in 0.. {
+                        let key = format!("{writer}-{number}");
+                        match put(member, &key, &key) {
+                            Ok(_) => acknowledged.push(key),
+                            Err(error) => assert!(is_temporary(&error), "{error}"),
+                        }
+                        if stop.load(Ordering::Relaxed) {
+                            return acknowledged;
+                        }
+                    }
+                    unreachable!("the loop has no end")
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(300));
+        drop(dead);
+        eventually("another leader", || {
+            let status = cluster.member(follower).cluster_status().unwrap();
+            let dead = status.leader == 0;
+            (!dead && cluster.running().any(Pipeline::is_leader)).then_some(())
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        stop.store(true, Ordering::Relaxed);
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(!acknowledged.is_empty());
+    for key in acknowledged {
+        assert_eq!(cluster.get(follower, &key).as_deref(), Some(key.as_str()));
+    }
+    cluster.assert_equal();
+}
+
+/// A member without disk has a new identity after a restart, and gets the state from the leader.
+#[test]
+fn a_member_without_disk_joins_again() {
+    let mut cluster = Cluster::start(LogMode::Memory);
+    for round in 0..3 {
+        let leader = cluster.leader();
+        let restarted = if round == 0 { leader } else { (leader + round) % 3 };
+        for write in 0..50 {
+            cluster.put(leader, &format!("{round}-{write}"), "value");
+        }
+        let before = cluster.member(restarted).identity().member_id;
+        cluster.kill(restarted);
+        cluster.restart(&[restarted]);
+        assert_ne!(cluster.member(restarted).identity().member_id, before);
+        let id = cluster.member(restarted).identity().member_id;
+        eventually("the new identity votes", || {
+            let members = cluster.member(restarted).cluster_status().unwrap().members;
+            let joined = members.iter().any(|member| member.id == id && !member.is_learner);
+            (joined && members.len() == 3).then_some(())
+        });
+        assert_eq!(cluster.get(restarted, "0-0").as_deref(), Some("value"));
+    }
+    cluster.leader();
+    cluster.assert_equal();
+}
+
+/// The log on the disk is shortened by snapshots. A member that was away for longer than the log of
+/// the others reaches back still comes back.
+#[test]
+fn members_restart_from_snapshots() {
+    let mut cluster = Cluster::start_with(LogMode::Fsync, 20_000);
+    let value = "x".repeat(1000);
+    for write in 0..100 {
+        cluster.put(write % 3, &format!("key{}", write % 10), &value);
+    }
+    let snapshots = |number: usize| {
+        let dir = cluster.root.path().join(NAMES[number]).join("replica/snap");
+        let is_snapshot = |name: &std::ffi::OsStr| name.to_string_lossy().ends_with(".snap");
+        let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        files.filter(|file| is_snapshot(&file.file_name())).count()
+    };
+    eventually("snapshots", || (0..3).all(|number| snapshots(number) > 0).then_some(()));
+    cluster.leader();
+    cluster.assert_equal();
+    let revision = cluster.member(0).revision();
+    for number in 0..3 {
+        cluster.kill(number);
+    }
+    cluster.restart(&[0, 1, 2]);
+    cluster.leader();
+    for number in 0..3 {
+        assert_eq!(cluster.get(number, "key3"), Some(value.clone()));
+        assert_eq!(cluster.member(number).revision(), revision);
+    }
+    cluster.put(1, "key", "after");
+    cluster.assert_equal();
+}
+
+#[test]
+fn watches_at_every_member_see_every_event_once() {
+    let mut cluster = Cluster::start(LogMode::Memory);
+    let leader = cluster.leader();
+    let follower = (leader + 1) % 3;
+    let member = cluster.member(follower);
+    let stream = member.watch_stream(|| {});
+    stream.create(watch::Watch {
+        id: 0,
+        span: mvcc::Span::new(b"key", b"kez"),
+        start_revision: 0,
+        filter: watch::Filter::default(),
+        prev_kv: false,
+        progress_notify: false,
+        fragment: false,
+    });
+    for write in 0..50 {
+        cluster.put(write % 3, &format!("key{write}"), "value");
+    }
+    cluster.kill(leader);
+    for write in 50..100 {
+        cluster.put(follower, &format!("key{write}"), "value");
+    }
+    let member = cluster.member(follower);
+    let mut revisions = Vec::new();
+    eventually("all events", || {
+        while let Some(delivery) = member.next_delivery(&stream) {
+            if let Delivery::Events { events, .. } = delivery {
+                revisions.extend(events.as_slice().iter().map(|event| event.revision()));
+            }
+        }
+        (revisions.len() >= 100 && *revisions.last()? == member.revision()).then_some(())
+    });
+    assert!(revisions.windows(2).all(|pair| pair[0] < pair[1]), "{revisions:?}");
+}
+
+#[test]
+fn leases_expire_at_the_leader_and_are_renewed_at_every_member() {
+    let cluster = Cluster::start(LogMode::Memory);
+    let leader = cluster.leader();
+    for (id, ttl_seconds, member) in [(1, 600, leader), (2, 2, (leader + 1) % 3)] {
+        let grant = Command::LeaseGrant { id, ttl_seconds };
+        block_on(cluster.member(member).propose(ClientId(1), grant, 10)).unwrap();
+    }
+    for number in 0..3 {
+        block_on(cluster.member(number).linearize()).unwrap();
+        assert_eq!(block_on(cluster.member(number).lease_renew(1)).unwrap(), Some(600));
+    }
+    let exists = |number: usize, id: i64| {
+        block_on(cluster.member(number).linearize()).unwrap();
+        cluster.member(number).lease_time_to_live(id).is_some()
+    };
+    eventually("expiry", || (0..3).all(|number| !exists(number, 2)).then_some(()));
+    assert_eq!(block_on(cluster.member(leader).lease_renew(2)).unwrap(), None);
+}
+
+#[test]
+fn the_leadership_is_moved_on_request() {
+    let cluster = Cluster::start(LogMode::Memory);
+    let target = (cluster.leader() + 1) % 3;
+    let id = cluster.member(target).identity().member_id;
+    let followers_cannot = cluster.member(target);
+    assert!(followers_cannot.is_leader() || block_on(followers_cannot.move_leader(id)).is_err());
+    // On a busy machine, members may elect another leader at any time.
+    eventually("the transfer", || {
+        let leader = cluster.leader();
+        let _ = block_on(cluster.member(leader).move_leader(id));
+        (cluster.leader() == target).then_some(())
+    });
+    eventually("another leader", || {
+        cluster.member(target).resign(DEADLINE);
+        (cluster.leader() != target).then_some(())
+    });
+    cluster.put(target, "key", "value");
+}
