@@ -6,6 +6,7 @@ STORE     ?= mem_etcd
 # Flags of `k1m up`, such as "--apiservers 3 --gateway".
 K1M_FLAGS ?=
 KILLS     ?= 2000
+MEMBERS   ?= 3
 FAULTS    ?= 100
 CLUSTERS  ?= 200
 WORLDS    ?= 20
@@ -29,7 +30,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-requests node-sim oracle simulate upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash crash-cluster faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-requests node-sim oracle simulate upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -89,6 +90,10 @@ upstream: bin/mem_etcd ## Run Kubernetes' scheduler tests with dist-scheduler's 
 crash: bin/mem_etcd ## Kill mem_etcd under load in all WAL modes: KILLS=2000
 	@CRASH_ROUNDS=$(CRASH_ROUNDS) \
 		go test -v -count=1 -run 'TestKill$$' -timeout 6h ./test/store
+
+crash-cluster: bin/mem_etcd bin/etcd ## Inject faults into the members of a replicated store under load: KILLS=2000 MEMBERS=3 STORE=etcd|mem_etcd
+	@KILLS=$(KILLS) MEMBERS=$(MEMBERS) STORE=$(if $(filter command line environment,$(origin STORE)),$(STORE),etcd) \
+		go test -v -count=1 -run 'TestFaults$$|TestMajorityLost$$' -timeout 12h ./test/store-cluster
 
 faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## Inject faults into scheduler replicas under load: FAULTS=100
 	@FAULTS=$(FAULTS) go test -v -count=1 -run 'TestReplicaFaults$$|TestSuspendedLeader$$' -timeout 6h ./test/e2e
