@@ -93,7 +93,7 @@ crash: bin/mem_etcd ## Kill mem_etcd under load in all WAL modes: KILLS=2000
 
 crash-cluster: bin/mem_etcd bin/etcd ## Inject faults into the members of a replicated store under load: KILLS=2000 MEMBERS=3 STORE=etcd|mem_etcd
 	@KILLS=$(KILLS) MEMBERS=$(MEMBERS) STORE=$(if $(filter command line environment,$(origin STORE)),$(STORE),etcd) \
-		go test -v -count=1 -run 'TestFaults$$|TestMajorityLost$$' -timeout 12h ./test/store-cluster
+		go test -v -count=1 -run 'TestFaults$$|TestMajorityLost$$|TestPartition$$' -timeout 12h ./test/store-cluster
 
 faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## Inject faults into scheduler replicas under load: FAULTS=100
 	@FAULTS=$(FAULTS) go test -v -count=1 -run 'TestReplicaFaults$$|TestSuspendedLeader$$' -timeout 6h ./test/e2e
