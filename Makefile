@@ -30,7 +30,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash crash-cluster faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-requests node-sim oracle simulate upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-cluster bench-proxy bench-scheduler-perf conformance conformance-proxied crash crash-cluster faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-requests node-sim oracle simulate upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -114,6 +114,9 @@ simulate: tools ## Run simulated clusters with faults against the consensus crat
 
 bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd and etcd and compare the results (12 minutes): BENCH_FLAGS="-only put,watch"
 	@go run ./test/bench $(BENCH_FLAGS)
+
+bench-cluster: bin/mem_etcd bin/etcd-bench bin/etcd bin/k1m ## Measure stores of three members: CPU of a put, and writes after the loss of a leader (15 minutes): BENCH_FLAGS="--parts kill"
+	@bin/k1m bench store-cluster $(BENCH_FLAGS)
 
 # Fails if the ratio of a result to that of the stock component is worse than the stored ratio.
 bench: BENCH_FLAGS := -quick
