@@ -65,8 +65,8 @@ func ParseConfig(content []byte) (Config, error) {
 }
 
 func decodeConfig(content []byte) (Config, error) {
-	// An older k1m saved settings without Gateways, NodeSimulator and NodeSims.
-	config := Config{Settings: Settings{Gateways: 1, NodeSimulator: SimulatorKwok, NodeSims: 1}}
+	// An older k1m saved settings without Gateways, NodeSimulator, NodeSims and StoreReplicas.
+	config := Config{Settings: Settings{Gateways: 1, NodeSimulator: SimulatorKwok, NodeSims: 1, StoreReplicas: 1}}
 	err := json.Unmarshal(content, &config)
 	return config, err
 }
