@@ -6,6 +6,7 @@ STORE     ?= mem_etcd
 # Flags of `k1m up`, such as "--apiservers 3 --gateway".
 K1M_FLAGS ?=
 KILLS     ?= 2000
+MEMBERS   ?= 3
 FAULTS    ?= 100
 CLUSTERS  ?= 200
 WORLDS    ?= 20
@@ -29,7 +30,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied controller-manager controller-manager-upstream crash faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-requests node-sim oracle simulate upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-cluster bench-proxy bench-scheduler-perf conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-requests node-sim oracle simulate upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -97,6 +98,10 @@ crash: bin/mem_etcd ## Kill mem_etcd under load in all WAL modes: KILLS=2000
 	@CRASH_ROUNDS=$(CRASH_ROUNDS) \
 		go test -v -count=1 -run 'TestKill$$' -timeout 6h ./test/store
 
+crash-cluster: bin/mem_etcd bin/etcd ## Inject faults into the members of a replicated store under load: KILLS=2000 MEMBERS=3 STORE=etcd|mem_etcd
+	@KILLS=$(KILLS) MEMBERS=$(MEMBERS) STORE=$(if $(filter command line environment,$(origin STORE)),$(STORE),etcd) \
+		go test -v -count=1 -run 'TestFaults$$|TestMajorityLost$$|TestPartition$$' -timeout 12h ./test/store-cluster
+
 faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## Inject faults into scheduler replicas under load: FAULTS=100
 	@FAULTS=$(FAULTS) go test -v -count=1 -run 'TestReplicaFaults$$|TestSuspendedLeader$$' -timeout 6h ./test/e2e
 
@@ -116,6 +121,9 @@ simulate: tools ## Run simulated clusters with faults against the consensus crat
 
 bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd and etcd and compare the results (12 minutes): BENCH_FLAGS="-only put,watch"
 	@go run ./test/bench $(BENCH_FLAGS)
+
+bench-cluster: bin/mem_etcd bin/etcd-bench bin/etcd bin/k1m ## Measure stores of three members: CPU of a put, and writes after the loss of a leader (15 minutes): BENCH_FLAGS="--parts kill"
+	@bin/k1m bench store-cluster $(BENCH_FLAGS)
 
 # Fails if the ratio of a result to that of the stock component is worse than the stored ratio.
 bench: BENCH_FLAGS := -quick

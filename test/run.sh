@@ -13,7 +13,7 @@ stages=(lint rust go store conformance upstream gateway-upstream e2e)
 lint() { build/check.sh; }
 rust() { cargo test --workspace --locked; }
 go_unit() { go test -v -timeout 30m ./cmd/... ./internal/... ./pkg/... ./test/schedperf/... ./tools/...; }
-store() { go test -v -count=1 -timeout 60m ./test/store/...; }
+store() { go test -v -count=1 -timeout 60m ./test/store/... ./test/store-cluster/...; }
 conformance() {
   local status=0
   test/conformance/run.sh || status=1

@@ -166,8 +166,9 @@ type clusterStatus struct {
 			Count, Revision int64
 		}
 	}
-	Gateways []gatewayStatus
-	Problems []string
+	StoreLeader string
+	Gateways    []gatewayStatus
+	Problems    []string
 }
 
 type gatewayStatus struct {

@@ -5,7 +5,7 @@
 //
 //   - controlplane loads whole clusters: a real control plane with simulated nodes, on each store in
 //     turn.
-//   - store loads a store without a cluster.
+//   - store loads a store without a cluster, and storecluster the members of a replicated one.
 //   - scheduler/suites runs several schedulers or workloads in one experiment.
 //   - scheduler/inmemory, scheduler/realcluster, scheduler/replicasim and storetrace have commands with
 //     their own report formats, which a [Reporter] converts to a [Result].

@@ -30,7 +30,7 @@ pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; }
 {{end}}</ul>
 {{with .Verdicts}}<h2>Verdicts</h2>
 <table><tr><th>objective<th>measured<th>limit<th>unit<th>operations<th>worst<th>verdict</tr>
-{{range .}}<tr><td>{{.Name}}<td>{{number .Measured}}<td>{{.Relation}} {{number .Limit}}<td>{{.Unit}}<td>{{cell .Operations}}<td>{{.Worst}}<td class="{{if .Met}}met{{else}}missed{{end}}">{{if .Met}}met{{else if eq .Operations 0}}not measured{{else}}missed{{end}}</tr>
+{{range .}}<tr><td>{{.Name}}<td>{{number .Measured}}<td>{{.Relation}} {{number .Limit}}<td>{{.Unit}}<td>{{cell .Operations}}<td>{{.Worst}}<td class="{{if .Met}}met{{else}}missed{{end}}">{{if .Met}}met{{else if eq .Operations 0}}not measured{{with .Reason}}: {{.}}{{end}}{{else}}missed{{end}}</tr>
 {{end}}</table>{{end}}
 {{range .Tables}}<h2>{{.Title}}</h2>
 <table><tr>{{range .Columns}}<th>{{.}}{{end}}</tr>

@@ -31,9 +31,14 @@ type Verdict struct {
 	// Worst is the kind of call with the largest value, if several kinds have the same objective.
 	// Measured is the value of this kind.
 	Worst string `json:"worst,omitempty"`
+	// Reason says why the objective was not measured, if Operations is 0.
+	Reason string `json:"reason,omitempty"`
 }
 
 func (v Verdict) String() string {
+	if v.Operations == 0 && v.Reason != "" {
+		return fmt.Sprintf("%s: %s %s %s: not measured: %s", v.Name, v.Relation(), number.Text(v.Limit), v.Unit, v.Reason)
+	}
 	word := "met"
 	switch {
 	case v.Operations == 0:

@@ -169,6 +169,15 @@ func (l *Lab) Run(ctx context.Context, s *Server, args ...string) (Report, strin
 	return r, c.Command, err
 }
 
+// BenchAt starts etcd-bench on the cores of the clients, for stores that do not belong to the lab. Its connections are
+// distributed over the endpoints.
+func (l *Lab) BenchAt(ctx context.Context, endpoints []string, args ...string) (*Client, error) {
+	line := append(l.prefix(NormalPriority), l.Program(etcdBench))
+	c := newClient(ctx, append(append(line, args...), "--endpoints", strings.Join(endpoints, ","), "--output", "json"))
+	c.Command = etcdBench + " " + args[0]
+	return c, c.cmd.Start()
+}
+
 func benchArgs(s *Server, args []string) []string {
 	return append(append([]string{}, args...), "--endpoints", s.URL, "--output", "json",
 		"--server-pid", strconv.Itoa(s.process.Process.Pid))

@@ -21,7 +21,7 @@ exists, regardless of its state.
 
 The fields of -o json are: name, state (running, degraded, stopped or dead), store, storeKind,
 walMode, scheduler, profile (name, nodes, changes), supervisor, components (name, pid, state, restarts, …), traces, nodes (total,
-ready, notReady), pods (total, byPhase), objects (count of all stores, revision, ownStores), gateways
+ready, notReady), pods (total, byPhase), objects (count of all stores, revision, ownStores), storeLeader, gateways
 (name, clientConnections, movedConnections, servers) and problems.`,
 		Example: `  # Show the status of the cluster "k1m"
   k1m status

@@ -17,21 +17,26 @@ import (
 // storeDialTimeout limits the time until a store has answered for the first time.
 const storeDialTimeout = 10 * time.Second
 
-func newStore() *cobra.Command {
+func newStore(name *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "store",
-		Short: "Copy a running store between etcd and mem_etcd, and compare two stores",
-		Long: `Copy a running store between etcd and mem_etcd, and compare two stores. The stores need not be
-those of a cluster of k1m. ENDPOINT is a URL such as https://127.0.0.1:2379.`,
+		Short: "Copy and compare stores, and inject faults into members of a store",
+		Long: `Copy a running store between etcd and mem_etcd, and compare two stores. These stores need not be
+those of a cluster of k1m. ENDPOINT is a URL such as https://127.0.0.1:2379.
+
+Kill, cut off and replace members of the store of a cluster that was started with --store-replicas.`,
 		Example: `  # Create a data directory of mem_etcd from a running etcd
   k1m store copy http://127.0.0.1:2379 --to mem_etcd --data-dir /var/lib/mem_etcd
 
   # Compare the copy, which runs on another port, with the original
-  k1m store compare http://127.0.0.1:2379 http://127.0.0.1:2479`,
+  k1m store compare http://127.0.0.1:2379 http://127.0.0.1:2479
+
+  # Kill the member that leads the store of the cluster "k1m"
+  k1m store kill leader`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newStoreCopy(), newStoreCompare())
+	cmd.AddCommand(newStoreCopy(), newStoreCompare(), newStoreKill(name), newStorePartition(name), newStoreReplace(name))
 	return cmd
 }
 

@@ -65,8 +65,9 @@ func ParseConfig(content []byte) (Config, error) {
 }
 
 func decodeConfig(content []byte) (Config, error) {
-	// An older k1m saved settings without Gateways, NodeSimulator, NodeSims, ControllerManagers and Standby.
-	config := Config{Settings: Settings{Gateways: 1, NodeSimulator: SimulatorKwok, NodeSims: 1, ControllerManagers: 1, Standby: StandbyCold}}
+	// An older k1m saved settings without Gateways, NodeSimulator, NodeSims, ControllerManagers, Standby and
+	// StoreReplicas.
+	config := Config{Settings: Settings{Gateways: 1, NodeSimulator: SimulatorKwok, NodeSims: 1, ControllerManagers: 1, Standby: StandbyCold, StoreReplicas: 1}}
 	err := json.Unmarshal(content, &config)
 	return config, err
 }

@@ -51,9 +51,13 @@ func (s *Settings) validateCPUs() error {
 	return nil
 }
 
-// cpuTargets returns the valid names in --cpus entries: those of the components, and [AnyScheduler].
+// cpuTargets returns the valid names in --cpus entries: those of the components, [AnyScheduler], and [MainStore] for all
+// members of the store.
 func (s *Settings) cpuTargets() []string {
 	names := append(s.componentNames(), AnyScheduler)
+	if s.HasStoreReplicas() {
+		names = append(names, MainStore)
+	}
 	slices.Sort(names)
 	return names
 }

@@ -11,10 +11,12 @@ import (
 	"strings"
 )
 
-// Versions of the data directory's layout. An older k1m does not know own stores, and would not find their objects.
+// Versions of the data directory's layout. An older k1m does not know own stores or members, and would not find their
+// objects.
 const (
 	dataVersion          = 1
 	dataVersionOwnStores = 2
+	dataVersionMembers   = 3
 )
 
 // DataFormat is the content of format.json in a data directory. k1m refuses to use the directory for
@@ -24,6 +26,8 @@ type DataFormat struct {
 	Store   string `json:"store"`
 	// Own are the resources that have an own store, sorted.
 	Own []string `json:"own,omitempty"`
+	// Members is the number of members of the store, if it has several.
+	Members int `json:"members,omitempty"`
 }
 
 // newDataFormat returns the format of the data of a cluster with these settings.
@@ -32,10 +36,13 @@ func newDataFormat(s Settings) DataFormat {
 	if len(format.Own) > 0 {
 		format.Version = dataVersionOwnStores
 	}
+	if s.HasStoreReplicas() {
+		format.Version, format.Members = dataVersionMembers, s.StoreReplicas
+	}
 	return format
 }
 
-// StoreDir returns the directory of a store within a data directory. store is its component name.
+// StoreDir returns the directory of a store within a data directory. store is its component name, or that of a member.
 func (s *Settings) StoreDir(dataDir, store string) string {
 	return filepath.Join(dataDir, s.Store+strings.TrimPrefix(store, MainStore))
 }
@@ -72,7 +79,7 @@ func PrepareData(dataDir string, s Settings) error {
 			return err
 		}
 	}
-	for _, store := range s.StoreNames() {
+	for _, store := range s.StoreComponents() {
 		if err := os.MkdirAll(s.StoreDir(dataDir, store), privateDirMode); err != nil {
 			return dataDirError(err)
 		}
@@ -91,15 +98,18 @@ func checkFormat(dataDir, path string, content []byte, wanted DataFormat) error 
 		return fmt.Errorf("%s is damaged: %w; choose another --data-dir, or start over with `k1m down`", path, err)
 	}
 	switch {
-	case format.Version != dataVersion && format.Version != dataVersionOwnStores:
+	case format.Version < dataVersion || format.Version > dataVersionMembers:
 		return fmt.Errorf("data directory %s has version %d, but this k1m supports version %d; use the k1m that created it or choose another --data-dir",
-			dataDir, format.Version, dataVersionOwnStores)
+			dataDir, format.Version, dataVersionMembers)
 	case format.Store != wanted.Store:
 		return fmt.Errorf("data directory %s belongs to %s, not %s; choose another --data-dir",
 			dataDir, format.Store, wanted.Store)
 	case !slices.Equal(format.Own, wanted.Own):
 		return fmt.Errorf("data directory %s has %s, and the settings have %s: k1m does not move objects between stores; set --store-for as before, or choose another --data-dir, or start over with `k1m down`",
 			dataDir, describeOwn(format.Own), describeOwn(wanted.Own))
+	case format.Members != wanted.Members:
+		return fmt.Errorf("data directory %s belongs to a store with %d members, and the settings have %d: set --store-replicas as before, or choose another --data-dir, or start over with `k1m down`",
+			dataDir, max(1, format.Members), max(1, wanted.Members))
 	}
 	return nil
 }

@@ -26,6 +26,10 @@ func (s Settings) Portable() (portable Settings, changes []string) {
 		changes = append(changes, fmt.Sprintf("--wal-mode is %s, because %s would not keep the restored data", WALBuffered, WALNone))
 		s.WALMode = WALBuffered
 	}
+	if s.ReplicationLog == LogMemory {
+		changes = append(changes, fmt.Sprintf("--replication-log is %s, because %s would not keep the restored data", LogBuffered, LogMemory))
+		s.ReplicationLog = LogBuffered
+	}
 	if s.TraceFile != "" {
 		changes = append(changes, fmt.Sprintf("--trace-file %s is not used; the trace is in the cluster's directory", s.TraceFile))
 		s.TraceFile = ""

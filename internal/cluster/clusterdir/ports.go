@@ -127,15 +127,18 @@ func (s *Settings) componentNames() []string {
 	if s.Trace {
 		names = append(names, ProxyPort)
 	}
-	return append(names, s.StoreNames()...)
+	return append(names, s.StoreComponents()...)
 }
 
-// StorePortNames returns the names of the listeners of all stores; none if k1m runs no store.
+// StorePortNames returns the names of the listeners of all members of all stores; none if k1m runs no store.
 func (s *Settings) StorePortNames() (names []string) {
-	for _, store := range s.StoreNames() {
+	for _, store := range s.StoreComponents() {
 		names = append(names, store, StoreMetricsPort(store))
-		if s.Store == StoreEtcd {
+		if s.Store == StoreEtcd || s.HasStoreReplicas() {
 			names = append(names, StorePeerPort(store))
+		}
+		if s.ForwardsPeers() {
+			names = append(names, StorePeerListenPort(store))
 		}
 	}
 	return names

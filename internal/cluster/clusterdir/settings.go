@@ -124,6 +124,13 @@ type Settings struct {
 	StoreCert    string `json:"storeCertFile,omitempty"`
 	StoreKey     string `json:"storeKeyFile,omitempty"`
 
+	// StoreReplicas is the number of members of the store. ReplicationLog is what the members of a mem_etcd keep on the
+	// disk; empty for another store, or one member.
+	StoreReplicas  int    `json:"storeReplicas,omitempty"`
+	ReplicationLog string `json:"replicationLog,omitempty"`
+	// StoreFaults means that the supervisor forwards the connections between the members, so that it can cut them off.
+	StoreFaults bool `json:"storeFaults,omitempty"`
+
 	// StoreFor are the resources that have a store process of their own. An entry is RESOURCES=own. Settings.OwnStores
 	// returns the resources.
 	StoreFor []string `json:"storeFor,omitempty"`
@@ -162,12 +169,13 @@ type Settings struct {
 // DefaultSettings returns settings for a small cluster that runs on a laptop.
 func DefaultSettings() Settings {
 	return Settings{
-		Nodes:      100,
-		Zones:      3,
-		Store:      StoreMemEtcd,
-		Scheduler:  SchedulerKube,
-		APIServers: 1,
-		Gateways:   1,
+		Nodes:         100,
+		Zones:         3,
+		Store:         StoreMemEtcd,
+		StoreReplicas: 1,
+		Scheduler:     SchedulerKube,
+		APIServers:    1,
+		Gateways:      1,
 
 		NodeSimulator:     SimulatorKwok,
 		NodeSims:          1,
@@ -181,7 +189,7 @@ func DefaultSettings() Settings {
 }
 
 // Complete sets the defaults of empty fields. The default of WALMode depends on the store, that of Gateway
-// on the number of API servers.
+// on the number of API servers. A mem_etcd with several members has no WAL mode.
 func (s *Settings) Complete() {
 	if s.Gateway == nil {
 		s.Gateway = new(gatewayByDefault(s.APIServers))
@@ -213,7 +221,8 @@ func (s *Settings) Complete() {
 		s.Standby = StandbyCold
 	}
 	s.completeStoreFor()
-	if s.WALMode != "" {
+	s.completeStoreReplicas()
+	if s.WALMode != "" || s.replicatesMemEtcd() {
 		return
 	}
 	s.WALMode = WALBuffered
@@ -231,6 +240,7 @@ func (s *Settings) DescribeStore() string {
 	if mode := s.OwnWALMode(); mode != "" {
 		text += ", wal-mode " + mode
 	}
+	text += s.describeMembers()
 	if own := s.OwnStores(); len(own) > 0 {
 		text += ", own stores for " + strings.Join(own, ", ")
 	}
@@ -255,7 +265,7 @@ func (s *Settings) OwnWALMode() string {
 
 // KeepsData reports whether k1m runs a store that writes to a data directory.
 func (s *Settings) KeepsData() bool {
-	return s.StoreAddress == "" && s.WALMode != WALNone
+	return s.StoreAddress == "" && s.WALMode != WALNone && s.ReplicationLog != LogMemory
 }
 
 // FilesPerConnection are the open files that a gateway needs for a node with a connection of its own: the second is

@@ -31,6 +31,9 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.Lookup("gateway").NoOptDefVal = "true"
 	fs.IntVar(&s.Gateways, "gateways", s.Gateways, "number of kube-gateway processes; clients are spread over them")
 	fs.StringVar(&s.GatewayConfig, "gateway-config", s.GatewayConfig, "YAML file with fields of kube-gateway's configuration, which override those that k1m writes")
+	fs.IntVar(&s.StoreReplicas, "store-replicas", s.StoreReplicas, "number of members of the store: 1|3|5|7; each API server connects to all of them")
+	fs.StringVar(&s.ReplicationLog, "replication-log", s.ReplicationLog, "with --store-replicas, what each member of mem_etcd keeps on the disk: fsync|buffered|memory (default buffered; etcd always uses fsync)")
+	fs.BoolVar(&s.StoreFaults, "store-faults", s.StoreFaults, "with --store-replicas, forward the connections between members through the supervisor, so that members can be cut off (k1m store partition)")
 	fs.StringArrayVar(&s.StoreFor, "store-for", s.StoreFor, "resources that get a store process of their own, RESOURCES=own, e.g. pods,events,leases=own; repeatable")
 	fs.StringVar(&s.StoreAddress, "store-address", s.StoreAddress, "URL of a running store, e.g. https://127.0.0.1:2379; k1m then starts no store")
 	fs.StringVar(&s.StoreCAFile, "store-cafile", s.StoreCAFile, "CA certificate that verifies the certificate of --store-address")
@@ -69,8 +72,11 @@ func Overlay(saved Settings, given *pflag.FlagSet) (Settings, error) {
 		errs = append(errs, copyFlag(target.Value, flag.Value))
 	})
 	// The default WAL mode depends on the store, so the saved mode does not apply to another store.
-	if merged.Store != saved.Store && !given.Changed("wal-mode") {
+	if (merged.Store != saved.Store || merged.replicatesMemEtcd() != saved.replicatesMemEtcd()) && !given.Changed("wal-mode") {
 		merged.WALMode = ""
+	}
+	if !merged.replicatesMemEtcd() && !given.Changed("replication-log") {
+		merged.ReplicationLog = ""
 	}
 	merged.overlayGateway(&saved, given)
 	// kwok has no modes, so the saved mode does not apply to it.

@@ -15,7 +15,7 @@ var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
 
 // Validate returns a usage error, with the remedy, for the first invalid setting.
 func (s *Settings) Validate() error {
-	for _, check := range []func() error{s.validateNodesAndAPIServers, s.validateNodeSimulator, s.validateGateway, s.validateStore, s.validateOwnStores, s.validateTrace, s.validateScheduler, s.validateControllerManagers, s.validatePassThrough, s.validateCPUs} {
+	for _, check := range []func() error{s.validateNodesAndAPIServers, s.validateNodeSimulator, s.validateGateway, s.validateStore, s.validateOwnStores, s.validateStoreReplicas, s.validateTrace, s.validateScheduler, s.validateControllerManagers, s.validatePassThrough, s.validateCPUs} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -67,7 +67,8 @@ func (s *Settings) OwnStores() []string {
 	return resources
 }
 
-// StoreNames returns the component names of all stores that k1m runs, MainStore first.
+// StoreNames returns the names of all stores that k1m runs, MainStore first. [Settings.StoreMembers] returns the components
+// of a store.
 func (s *Settings) StoreNames() []string {
 	if s.StoreAddress != "" {
 		return nil
@@ -95,7 +96,7 @@ func ResourceOf(store string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(store, MainStore), "-")
 }
 
-// IsStore reports whether a component name is that of a store.
+// IsStore reports whether a component name is that of a store, or of a member of one.
 func IsStore(component string) bool {
 	return component == MainStore || strings.HasPrefix(component, MainStore+"-")
 }
@@ -103,7 +104,7 @@ func IsStore(component string) bool {
 // StoreMetricsPort returns the name of the port on which a store serves /readyz and /metrics.
 func StoreMetricsPort(store string) string { return store + "-metrics" }
 
-// StorePeerPort returns the name of the port for peers of a store, which only etcd has.
+// StorePeerPort returns the name of the port for peers of a member of a store. A mem_etcd with one member has none.
 func StorePeerPort(store string) string { return store + "-peer" }
 
 // parseStoreFor returns the resources in entries such as pods,events=own, sorted. The error names the first invalid

@@ -68,7 +68,7 @@ func (b *builder) apiServer(i int) Component {
 	if settings.Trace {
 		component.DependsOn = []string{Proxy}
 	} else {
-		component.DependsOn = settings.StoreNames()
+		component.DependsOn = settings.StoreComponents()
 	}
 	return component
 }
@@ -79,7 +79,7 @@ func (b *builder) addStoreClient(a *args) {
 	if b.config.Settings.Trace {
 		client = b.proxyClient()
 	}
-	a.add("etcd-servers", client.Endpoint)
+	a.add("etcd-servers", strings.Join(client.Endpoints(), ","))
 	if client.CAFile != "" {
 		a.add("etcd-cafile", client.CAFile)
 	}

@@ -31,7 +31,7 @@ func Build(config clusterdir.Config, dir clusterdir.Dir, locate func(binary stri
 	b := &builder{config: config, dir: dir, locate: locate}
 	var components []Component
 	for _, name := range config.Settings.StoreNames() {
-		components = append(components, b.store(name))
+		components = append(components, b.store(name)...)
 	}
 	if config.Settings.Trace {
 		components = append(components, b.proxy())
@@ -71,13 +71,14 @@ func (b *builder) nodeSimulators() []Component {
 	return components
 }
 
-// BuildStores returns the stores of a cluster that k1m runs. Only the ports of the stores need to be assigned.
+// BuildStores returns the members of the stores that k1m runs. Only the ports of the stores need to be assigned.
 func BuildStores(config clusterdir.Config, dir clusterdir.Dir, locate func(binary string) (string, error)) (stores []Component, err error) {
 	b := &builder{config: config, dir: dir, locate: locate}
 	for _, name := range config.Settings.StoreNames() {
-		store := b.store(name)
-		b.pin(&store)
-		stores = append(stores, store)
+		stores = append(stores, b.store(name)...)
+	}
+	for i := range stores {
+		b.pin(&stores[i])
 	}
 	return stores, b.locateErr
 }

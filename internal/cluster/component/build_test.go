@@ -389,3 +389,69 @@ func TestMissingProgramIsNamed(t *testing.T) {
 		t.Errorf("Build() without programs = %v, want error %q", err, "no mem_etcd")
 	}
 }
+
+// TestMembersOfAStoreKnowEachOther checks the processes of a store with several members, and that API servers connect to all.
+func TestMembersOfAStoreKnowEachOther(t *testing.T) {
+	components := buildWith(t, func(s *clusterdir.Settings) {
+		s.Store, s.StoreReplicas, s.APIServers, s.CPUs = clusterdir.StoreEtcd, 3, 2, []string{"store=0"}
+	})
+	var clients, cluster []string
+	directories := map[string]bool{}
+	for _, name := range []string{"store-1", "store-2", "store-3"} {
+		member := find(t, components, name)
+		clients, cluster = append(clients, member.Address), append(cluster, name+"="+value(t, member, "initial-advertise-peer-urls"))
+		directories[value(t, member, "data-dir")] = true
+		if RoleOf(name) != Store || member.Volatile || member.CPUs != "0" || value(t, member, "name") != name {
+			t.Errorf("component %+v, want a member %s of the store on CPU 0", member, name)
+		}
+		if listen := value(t, member, "listen-peer-urls"); listen != value(t, member, "initial-advertise-peer-urls") {
+			t.Errorf("%s listens for peers at %s, want the URL that it advertises", name, listen)
+		}
+		if _, args := member.Command(); !slices.Contains(args, "--initial-cluster-state=new") {
+			t.Errorf("arguments of %s = %q, want those of a new cluster", name, args)
+		}
+	}
+	if got := value(t, find(t, components, "store-2"), "initial-cluster"); got != strings.Join(cluster, ",") || len(directories) != 3 {
+		t.Errorf("--initial-cluster is %s with %d directories, want %q", got, len(directories), cluster)
+	}
+	for i := range 2 {
+		server := find(t, components, clusterdir.APIServerName(i))
+		if got := value(t, server, "etcd-servers"); got != strings.Join(clients, ",") || !slices.Equal(server.DependsOn, []string{"store-1", "store-2", "store-3"}) {
+			t.Errorf("%s connects to %s and depends on %q, want all members", server.Name, got, server.DependsOn)
+		}
+	}
+}
+
+func TestMembersWithFaultsAreReachedThroughTheSupervisor(t *testing.T) {
+	components := buildWith(t, func(s *clusterdir.Settings) {
+		s.Store, s.StoreReplicas, s.StoreFaults = clusterdir.StoreEtcd, 3, true
+	})
+	member := find(t, components, "store-1")
+	if listen := value(t, member, "listen-peer-urls"); listen == value(t, member, "initial-advertise-peer-urls") {
+		t.Errorf("the member listens for peers at %s, which it advertises; want another port, behind the supervisor", listen)
+	}
+}
+
+func TestReplicatedMemEtcdHasAReplicationLog(t *testing.T) {
+	for _, log := range []string{"", clusterdir.LogFsync, clusterdir.LogMemory} {
+		member := find(t, buildWith(t, func(s *clusterdir.Settings) { s.StoreReplicas, s.ReplicationLog = 3, log }), "store-1")
+		want := log
+		if want == "" {
+			want = clusterdir.LogBuffered
+		}
+		if value(t, member, "replication-log") != want || value(t, member, "wal-mode") != "" || (value(t, member, "data-dir") != "") != (log != clusterdir.LogMemory) {
+			t.Errorf("arguments of mem_etcd with --replication-log %q = %q", log, member.Args)
+		}
+	}
+}
+
+// value returns the value of a flag of a component; empty if it is not set.
+func value(t *testing.T, c Component, flag string) string {
+	t.Helper()
+	for _, arg := range c.Args {
+		if value, found := strings.CutPrefix(arg, "--"+flag+"="); found {
+			return value
+		}
+	}
+	return ""
+}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
@@ -45,13 +46,15 @@ const (
 
 // Component is one process that the supervisor keeps running.
 type Component struct {
-	Name    string
-	Binary  string // absolute path of the program
-	Args    []string
-	Env     []string // KEY=VALUE, added to the supervisor's environment
-	CPUs    string   // CPUs on which the process may run, such as 0-3,8; empty for all
-	taskset string   // path of taskset; empty if CPUs is empty
-	Address string   // URL to which clients connect
+	Name   string
+	Binary string // absolute path of the program
+	Args   []string
+	// StartArgs, if not nil, returns further arguments for the process that starts now.
+	StartArgs func() []string
+	Env       []string // KEY=VALUE, added to the supervisor's environment
+	CPUs      string   // CPUs on which the process may run, such as 0-3,8; empty for all
+	taskset   string   // path of taskset; empty if CPUs is empty
+	Address   string   // URL to which clients connect
 
 	// DependsOn names the components on which this component depends. It is started for the first
 	// time after they have become ready, and stopped before they are.
@@ -69,10 +72,14 @@ type Component struct {
 // program is taskset. taskset replaces itself with the component's program by exec, so the process ID
 // is that of the component, and signals reach the component.
 func (c Component) Command() (program string, args []string) {
-	if c.CPUs == "" {
-		return c.Binary, c.Args
+	args = c.Args
+	if c.StartArgs != nil {
+		args = append(slices.Clone(args), c.StartArgs()...)
 	}
-	return c.taskset, append([]string{"--cpu-list", c.CPUs, c.Binary}, c.Args...)
+	if c.CPUs == "" {
+		return c.Binary, args
+	}
+	return c.taskset, append([]string{"--cpu-list", c.CPUs, c.Binary}, args...)
 }
 
 // Probe is a readiness probe: a URL that returns status 200 if the component is ready.

@@ -121,7 +121,7 @@ func (b *builder) gatewayStore() map[string]any {
 	if b.config.Settings.StoreAddress == "" {
 		client.CertFile, client.KeyFile = b.pki(pki.GatewayStoreFile+".crt"), b.pki(pki.GatewayStoreFile+".key")
 	}
-	store := map[string]any{"endpoints": []string{client.Endpoint}}
+	store := map[string]any{"endpoints": client.Endpoints()}
 	for field, file := range map[string]string{"caFile": client.CAFile, "certFile": client.CertFile, "keyFile": client.KeyFile} {
 		if file != "" {
 			store[field] = file

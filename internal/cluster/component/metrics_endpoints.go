@@ -16,7 +16,7 @@ const (
 // Supervisor is the name under which MetricsEndpoints lists the supervisor process.
 const Supervisor = "supervisor"
 
-// RoleOf returns the role of a component: Store for each store, RoleAPIServer for each API server, RoleGateway for
+// RoleOf returns the role of a component: Store for each member of a store, RoleAPIServer for each API server, RoleGateway for
 // each gateway, RoleScheduler for each scheduler, NodeSim for each node-sim, ControllerManager for each controller
 // manager, otherwise the name.
 func RoleOf(name string) string {
@@ -48,7 +48,7 @@ func MetricsEndpoints(config clusterdir.Config) []MetricsEndpoint {
 	add := func(name, base string) {
 		endpoints = append(endpoints, MetricsEndpoint{name, RoleOf(name), base + "/metrics"})
 	}
-	for _, name := range settings.StoreNames() {
+	for _, name := range settings.StoreComponents() {
 		add(name, "http://"+ports.Address(clusterdir.StoreMetricsPort(name)))
 	}
 	for i := range settings.APIServers {

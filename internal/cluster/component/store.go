@@ -1,6 +1,9 @@
 package component
 
 import (
+	"os"
+	"strings"
+
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
@@ -17,14 +20,22 @@ const (
 	nodeLeasePrefix = leasePrefix + "kube-node-lease/"
 )
 
-// store returns the store with the given component name, which is mem_etcd or etcd.
-func (b *builder) store(name string) Component {
+// store returns the members of a store, which is mem_etcd or etcd.
+func (b *builder) store(store string) (members []Component) {
+	for _, name := range b.config.Settings.StoreMembers(store) {
+		members = append(members, b.member(store, name))
+	}
+	return members
+}
+
+// member returns the member of a store with the given component name.
+func (b *builder) member(store, name string) Component {
 	settings, ports := b.config.Settings, b.config.Ports
 	client := ports.URL(name)
 	metrics := "http://" + ports.Address(clusterdir.StoreMetricsPort(name))
 
 	var a args
-	a.add("name", b.config.Name)
+	a.add("name", MemberName(b.config, name))
 	if settings.KeepsData() {
 		a.add("data-dir", settings.StoreDir(b.config.DataDir(b.dir), name))
 	}
@@ -36,10 +47,13 @@ func (b *builder) store(name string) Component {
 	a.add("trusted-ca-file", b.pki("etcd/ca.crt"))
 	a.addBool("client-cert-auth", true)
 	a.add("watch-progress-notify-interval", watchProgressInterval)
+	if settings.Store == clusterdir.StoreEtcd || settings.HasStoreReplicas() {
+		b.addPeers(&a, store, name)
+	}
 	if settings.Store == clusterdir.StoreEtcd {
-		b.addEtcdOnly(&a, name)
+		a.addInt("quota-backend-bytes", etcdQuotaBytes)
 	} else {
-		a.add("wal-mode", settings.WALMode)
+		b.addDurability(&a)
 		// Without permissions, a client could do everything. A store without Leases has none of these keys.
 		if len(settings.GatewayNames()) > 0 {
 			a.add("client-cert-permission", pki.GatewayStoreName+"=readwrite:"+nodeLeasePrefix)
@@ -52,6 +66,7 @@ func (b *builder) store(name string) Component {
 		Name:      name,
 		Binary:    b.binary(settings.Store),
 		Args:      a,
+		StartArgs: b.initialState(name),
 		Address:   client,
 		Ready:     Probe{URL: metrics + "/readyz"},
 		StopGrace: MaxStopGrace,
@@ -59,15 +74,60 @@ func (b *builder) store(name string) Component {
 	}
 }
 
-// addEtcdOnly adds the flags for peers and for the quota. k1m sets them only for etcd.
-func (b *builder) addEtcdOnly(a *args, name string) {
+// addDurability adds the flag that says what a mem_etcd keeps on the disk.
+func (b *builder) addDurability(a *args) {
+	if settings := b.config.Settings; settings.HasStoreReplicas() {
+		a.add("replication-log", settings.ReplicationLog)
+	} else {
+		a.add("wal-mode", settings.WALMode)
+	}
+}
+
+// MemberName returns the flag --name of the member of a store with the given component name.
+func MemberName(config clusterdir.Config, member string) string {
+	if config.Settings.HasStoreReplicas() {
+		return member
+	}
+	return config.Name
+}
+
+// addPeers adds the flags for the other members. A member of etcd has them even if there are no others.
+func (b *builder) addPeers(a *args, store, name string) {
 	peer := b.config.Ports.URL(clusterdir.StorePeerPort(name))
-	a.add("listen-peer-urls", peer)
+	listen := peer
+	if b.config.Settings.ForwardsPeers() {
+		listen = b.config.Ports.URL(clusterdir.StorePeerListenPort(name))
+	}
+	a.add("listen-peer-urls", listen)
 	a.add("initial-advertise-peer-urls", peer)
-	a.add("initial-cluster", b.config.Name+"="+peer)
+	a.add("initial-cluster", InitialCluster(b.config, store))
 	a.add("peer-cert-file", b.pki("etcd/peer.crt"))
 	a.add("peer-key-file", b.pki("etcd/peer.key"))
 	a.add("peer-trusted-ca-file", b.pki("etcd/ca.crt"))
 	a.addBool("peer-client-cert-auth", true)
-	a.addInt("quota-backend-bytes", etcdQuotaBytes)
+}
+
+// InitialCluster returns the flag --initial-cluster of all members of a store.
+func InitialCluster(config clusterdir.Config, store string) string {
+	var members []string
+	for _, name := range config.Settings.StoreMembers(store) {
+		members = append(members, MemberName(config, name)+"="+config.Ports.URL(clusterdir.StorePeerPort(name)))
+	}
+	return strings.Join(members, ",")
+}
+
+// initialState returns a function with the flag --initial-cluster-state of a member, which changes when the member is
+// replaced; nil for a store with one member.
+func (b *builder) initialState(name string) func() []string {
+	settings := b.config.Settings
+	if !settings.HasStoreReplicas() {
+		return nil
+	}
+	joined := settings.MemberFiles(b.config.DataDir(b.dir), name).Joined
+	return func() []string {
+		if _, err := os.Stat(joined); err == nil {
+			return []string{"--initial-cluster-state=existing"}
+		}
+		return []string{"--initial-cluster-state=new"}
+	}
 }

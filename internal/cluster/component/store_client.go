@@ -17,7 +17,12 @@ import (
 type StoreClient struct {
 	Endpoint                  string
 	CAFile, CertFile, KeyFile string
+	// Others are the endpoints of further members.
+	Others []string
 }
+
+// Endpoints returns the endpoints of all members.
+func (s StoreClient) Endpoints() []string { return append([]string{s.Endpoint}, s.Others...) }
 
 // NewStoreClient returns the parameters for the store of a cluster with the given component name. It is
 // [clusterdir.MainStore] for a store that k1m does not run. [clusterdir.Settings.StoreOf] returns the store of a
@@ -25,21 +30,30 @@ type StoreClient struct {
 func NewStoreClient(config clusterdir.Config, dir clusterdir.Dir, store string) StoreClient {
 	s := config.Settings
 	if s.StoreAddress != "" {
-		return StoreClient{s.StoreAddress, s.StoreCAFile, s.StoreCert, s.StoreKey}
+		return StoreClient{Endpoint: s.StoreAddress, CAFile: s.StoreCAFile, CertFile: s.StoreCert, KeyFile: s.StoreKey}
 	}
+	return NewMemberClient(config, dir, s.StoreMembers(store)...)
+}
+
+// NewMemberClient returns the parameters for members of a store with the given component names.
+func NewMemberClient(config clusterdir.Config, dir clusterdir.Dir, members ...string) StoreClient {
 	b := builder{dir: dir}
-	return StoreClient{
-		Endpoint: config.Ports.URL(store),
+	client := StoreClient{
+		Endpoint: config.Ports.URL(members[0]),
 		CAFile:   b.pki("etcd/ca.crt"),
 		CertFile: b.pki("apiserver-etcd-client.crt"),
 		KeyFile:  b.pki("apiserver-etcd-client.key"),
 	}
+	for _, member := range members[1:] {
+		client.Others = append(client.Others, config.Ports.URL(member))
+	}
+	return client
 }
 
 // Dial returns an etcd client for a store. timeout is the client's DialTimeout. The client is closed
 // when ctx is done.
 func (s StoreClient) Dial(ctx context.Context, timeout time.Duration) (*clientv3.Client, error) {
-	config := clientv3.Config{Endpoints: []string{s.Endpoint}, DialTimeout: timeout, Context: ctx, Logger: zap.NewNop()}
+	config := clientv3.Config{Endpoints: s.Endpoints(), DialTimeout: timeout, Context: ctx, Logger: zap.NewNop()}
 	if s.CAFile != "" || s.CertFile != "" {
 		tls, err := transport.TLSInfo{TrustedCAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile}.ClientConfig()
 		if err != nil {

@@ -28,6 +28,8 @@ func validateSeed(s clusterdir.Settings) error {
 	switch {
 	case s.Nodes == 0:
 		return usage.Errorf("--seed-store: there are no nodes to write; set --nodes")
+	case s.ReplicationLog == clusterdir.LogMemory:
+		return usage.Errorf("--seed-store: with --replication-log memory the store loses the nodes when it is started again; choose buffered or fsync")
 	case s.StoreAddress == "" && !s.KeepsData():
 		return usage.Errorf("--seed-store: with --wal-mode %s the store loses the nodes when it is started again; choose buffered or fsync", s.WALMode)
 	}

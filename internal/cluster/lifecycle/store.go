@@ -8,10 +8,12 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/peerproxy"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
 )
@@ -86,6 +88,14 @@ func withStores(ctx context.Context, dir clusterdir.Dir, config clusterdir.Confi
 	if err != nil {
 		return err
 	}
+	if config.Settings.ForwardsPeers() {
+		// Nobody cuts members off here, so the proxy need not know their processes.
+		proxy, err := peerproxy.Start(config, func() map[string]int { return nil })
+		if err != nil {
+			return err
+		}
+		defer proxy.Close()
+	}
 	return runStores(ctx, dir, stores, use)
 }
 
@@ -94,7 +104,7 @@ func requireData(dir clusterdir.Dir, config clusterdir.Config) error {
 	if config.Settings.StoreAddress != "" {
 		return fmt.Errorf("cluster %q is stopped, and its store (--store-address) is not run by k1m; start it with `k1m up --name %s`", dir.Name(), dir.Name())
 	}
-	for _, store := range config.Settings.StoreNames() {
+	for _, store := range config.Settings.StoreComponents() {
 		_, err := os.Stat(config.Settings.StoreDir(config.DataDir(dir), store))
 		if !config.Settings.KeepsData() || errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cluster %q is stopped and has no data; start it with `k1m up --name %s`", dir.Name(), dir.Name())
@@ -106,45 +116,45 @@ func requireData(dir clusterdir.Dir, config clusterdir.Config) error {
 	return nil
 }
 
-// runStores runs stores while it calls use. The context of use is done if a store exits.
+// runStores runs the members of stores while it calls use. The context of use is done if one exits. All are started before
+// the first is awaited, because the members of a store become ready together.
 func runStores(ctx context.Context, dir clusterdir.Dir, stores []component.Component, use func(context.Context) error) error {
-	if len(stores) == 0 {
-		return use(ctx)
-	}
-	return runStore(ctx, stores[0], dir.Log(stores[0].Name), func(ctx context.Context) error {
-		return runStores(ctx, dir, stores[1:], use)
-	})
-}
-
-// runStore runs a store while it calls use. The context of use is done if the store exits.
-func runStore(ctx context.Context, store component.Component, logFile string, use func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// The store is stopped after use has returned, and not when ctx is done.
+	// The stores are stopped after use has returned, and not when ctx is done.
 	storeContext, stop := context.WithCancel(context.Background())
 	defer stop()
-	exited := make(chan error, 1)
-	go func() {
-		err := runProcess(storeContext, store, logFile)
-		cancel(fmt.Errorf("%w: %w; its log is %s", errStoreExited, err, logFile))
-		exited <- err
-	}()
-	readyContext, cancelReady := context.WithTimeout(ctx, storeReadyTimeout)
-	defer cancelReady()
-	err := supervisor.AwaitReady(readyContext, store.Ready)
-	if err != nil {
-		err = fmt.Errorf("waiting for the store: %w; its log is %s", err, logFile)
-	} else {
+	var running sync.WaitGroup
+	for _, store := range stores {
+		running.Go(func() {
+			err := runProcess(storeContext, store, dir.Log(store.Name))
+			cancel(fmt.Errorf("%w: %w; its log is %s", errStoreExited, err, dir.Log(store.Name)))
+		})
+	}
+	err := awaitStores(ctx, dir, stores)
+	if err == nil {
 		err = use(ctx)
 	}
-	// Read before the store is stopped, which cancels ctx too. The cause can be the exit of another store.
+	// Read before the stores are stopped, which cancels ctx too.
 	cause := context.Cause(ctx)
 	stop()
-	<-exited
+	running.Wait()
 	if errors.Is(cause, errStoreExited) {
 		return cause
 	}
 	return err
+}
+
+// awaitStores waits until all stores are ready.
+func awaitStores(ctx context.Context, dir clusterdir.Dir, stores []component.Component) error {
+	ctx, cancel := context.WithTimeout(ctx, storeReadyTimeout)
+	defer cancel()
+	for _, store := range stores {
+		if err := supervisor.AwaitReady(ctx, store.Ready); err != nil {
+			return fmt.Errorf("waiting for the store: %w; its log is %s", err, dir.Log(store.Name))
+		}
+	}
+	return nil
 }
 
 // runProcess runs the process of a component until it exits, as [supervisor.Process] describes it.

@@ -96,29 +96,33 @@ func storeVersion(ctx context.Context, client *clientv3.Client, endpoint string)
 	return status.Version
 }
 
-// restoreStore creates the data directory of a cluster's store with the given component name from a snapshot of the
-// store.
+// restoreStore creates the data directories of all members of a cluster's store from a snapshot of the store.
 func restoreStore(ctx context.Context, config clusterdir.Config, store, file, dataDir string) error {
-	program, args := restoreCommand(config, store, file, config.Settings.StoreDir(dataDir, store))
-	binary, err := component.FindBinary(program)
-	if err != nil {
-		return err
+	if config.Settings.HasStoreReplicas() && config.Settings.Store == clusterdir.StoreMemEtcd {
+		return fmt.Errorf("restoring the store: a mem_etcd with %d members cannot be restored; it has no command for that yet", config.Settings.StoreReplicas)
 	}
-	if err := storedata.RunTool(ctx, binary, args...); err != nil {
-		return fmt.Errorf("restoring the store: %w", err)
+	for _, member := range config.Settings.StoreMembers(store) {
+		program, args := restoreCommand(config, store, member, file, config.Settings.StoreDir(dataDir, member))
+		binary, err := component.FindBinary(program)
+		if err != nil {
+			return err
+		}
+		if err := storedata.RunTool(ctx, binary, args...); err != nil {
+			return fmt.Errorf("restoring the store: %w", err)
+		}
 	}
 	return nil
 }
 
-// restoreCommand returns the command that creates the data directory of a store.
-func restoreCommand(config clusterdir.Config, store, file, storeDir string) (program string, args []string) {
+// restoreCommand returns the command that creates the data directory of a member of a store.
+func restoreCommand(config clusterdir.Config, store, member, file, storeDir string) (program string, args []string) {
 	bump := strconv.Itoa(revisionBump)
 	if config.Settings.Store == clusterdir.StoreMemEtcd {
 		return "mem_etcd", []string{"restore", file, "--data-dir", storeDir, "--bump-revision", bump}
 	}
-	peer := config.Ports.URL(clusterdir.StorePeerPort(store))
 	return "etcdutl", []string{
 		"snapshot", "restore", file, "--data-dir", storeDir, "--bump-revision", bump, "--mark-compacted",
-		"--name", config.Name, "--initial-cluster", config.Name + "=" + peer, "--initial-advertise-peer-urls", peer,
+		"--name", component.MemberName(config, member), "--initial-cluster", component.InitialCluster(config, store),
+		"--initial-advertise-peer-urls", config.Ports.URL(clusterdir.StorePeerPort(member)),
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/kube"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/storemember"
 )
 
 const (
@@ -57,7 +58,7 @@ type OwnStore struct {
 // Problems.
 func (s *Status) count(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) {
 	var group sync.WaitGroup
-	problems := make([]error, 3)
+	problems := make([]error, 4)
 	var gatewayProblems []error
 	client, err := newClient(dir)
 	if err != nil {
@@ -67,6 +68,9 @@ func (s *Status) count(ctx context.Context, dir clusterdir.Dir, config clusterdi
 	group.Go(func() { s.Nodes, problems[0] = countNodes(ctx, client) })
 	group.Go(func() { s.Pods, problems[1] = countPods(ctx, client) })
 	group.Go(func() { s.Objects, problems[2] = countObjects(ctx, dir, config) })
+	if config.Settings.HasStoreReplicas() {
+		group.Go(func() { s.StoreLeader, problems[3] = storemember.Leader(ctx, dir, config) })
+	}
 	group.Go(func() { s.Gateways, gatewayProblems = readGateways(ctx, config) })
 	group.Wait()
 	for _, problem := range append(problems, gatewayProblems...) {

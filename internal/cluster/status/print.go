@@ -31,6 +31,9 @@ func (s Status) Print(w io.Writer, wide bool) error {
 			fmt.Fprintf(w, "            of them %d %s in their own store, revision %d\n", own.Count, own.Resource, own.Revision)
 		}
 	}
+	if s.StoreLeader != "" {
+		fmt.Fprintf(w, "Leader:     %s\n", s.StoreLeader)
+	}
 	for _, gateway := range s.Gateways {
 		fmt.Fprintf(w, "Gateway:    %s\n", gateway)
 	}

@@ -43,7 +43,9 @@ type Status struct {
 	Nodes      *Nodes                     `json:"nodes,omitempty"`
 	Pods       *Pods                      `json:"pods,omitempty"`
 	Objects    *Objects                   `json:"objects,omitempty"`
-	Gateways   []Gateway                  `json:"gateways,omitempty"`
+	// StoreLeader is the component name of the member that leads the store; empty if it has one member.
+	StoreLeader string    `json:"storeLeader,omitempty"`
+	Gateways    []Gateway `json:"gateways,omitempty"`
 	// Problems are errors that occurred while the status was collected.
 	Problems []string `json:"problems,omitempty"`
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// serve serves /healthz and /metrics until stop is called.
-func serve(address string, stateFile *stateFile) (stop func() error, err error) {
+// serve serves /healthz, /metrics and the paths of handlers until stop is called.
+func serve(address string, stateFile *stateFile, handlers map[string]http.Handler) (stop func() error, err error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("serving health and metrics: %w", err)
@@ -26,6 +26,9 @@ func serve(address string, stateFile *stateFile) (stop func() error, err error) 
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeHealth(w, stateFile.snapshot()) })
+	for path, handler := range handlers {
+		mux.Handle(path, handler)
+	}
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	go server.Serve(listener)
 	return server.Close, nil

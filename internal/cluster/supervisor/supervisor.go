@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"sync"
 	"time"
@@ -52,7 +53,9 @@ type Options struct {
 	// ParentPipe is the read end of a pipe from `k1m up`. The byte that [Detach] writes lets the
 	// supervisor keep running after `k1m up` exits. End of file before that byte stops the cluster.
 	ParentPipe io.ReadCloser
-	Log        *slog.Logger
+	// Handlers serve further paths at Address.
+	Handlers map[string]http.Handler
+	Log      *slog.Logger
 }
 
 // Run keeps the components running until ctx is done, or until `k1m up` exits without having called
@@ -68,7 +71,7 @@ func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go watchParent(o.ParentPipe, cancel)
-	stopServing, err := serve(o.Address, stateFile)
+	stopServing, err := serve(o.Address, stateFile, o.Handlers)
 	if err != nil {
 		return err
 	}

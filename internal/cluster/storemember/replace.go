@@ -1,0 +1,101 @@
+package storemember
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+)
+
+const (
+	privateDirMode  = 0o700
+	privateFileMode = 0o600
+)
+
+// Replace replaces a member by one without data, as an operator does after a member has lost its disk: the member is
+// killed, removed from the cluster, and added again. It waits until the new member is ready.
+func (c Cluster) Replace(ctx context.Context, member string) error {
+	if c.Config.Settings.KeepsData() {
+		file := c.Config.Settings.MemberFiles(c.Config.DataDir(c.Dir), member).Replace
+		if err := os.WriteFile(file, nil, privateFileMode); err != nil {
+			return fmt.Errorf("preparing the replacement of %s: %w", member, err)
+		}
+	}
+	// A member that keeps nothing on the disk is another one after its process has ended.
+	pid, err := c.Kill(member)
+	if err != nil {
+		return err
+	}
+	return c.awaitReady(ctx, member, pid)
+}
+
+// Prepare is called before a member of a store is started. If the member is to be replaced, Prepare replaces it in the
+// cluster. It repeats that until it succeeds or ctx is done: a cluster refuses changes of its members while it is not sure
+// that a majority is connected, for some seconds after a fault.
+func Prepare(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, member string, log *slog.Logger) error {
+	files := config.Settings.MemberFiles(config.DataDir(dir), member)
+	if _, err := os.Stat(files.Replace); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for {
+		err := replace(ctx, dir, config, member, files)
+		if err == nil {
+			log.Info("member of the store was replaced", "member", member)
+			return nil
+		}
+		log.Warn("cannot replace the member of the store; trying again", "member", member, "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retryInterval):
+		}
+	}
+}
+
+// replace removes a member from the cluster, removes its data and adds it again. It may be called again after an error.
+func replace(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, member string, files clusterdir.MemberFiles) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
+	defer cancel()
+	client, err := dialOthers(ctx, dir, config, member)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	peerURL := config.Ports.URL(clusterdir.StorePeerPort(member))
+	if err := removeMember(ctx, client, peerURL); err != nil {
+		return err
+	}
+	data := config.Settings.StoreDir(config.DataDir(dir), member)
+	if err := errors.Join(os.RemoveAll(data), os.Mkdir(data, privateDirMode)); err != nil {
+		return err
+	}
+	if _, err := client.MemberAdd(ctx, []string{peerURL}); err != nil {
+		return fmt.Errorf("adding the member: %w", err)
+	}
+	return errors.Join(os.WriteFile(files.Joined, nil, privateFileMode), os.Remove(files.Replace))
+}
+
+// removeMember removes the member with a peer URL. It is no error if there is none.
+func removeMember(ctx context.Context, client *clientv3.Client, peerURL string) error {
+	list, err := client.MemberList(ctx)
+	if err != nil {
+		return fmt.Errorf("listing the members: %w", err)
+	}
+	for _, listed := range list.Members {
+		if !slices.Contains(listed.PeerURLs, peerURL) {
+			continue
+		}
+		if _, err := client.MemberRemove(ctx, listed.ID); err != nil {
+			return fmt.Errorf("removing the member: %w", err)
+		}
+	}
+	return nil
+}
