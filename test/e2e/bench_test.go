@@ -73,7 +73,7 @@ func TestBenchList(t *testing.T) {
 	w := newWorkspace(t)
 	listed := w.succeed(t, "bench", "list").stdout
 	for _, name := range []string{
-		"nodes-and-pods", "slo", "pods-parallel", "watchers", "lists", "restart", "density", "limits", "gateway", "node-path", "ladder",
+		"nodes-and-pods", "slo", "pods-parallel", "watchers", "lists", "restart", "density", "limits", "gateway", "node-path", "ladder", "node-sim", "tess-io", "full-store", "kubelet-or-kwok",
 		"store-put", "lease-flood", "store-watch", "store-range", "schedule", "schedule-million", "watch-or-webhook", "replica-simulation",
 	} {
 		if !strings.Contains(listed, "\n"+name+" ") && !strings.HasPrefix(listed, name+" ") {
@@ -84,6 +84,8 @@ func TestBenchList(t *testing.T) {
 		{"slo", "--stores", "redis"}, {"slo", "--scale", "huge"}, {"store-put", "--stores", "etcd,etcd"}, {"limits", "--nodes", "0"},
 		{"density", "--workload", "none"}, {"watchers", "--rate", "0"}, {"nodes-and-pods", "--max-error-rate", "2"}, {"all", "--only", "nothing"},
 		{"node-path", "--only", "nothing"}, {"ladder", "--rung", "nothing"}, {"ladder", "--interval", "1ms"}, {"ladder", "--samples", "0"},
+		{"node-sim", "--only", "nothing"}, {"node-sim", "--intervals", "1ms"}, {"tess-io", "--only", "nothing"}, {"full-store", "--steps", "0"},
+		{"slo", "--node-simulator", "none"}, {"slo", "--node-mode", "wire"}, {"kubelet-or-kwok", "--only", "nothing"}, {"schedule", "--node-simulator", "none"},
 	} {
 		if r := w.k1m(t, append([]string{"bench"}, invalid...)...); r.code != 2 {
 			t.Errorf("k1m bench %v: exit code %d, want 2: %s", invalid, r.code, r.stderr)
@@ -245,5 +247,94 @@ func TestBenchLadder(t *testing.T) {
 	}
 	if _, err := os.Stat(w.clusterDir("bench")); !os.IsNotExist(err) {
 		t.Errorf("the cluster of the benchmark still exists: %v", err)
+	}
+}
+
+// benchWith runs an experiment with few nodes and returns its result. The run must succeed and remove its cluster.
+func benchWith(t *testing.T, args ...string) benchResult {
+	t.Helper()
+	w := newWorkspace(t)
+	printed := w.succeed(t, append(append([]string{"bench"}, args...), "--timeout", upTimeout, "--out", filepath.Join(t.TempDir(), "out"), "-o", "json")...)
+	if _, err := os.Stat(w.clusterDir("bench")); !os.IsNotExist(err) {
+		t.Errorf("the cluster of the benchmark still exists: %v", err)
+	}
+	return readBench(t, []byte(printed.stdout))
+}
+
+// TestBenchNodeSim measures few nodes and pods in node-sim and in kwok: everything is measured, and judged.
+func TestBenchNodeSim(t *testing.T) {
+	r := benchWith(t, "node-sim", "--scale", "small", "--shared-nodes", "100", "--wire-nodes", "20", "--kwok-nodes", "50", "--intervals", "2s",
+		"--duration", "12s", "--pod-nodes", "5", "--pods", "50")
+	heartbeats, pods := r.rows(t, "Heartbeats"), r.rows(t, "Life of a pod, from its binding until it is gone")
+	if len(heartbeats) != 3 || len(pods) != 3 {
+		t.Fatalf("the tables have the rows %v and %v, want 3 each: node-sim in two modes, and kwok", heartbeats, pods)
+	}
+	const nodes, failed = 1, 4
+	for i, want := range []float64{100, 20, 50} {
+		if row := heartbeats[i]; row[nodes] != want || row[3].(float64) <= 0 || row[failed] != 0.0 || row[5].(float64) <= 0 || row[8].(float64) <= 0 {
+			t.Errorf("heartbeats of %v: want those of %v nodes, none failed, with their cost", row, want)
+		}
+		if row := pods[i]; row[2] != 50.0 || row[5].(float64) <= 0 {
+			t.Errorf("pods of %v: want 50 with their cost", row)
+		}
+	}
+	// A limit and an aim for CPU and memory of two modes, and for pods of two modes.
+	if len(r.Verdicts) != 12 {
+		t.Errorf("the result has %d verdicts, want 12: %+v", len(r.Verdicts), r.Verdicts)
+	}
+	for _, v := range r.Verdicts {
+		if v.Of == 0 {
+			t.Errorf("the objective was not measured: %+v", v)
+		}
+	}
+}
+
+// TestBenchTessIO runs all parts of the experiment with few nodes of node-sim, behind a gateway.
+func TestBenchTessIO(t *testing.T) {
+	r := benchWith(t, "tess-io", "--nodes", "20", "--pods", "200", "--apiservers", "2", "--parallel", "10", "--repeat", "1", "--watchers", "10",
+		"--lists", "6", "--clients", "20", "--duration", "5s")
+	for title, want := range map[string]int{
+		"Filling the cluster": 1, "Concurrent calls": 2, "Updates with watchers": 2, "Updates with concurrent lists": 2, "Recovery after all API servers were killed": 1,
+	} {
+		if rows := r.rows(t, title); len(rows) != want {
+			t.Errorf("the table %q has the rows %v, want %d", title, rows, want)
+		}
+	}
+	if rows := r.rows(t, "Published by eBay (2018: Kubernetes 1.9 and etcd on five masters), and this run"); len(rows) != 5 {
+		t.Errorf("%d published figures are beside those of this run, want 5: %v", len(rows), rows)
+	}
+}
+
+// TestBenchFullStore fills a small cluster of node-sim in two steps.
+func TestBenchFullStore(t *testing.T) {
+	r := benchWith(t, "full-store", "--nodes", "20", "--pods", "60", "--objects", "2000", "--steps", "2", "--startups", "10", "--duration", "3s")
+	rows := r.rows(t, "A store that is filled")
+	if len(rows) != 2 {
+		t.Fatalf("the table has the rows %v, want 2", rows)
+	}
+	const objects, pods = 1, 2
+	if rows[1][objects].(float64) < 2000 || rows[1][pods] != 60.0 || rows[0][objects].(float64) >= rows[1][objects].(float64) {
+		t.Errorf("the steps have %v and %v objects, and %v pods at the end; want 2,000 and 60", rows[0][objects], rows[1][objects], rows[1][pods])
+	}
+	for _, row := range rows {
+		for i, cell := range row[3:] {
+			if value, isNumber := cell.(float64); !isNumber || value <= 0 {
+				t.Errorf("nothing was measured in column %d of %v", i+3, row)
+			}
+		}
+	}
+}
+
+// TestBenchNodes compares kwok with both modes of node-sim, without hollow kubelets.
+func TestBenchNodes(t *testing.T) {
+	r := benchWith(t, "kubelet-or-kwok", "--nodes", "4", "--hold", "12s", "--pods-per-node", "2", "--only", "kwok,node-sim-wire,node-sim-shared")
+	watches := map[string]float64{}
+	for _, row := range r.rows(t, "Cost of these requests") {
+		if row[1] == "idle" {
+			watches[row[0].(string)] = row[2].(float64)
+		}
+	}
+	if len(watches) != 3 || watches["node-sim-wire"] < watches["node-sim-shared"]+4*6-2 {
+		t.Errorf("the watches are %v; want six more for each of 4 nodes with a connection of its own", watches)
 	}
 }

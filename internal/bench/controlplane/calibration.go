@@ -43,7 +43,7 @@ func NewCalibration() *CalibrationOptions {
 		clusters: defaultClusters(experiment.ByScale(2000, 200)), Pods: experiment.ByScale(2000, 100), Calls: experiment.ByScale(3000, 200),
 		Watches: experiment.ByScale(2000, 100), Connections: experiment.ByScale(2000, 100), Hold: experiment.SpanByScale(20*time.Second, leaseInterval),
 	}
-	o.Stores, o.Scheduler, o.zeroNodes = []string{clusterdir.StoreMemEtcd}, clusterdir.SchedulerDist, true
+	o.Stores, o.Scheduler, o.zeroNodes, o.choosesNodes = []string{clusterdir.StoreMemEtcd}, clusterdir.SchedulerDist, true, true
 	return o
 }
 

@@ -5,10 +5,10 @@
 // loads a store without a cluster, and the packages below bench/scheduler measure schedulers.
 //
 // Each experiment is a variable in the file with its name: nodes_and_pods, slo, pods_parallel, watchers,
-// lists, restart, density, limits, kubelet_or_kwok and controller_standby. The files calibration*.go measure the costs that
-// `k1m plan` uses. The experiments share the options and the cluster of a run (controlplane.go), the
-// creation and deletion of pods (pods.go), the measurement of pod startup (startups.go), and background
-// load (background.go).
+// lists, restart, density, limits, kubelet_or_kwok, controller_standby, tess_io and full_store. The files
+// calibration*.go measure the costs that `k1m plan` uses. The experiments share the options and the cluster of a
+// run (controlplane.go), the creation and deletion of pods (pods.go), the measurement of pod startup
+// (startups.go), and background load (background.go).
 package controlplane
 
 import (
@@ -30,7 +30,7 @@ import (
 
 // Experiments returns the experiments of this package.
 func Experiments() []experiment.Experiment {
-	return []experiment.Experiment{nodesAndPods, slo, podsParallel, watchers, lists, restart, density, limits, kubeletOrKwok, controllerStandby}
+	return []experiment.Experiment{nodesAndPods, slo, podsParallel, watchers, lists, restart, density, limits, kubeletOrKwok, controllerStandby, tessIO, fullStore}
 }
 
 const (
@@ -53,6 +53,10 @@ type clusters struct {
 	Nodes     experiment.Count
 	Keep      bool
 	Timeout   time.Duration
+	// NodeSimulator is the program that simulates the nodes, and NodeMode how node-sim connects them; empty for its default.
+	NodeSimulator, NodeMode string
+	// choosesNodes means that the experiment itself chooses who simulates the nodes.
+	choosesNodes bool
 	// zeroNodes creates the cluster without nodes, for experiments that create nodes themselves.
 	zeroNodes bool
 	// changeSettings, if not nil, changes further settings of the cluster.
@@ -62,7 +66,7 @@ type clusters struct {
 func defaultClusters(nodes experiment.Count) clusters {
 	return clusters{
 		Stores: []string{clusterdir.StoreMemEtcd, clusterdir.StoreEtcd}, Scheduler: clusterdir.SchedulerKube,
-		Nodes: nodes, Timeout: defaultTimeout,
+		Nodes: nodes, Timeout: defaultTimeout, NodeSimulator: clusterdir.SimulatorKwok,
 	}
 }
 
@@ -75,6 +79,12 @@ func (c *clusters) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Keep, "keep", c.Keep, "do not remove the cluster of the last store")
 	fs.DurationVar(&c.Timeout, "timeout", c.Timeout,
 		"time limit for the start of the cluster, and for waiting without progress")
+	if c.choosesNodes {
+		return
+	}
+	fs.StringVar(&c.NodeSimulator, "node-simulator", c.NodeSimulator,
+		"program that simulates the nodes: kwok|node-sim; nodes of node-sim are written into the store if they exist from the start")
+	fs.StringVar(&c.NodeMode, "node-mode", c.NodeMode, "how node-sim connects the nodes: shared|wire (default shared)")
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -94,8 +104,36 @@ func (c *clusters) Validate() error {
 		return usage.Errorf("--scheduler %q: no such scheduler; choose kube-scheduler or dist-scheduler", c.Scheduler)
 	case c.Timeout <= 0:
 		return usage.Errorf("--timeout %s: must be more than 0", c.Timeout)
+	case c.NodeMode != "" && c.NodeMode != clusterdir.NodesShared && c.NodeMode != clusterdir.NodesWire:
+		return usage.Errorf("--node-mode %q: choose shared or wire", c.NodeMode)
 	}
-	return nil
+	settings := c.settings(clusterdir.StoreMemEtcd)
+	settings.Complete()
+	return settings.Validate()
+}
+
+// settings returns the settings of the cluster with a store.
+func (c *clusters) settings(store string) clusterdir.Settings {
+	settings := clusterdir.DefaultSettings()
+	settings.Store, settings.Scheduler, settings.Nodes = store, c.Scheduler, c.Nodes.N
+	settings.NodeSimulator, settings.NodeMode = c.NodeSimulator, c.NodeMode
+	if c.zeroNodes {
+		settings.Nodes = 0
+	}
+	if c.changeSettings != nil {
+		c.changeSettings(&settings)
+	}
+	return settings
+}
+
+// up creates the cluster with a store, or connects to the running cluster that the user selected. Nodes of node-sim are
+// written into the store.
+func (c *clusters) up(ctx context.Context, run *experiment.Run, store string) (*experiment.Cluster, error) {
+	settings := c.settings(store)
+	if settings.NodeSimulator == clusterdir.SimulatorNodeSim && settings.Nodes > 0 && !run.UsesExisting() {
+		return run.UpSeeded(ctx, settings, on(store), connections, c.Timeout, nil)
+	}
+	return run.Up(ctx, settings, on(store), connections, c.Timeout)
 }
 
 // fit returns a usage error if the nodes have no room for the pods. If --nodes is not set, there are enough nodes.
@@ -152,15 +190,7 @@ func (c *clusters) each(ctx context.Context, run *experiment.Run, measure func(c
 func (c *clusters) runOnStore(
 	ctx context.Context, run *experiment.Run, store string, keep bool, measure func(context.Context, *storeRun) error,
 ) (figures []experiment.Figure, err error) {
-	settings := clusterdir.DefaultSettings()
-	settings.Store, settings.Scheduler, settings.Nodes = store, c.Scheduler, c.Nodes.N
-	if c.zeroNodes {
-		settings.Nodes = 0
-	}
-	if c.changeSettings != nil {
-		c.changeSettings(&settings)
-	}
-	cluster, err := run.Up(ctx, settings, on(store), connections, c.Timeout)
+	cluster, err := c.up(ctx, run, store)
 	if err != nil {
 		return nil, err
 	}
@@ -174,6 +204,9 @@ func (c *clusters) runOnStore(
 	err = measure(ctx, t)
 	return t.figures, err
 }
+
+// simulator returns the role of the program that simulates the nodes.
+func (t *storeRun) simulator() string { return t.Config.Settings.NodeSimulator }
 
 // on returns the suffix that names the store in titles of charts and in names of verdicts.
 func on(store string) string { return ", on " + store }
@@ -225,7 +258,7 @@ func (t *storeRun) createNodes(ctx context.Context, first, count int, shape bulk
 	o.Progress = task.Set
 	if err := bulk.AwaitNodesReady(ctx, t.Clients, o, t.timeout); err != nil {
 		task.Interrupt()
-		return summary, fmt.Errorf("waiting for nodes: %w; see `k1m logs kwok --name %s`", err, t.Run.Dir.Name())
+		return summary, fmt.Errorf("waiting for nodes: %w; see `k1m logs %s --name %s`", err, t.simulator(), t.Run.Dir.Name())
 	}
 	task.Done(fmt.Sprint(count))
 	return summary, nil
@@ -303,12 +336,12 @@ func usualPods() (*bulk.Pods, error) {
 	return bulk.NewPods(shape)
 }
 
-// costs returns cells of a table: the CPU time per operation of each component, in microseconds, and the
+// podCosts returns cells of a table: the CPU time per operation of each component, in microseconds, and the
 // peak memory of the API server and the store, in MiB.
-func costs(m experiment.Measured, operations int) []any {
+func (t *storeRun) podCosts(m experiment.Measured, operations int) []any {
 	return []any{
 		m.MicrosPer(apiServer, operations), m.MicrosPer(scheduler, operations), m.MicrosPer(component.Store, operations),
-		m.MicrosPer(component.ControllerManager, operations), m.MicrosPer(component.Kwok, operations),
+		m.MicrosPer(component.ControllerManager, operations), m.MicrosPer(t.simulator(), operations),
 		float64(m.Peak[apiServer]) / mebibyte, float64(m.Peak[component.Store]) / mebibyte,
 	}
 }

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
 func TestSteps(t *testing.T) {
@@ -142,5 +145,61 @@ func TestValidateOptions(t *testing.T) {
 	d.Namespaced = true
 	if d.Validate() == nil {
 		t.Error("Validate accepted namespaced iterations of single pods")
+	}
+}
+
+// The settings of the clusters of each experiment are valid, and nodes of node-sim have the mode that was asked for.
+func TestSettingsOfClusters(t *testing.T) {
+	for _, e := range Experiments() {
+		if err := e.New().Validate(); err != nil {
+			t.Errorf("%s: the default options are invalid: %v", e.Name, err)
+		}
+	}
+	o := tessIO.New().(*tessOptions)
+	o.NodeMode = clusterdir.NodesWire
+	s := o.settings(clusterdir.StoreMemEtcd)
+	if s.NodeSimulator != clusterdir.SimulatorNodeSim || s.NodeMode != clusterdir.NodesWire || s.APIServers != 5 || len(s.GatewayArgs) != 1 {
+		t.Errorf("the settings are %+v", s)
+	}
+	if o.Gateway = false; len(o.settings(clusterdir.StoreMemEtcd).GatewayArgs) > 0 {
+		t.Error("a cluster without a gateway has flags of one")
+	}
+	if s := fullStore.New().(*fullStoreOptions).settings(clusterdir.StoreEtcd); s.Profile != fullStoreProfile || s.Store != clusterdir.StoreEtcd {
+		t.Errorf("the settings are %+v", s)
+	}
+}
+
+func TestInvalidNodesAreUsageErrors(t *testing.T) {
+	for _, c := range []clusters{{NodeSimulator: "none"}, {NodeMode: "mixed"}, {NodeSimulator: clusterdir.SimulatorKwok, NodeMode: clusterdir.NodesWire}} {
+		o := defaultClusters(experiment.Fixed(10))
+		o.NodeMode = c.NodeMode
+		if c.NodeSimulator != "" {
+			o.NodeSimulator = c.NodeSimulator
+		}
+		if err := o.Validate(); !errors.Is(err, usage.Err) {
+			t.Errorf("%+v: %v, want a usage error", c, err)
+		}
+	}
+}
+
+// Pods that fill a cluster are not counted among the others.
+func TestStartupsIgnorePodsThatFillTheCluster(t *testing.T) {
+	s := newStartups("")
+	s.ignored = fillPrefix
+	for _, name := range []string{podName(fillPrefix, 1), podName("other-", 1)} {
+		if err := s.Add(pod(name, "node-1", corev1.PodRunning, time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if exist, _, running := s.counts(); exist != 1 || running != 1 {
+		t.Errorf("%d pods exist and %d run, want one", exist, running)
+	}
+}
+
+func TestPartsOfAFullStore(t *testing.T) {
+	o := fullStore.New().(*fullStoreOptions)
+	o.Steps = 4
+	if first, last := o.part(10, 1), o.part(10, 4); first != 2 || last != 10 {
+		t.Errorf("the first and the last of 4 steps have %d and %d of 10", first, last)
 	}
 }

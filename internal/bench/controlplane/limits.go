@@ -100,9 +100,9 @@ func (o *limitsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	tables := limitTables{
 		steps: r.Table("Steps", "store", "nodes", "created, /s", "Leases, /s", "renewals, % of expected", "cluster's CPU, %", "idle, %", "memory available, %",
 			"mutating p99, s", "startup p99, s", "limit exceeded"),
-		nodes: r.Table("Cost of an idle node", "store", "nodes", "CPU, µs/s: kube-apiserver", "store", "kwok", "kube-controller-manager", "scheduler",
-			"memory, KiB: kube-apiserver", "store", "kwok", "kube-controller-manager", "scheduler"),
-		operations: r.Table("Cost per operation", "store", "nodes", "CPU per Lease update, µs: kube-apiserver", "store", "kwok",
+		nodes: r.Table("Cost of an idle node", "store", "nodes", "CPU, µs/s: kube-apiserver", "store", "node simulator", "kube-controller-manager", "scheduler",
+			"memory, KiB: kube-apiserver", "store", "node simulator", "kube-controller-manager", "scheduler"),
+		operations: r.Table("Cost per operation", "store", "nodes", "CPU per Lease update, µs: kube-apiserver", "store", "node simulator",
 			"CPU per node created, µs: kube-apiserver", "store", "CPU per pod, µs: kube-apiserver", "store", "scheduler"),
 		exceeded: r.Table("First limit exceeded", "store", "nodes within all limits", "exceeded at", "limit"),
 	}
@@ -155,7 +155,7 @@ func extraCPU(with, without experiment.Measured, role string, operations int) fl
 // costs adds a table row with the CPU and the memory per idle node: the usage of the cluster with these
 // nodes minus the usage of the empty cluster, divided by the number of nodes.
 func (c *climb) costs(nodes int) {
-	roles := []string{apiServer, component.Store, component.Kwok, component.ControllerManager, scheduler}
+	roles := []string{apiServer, component.Store, c.simulator(), component.ControllerManager, scheduler}
 	row := []any{c.store, nodes}
 	add := func(plot, unit, role string, perNode float64) {
 		if perNode < 0 {

@@ -121,7 +121,7 @@ func (c *climb) step(ctx context.Context, nodes int) (exceeded []string, err err
 	c.costs(nodes)
 	leases, sample := int(renewed*c.idle.Seconds), c.options.Sample.N
 	c.tables.operations.Add(c.store, nodes,
-		cpuPerOperation(c.idle, c.base, apiServer, leases), cpuPerOperation(c.idle, c.base, component.Store, leases), cpuPerOperation(c.idle, c.base, component.Kwok, leases),
+		cpuPerOperation(c.idle, c.base, apiServer, leases), cpuPerOperation(c.idle, c.base, component.Store, leases), cpuPerOperation(c.idle, c.base, c.simulator(), leases),
 		cpuPerOperation(creation, before, apiServer, made.Done), cpuPerOperation(creation, before, component.Store, made.Done),
 		cpuPerOperation(pods, c.idle, apiServer, sample), cpuPerOperation(pods, c.idle, component.Store, sample), cpuPerOperation(pods, c.idle, scheduler, sample))
 	return exceeded, nil

@@ -59,25 +59,33 @@ func (o *listsOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Run implements experiment.Options.
 func (o *listsOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Updates with concurrent lists", "store", "lists, /min", "done, /min", "updates, /s", "errors, %",
-		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store",
-		"list p75, ms", "p90, ms", "p95, ms", "update p95, ms")
-	gateways := o.gatewayTable(run.Result)
+	table, gateways := listsTable(run.Result), o.gatewayTable(run.Result)
 	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
 		}
-		clients, err := t.throughGateway()
-		if err != nil {
+		return o.measure(ctx, t, 60, table, gateways)
+	})
+}
+
+func listsTable(r *experiment.Result) *experiment.Table {
+	return r.Table("Updates with concurrent lists", "store", "lists, /min", "done, /min", "updates, /s", "errors, %",
+		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store",
+		"list p75, ms", "p90, ms", "p95, ms", "update p95, ms")
+}
+
+// measure measures all rates of lists: none, first, and ten times as many each time.
+func (o *listsOptions) measure(ctx context.Context, t *storeRun, first int, table, gateways *experiment.Table) error {
+	clients, err := t.throughGateway()
+	if err != nil {
+		return err
+	}
+	for _, rate := range append([]int{0}, steps(first, o.Lists.N)...) {
+		if err := o.step(ctx, t, clients, rate, table, gateways); err != nil {
 			return err
 		}
-		for _, rate := range append([]int{0}, steps(60, o.Lists.N)...) {
-			if err := o.step(ctx, t, clients, rate, table, gateways); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // step measures one rate of lists.

@@ -50,9 +50,9 @@ func (o *nodesAndPodsOptions) Validate() error {
 // Run implements experiment.Options.
 func (o *nodesAndPodsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	nodes := run.Result.Table("Nodes", "store", "nodes", "created, /s", "p99, ms",
-		"CPU per node: kube-apiserver, µs", "store, µs", "kwok, µs", "memory: kube-apiserver, MiB", "store, MiB")
+		"CPU per node: kube-apiserver, µs", "store, µs", "node simulator, µs", "memory: kube-apiserver, MiB", "store, MiB")
 	pods := run.Result.Table("Pods", "store", "pods", "created, /s", "running, /s", "start p50, s", "start p99, s",
-		"CPU per pod: kube-apiserver, µs", "scheduler, µs", "store, µs", "kube-controller-manager, µs", "kwok, µs",
+		"CPU per pod: kube-apiserver, µs", "scheduler, µs", "store, µs", "kube-controller-manager, µs", "node simulator, µs",
 		"memory: kube-apiserver, MiB", "store, MiB")
 	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if t.Own() {
@@ -72,7 +72,7 @@ func (o *nodesAndPodsOptions) makeNodes(ctx context.Context, t *storeRun, table 
 		return err
 	}
 	table.Add(t.store, made.Done, made.PerSecond, made.P99Millis,
-		m.MicrosPer(apiServer, made.Done), m.MicrosPer(component.Store, made.Done), m.MicrosPer(component.Kwok, made.Done),
+		m.MicrosPer(apiServer, made.Done), m.MicrosPer(component.Store, made.Done), m.MicrosPer(t.simulator(), made.Done),
 		float64(m.Peak[apiServer])/mebibyte, float64(m.Peak[component.Store])/mebibyte)
 	t.figure("nodes created", "/s", made.PerSecond, true)
 	return nil
@@ -102,7 +102,7 @@ func (o *nodesAndPodsOptions) makePods(ctx context.Context, t *storeRun, table *
 	sinceCreation, _ := s.measured()
 	perSecond := float64(wanted) / s.lastRun.Sub(begun).Seconds()
 	table.Add(append([]any{t.store, wanted, float64(wanted) / creating.Seconds(), perSecond, sinceCreation.Seconds(50), sinceCreation.Seconds(99)},
-		costs(m, wanted)...)...)
+		t.podCosts(m, wanted)...)...)
 	t.Result.CallTable("API calls during pod creation"+on(t.store), m.Calls)
 	t.judge(append(experiment.JudgeCalls(m.Calls), experiment.JudgeStartup(sinceCreation))...)
 	t.figure("pods running", "/s", perSecond, true)

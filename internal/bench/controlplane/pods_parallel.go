@@ -54,22 +54,31 @@ func (o *podsParallelOptions) Validate() error {
 
 // Run implements experiment.Options.
 func (o *podsParallelOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Concurrent calls", "store", "verb", "concurrent calls", "total calls",
-		"p50, ms", "p75, ms", "p90, ms", "p95, ms", "p99, ms", "errors, %")
+	table := parallelTable(run.Result)
 	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepare(ctx); err != nil {
 			return err
 		}
-		watching, stop := context.WithCancel(ctx)
-		defer stop()
-		s := t.watchPods(watching, "")
-		for _, parallel := range steps(10, o.Parallel.N) {
-			if err := o.step(ctx, t, s, parallel, table); err != nil {
-				return err
-			}
-		}
-		return nil
+		return o.measure(ctx, t, table)
 	})
+}
+
+func parallelTable(r *experiment.Result) *experiment.Table {
+	return r.Table("Concurrent calls", "store", "verb", "concurrent calls", "total calls",
+		"p50, ms", "p75, ms", "p90, ms", "p95, ms", "p99, ms", "errors, %")
+}
+
+// measure measures all numbers of pods.
+func (o *podsParallelOptions) measure(ctx context.Context, t *storeRun, table *experiment.Table) error {
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	s := t.watchOthers(watching)
+	for _, parallel := range steps(10, o.Parallel.N) {
+		if err := o.step(ctx, t, s, parallel, table); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // step measures the creation and deletion of this number of pods.

@@ -72,8 +72,7 @@ func (o *restartOptions) Validate() error {
 
 // Run implements experiment.Options.
 func (o *restartOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Recovery after all API servers were killed", "store", "clients", "pods", "API server ready, s", "p50 listed, s", "p99 listed, s", "all listed, s",
-		"failed attempts", "kube-apiserver: before, MiB", "peak, MiB", "CPU, s", "store: before, MiB", "peak, MiB", "CPU, s")
+	table := restartTable(run.Result)
 	gateways := o.gatewayTable(run.Result)
 	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
@@ -81,6 +80,11 @@ func (o *restartOptions) Run(ctx context.Context, run *experiment.Run) error {
 		}
 		return o.measureRestart(ctx, t, table, gateways)
 	})
+}
+
+func restartTable(r *experiment.Result) *experiment.Table {
+	return r.Table("Recovery after all API servers were killed", "store", "clients", "pods", "API server ready, s", "p50 listed, s", "p99 listed, s", "all listed, s",
+		"failed attempts", "kube-apiserver: before, MiB", "peak, MiB", "CPU, s", "store: before, MiB", "peak, MiB", "CPU, s")
 }
 
 // measureRestart starts the clients, kills the API servers, and waits until all clients watch again.

@@ -19,8 +19,9 @@ const pollInterval = 50 * time.Millisecond
 
 // startups is the store of a reflector. It records the progress of each pod, but does not cache the pod.
 type startups struct {
-	// prefix selects the pods whose startup is measured. All pods are counted.
-	prefix string
+	// prefix selects the pods whose startup is measured. All pods are counted but those whose names begin with ignored,
+	// if it is not empty.
+	prefix, ignored string
 
 	mu            sync.Mutex
 	pods          map[types.NamespacedName]stage
@@ -51,6 +52,13 @@ const (
 // then is recorded as well.
 func (t *storeRun) watchPods(ctx context.Context, prefix string) *startups {
 	return t.watchNamespace(ctx, namespace, newStartups(prefix))
+}
+
+// watchOthers is watchPods for all pods but those that fill the cluster.
+func (t *storeRun) watchOthers(ctx context.Context) *startups {
+	s := newStartups("")
+	s.ignored = fillPrefix
+	return t.watchNamespace(ctx, namespace, s)
 }
 
 func newStartups(prefix string) *startups {
@@ -121,6 +129,9 @@ func nameOf(pod *corev1.Pod) types.NamespacedName {
 // put records the progress of a pod. The caller holds the lock.
 func (s *startups) put(object any) {
 	pod := object.(*corev1.Pod)
+	if s.ignored != "" && strings.HasPrefix(pod.Name, s.ignored) {
+		return
+	}
 	id := nameOf(pod)
 	now, before := time.Now(), s.pods[id]
 	phase := pending

@@ -74,19 +74,28 @@ func (o *watchersOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Run implements experiment.Options.
 func (o *watchersOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Updates with watchers", "store", "watchers", "updates, /s", "errors, %", "watches closed by the server", "events, /s", "events, % of expected",
-		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store", "k1m", "update p75, ms", "p90, ms", "p95, ms")
+	table := watchersTable(run.Result)
 	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
 		}
-		for _, count := range append([]int{0}, steps(10, o.Watchers.N)...) {
-			if err := o.step(ctx, t, count, table); err != nil {
-				return err
-			}
-		}
-		return nil
+		return o.measure(ctx, t, table)
 	})
+}
+
+func watchersTable(r *experiment.Result) *experiment.Table {
+	return r.Table("Updates with watchers", "store", "watchers", "updates, /s", "errors, %", "watches closed by the server", "events, /s", "events, % of expected",
+		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store", "k1m", "update p75, ms", "p90, ms", "p95, ms")
+}
+
+// measure measures all numbers of watchers.
+func (o *watchersOptions) measure(ctx context.Context, t *storeRun, table *experiment.Table) error {
+	for _, count := range append([]int{0}, steps(10, o.Watchers.N)...) {
+		if err := o.step(ctx, t, count, table); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // step measures one number of watchers.

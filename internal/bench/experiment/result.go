@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/bench/chart"
@@ -72,6 +73,28 @@ func (t *Table) Add(cells ...any) {
 		panic(fmt.Sprintf("table %q has %d columns, but the row has %d cells", t.Title, len(t.Columns), len(cells)))
 	}
 	t.Rows = append(t.Rows, cells)
+}
+
+// Last returns the cells under these headings in the last row whose first cell is key. Of several columns with a heading,
+// the last one counts. found is false if there is no such row or no such column.
+func (t *Table) Last(key any, headings ...string) (cells []any, found bool) {
+	for _, row := range slices.Backward(t.Rows) {
+		if row[0] != key {
+			continue
+		}
+		for _, heading := range headings {
+			i := len(t.Columns) - 1
+			for i >= 0 && t.Columns[i] != column(heading) {
+				i--
+			}
+			if i < 0 {
+				return nil, false
+			}
+			cells = append(cells, row[i])
+		}
+		return cells, true
+	}
+	return nil, false
 }
 
 // Series is a line of a chart. Series with the same Plot are drawn in one chart.

@@ -20,7 +20,7 @@ import (
 )
 
 // programs are the programs whose versions a result contains, in addition to k1m.
-var programs = []string{"mem_etcd", "etcd", "kube-apiserver", "kwok", "kube-gateway"}
+var programs = []string{"mem_etcd", "etcd", "kube-apiserver", "kwok", "node-sim", "kube-gateway"}
 
 // Request contains the options that all experiments share.
 type Request struct {

@@ -48,8 +48,8 @@ func (l *lab) balance(ctx context.Context) error {
 			ratio := mostToLeast(m.after)
 			table.Add(name, l.options.Informers.N, counts(m.before), m.ready.Seconds(), counts(m.after), ratio, m.relistsOfVictim, m.relistsOfOthers)
 			if name == kubeGateway {
-				l.judge(limitBalance, ratio, l.options.Informers.N, "")
-				l.judge(limitRelists, float64(m.relistsOfOthers), l.options.Informers.N, "")
+				l.Judge(limitBalance, ratio, l.options.Informers.N, "")
+				l.Judge(limitRelists, float64(m.relistsOfOthers), l.options.Informers.N, "")
 			}
 			return nil
 		})

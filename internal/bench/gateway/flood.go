@@ -42,7 +42,7 @@ func (l *lab) flood(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		if name == kubeGateway {
-			l.judge(limitFlood, p99[floodThrottled]/max(p99[quiet], 1e-3), int(otherRate*l.options.Flood.D.Seconds()), "")
+			l.Judge(limitFlood, p99[floodThrottled]/max(p99[quiet], 1e-3), int(otherRate*l.options.Flood.D.Seconds()), "")
 		}
 	}
 	l.Result.Note("The flood is generated on the same machine, and sends fewer requests if other processes use the CPUs. "+

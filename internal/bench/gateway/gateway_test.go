@@ -67,7 +67,7 @@ func TestRelistsOfOthersAreThoseAfterTheReturn(t *testing.T) {
 // A limit that must be met fails a run of medium scale, and is only shown below it.
 func TestVerdicts(t *testing.T) {
 	for _, c := range []struct {
-		limit    limit
+		limit    experiment.Limit
 		measured float64
 		met      [2]bool // must, aim
 	}{
@@ -82,10 +82,10 @@ func TestVerdicts(t *testing.T) {
 	} {
 		for factor, must := range map[float64]bool{0.1: false, 1: true} {
 			b := &bench{Run: &experiment.Run{Result: &experiment.Result{}, Scale: experiment.Scale{Factor: factor}}}
-			b.judge(c.limit, c.measured, 1, "")
+			b.Judge(c.limit, c.measured, 1, "")
 			verdicts := b.Result.Verdicts
 			if len(verdicts) != 2 || verdicts[0].Met != c.met[0] || verdicts[1].Met != c.met[1] {
-				t.Errorf("verdicts on %v of %q are %v, want met: %v", c.measured, c.limit.name, verdicts, c.met)
+				t.Errorf("verdicts on %v of %q are %v, want met: %v", c.measured, c.limit.Name, verdicts, c.met)
 			}
 			if verdicts[0].Must != must || verdicts[1].Must {
 				t.Errorf("scale %v: Must is %v and %v, want %v and false", factor, verdicts[0].Must, verdicts[1].Must, must)
@@ -96,7 +96,7 @@ func TestVerdicts(t *testing.T) {
 
 func TestUnmeasuredLimitIsMissed(t *testing.T) {
 	b := &bench{Run: &experiment.Run{Result: &experiment.Result{}, Scale: experiment.Scale{Factor: 1}}}
-	b.judge(limitCPU, 0, 0, "")
+	b.Judge(limitCPU, 0, 0, "")
 	if b.Result.Verdicts[0].Met {
 		t.Error("a limit without measured operations is met")
 	}

@@ -44,11 +44,11 @@ func (b *bench) kill(ctx context.Context) error {
 // judgeKill appends the verdict. With one gateway no node may become NotReady; the same with two is the aim.
 func (b *bench) judgeKill(gateways, notReady int) {
 	verdict := experiment.Verdict{
-		Name: limitNotReady.name + ", must", Measured: float64(notReady), Unit: limitNotReady.unit,
+		Name: limitNotReady.Name + ", must", Measured: float64(notReady), Unit: limitNotReady.Unit,
 		Operations: int64(b.options.KillNodes.N), Must: b.Scale.Factor >= 1,
 	}
 	if gateways > 1 {
-		verdict.Name, verdict.Must = limitNotReady.name+", two gateways, aim", false
+		verdict.Name, verdict.Must = limitNotReady.Name+", two gateways, aim", false
 	}
 	b.Result.Verdicts = append(b.Result.Verdicts, verdict.Judged())
 }

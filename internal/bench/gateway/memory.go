@@ -34,7 +34,7 @@ func (l *lab) memory(ctx context.Context) error {
 		}
 	}
 	l.Result.Note("The memory of a connection is resident memory of the front. Buffers of the kernel are not included.")
-	l.judge(limitConnection, perConnection[kubeGateway], l.options.Idle.N, "")
+	l.Judge(limitConnection, perConnection[kubeGateway], l.options.Idle.N, "")
 	l.compare(experiment.Figure{Name: "memory of a connection with a watch", Unit: "KiB"}, perConnection[kubeGateway], perConnection[haproxy])
 	return nil
 }

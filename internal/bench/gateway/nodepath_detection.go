@@ -219,6 +219,6 @@ func (r *nodePathRun) judgeDetection() {
 	for _, d := range r.detected[kubeGateway] {
 		slowest = max(slowest, d.served)
 	}
-	r.judge(limitDetection, slowest.Seconds(), len(r.detected[kubeGateway]), "")
+	r.Judge(limitDetection, slowest.Seconds(), len(r.detected[kubeGateway]), "")
 	r.Result.Note("Times of the row detection begin with the request that creates the webhook. The gateway's count of served renewals is read every %s, and the time after the reading counts.", countPoll)
 }

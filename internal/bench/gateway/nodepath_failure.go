@@ -210,6 +210,6 @@ func (p *nodePathLab) forNodes(ctx context.Context, what string, nodes []*node, 
 // judgeFailure appends the verdicts of the row failure.
 func (r *nodePathRun) judgeFailure() {
 	ours, theirs := r.failures[kubeGateway].seconds, r.failures[direct].seconds
-	r.judge(limitFailure, median(ours)-median(theirs), min(len(ours), len(theirs)), "")
+	r.Judge(limitFailure, median(ours)-median(theirs), min(len(ours), len(theirs)), "")
 	r.Result.Note("NotReady is the moment at which a client of the API server sees the condition Ready of a Node as Unknown. kube-controller-manager has its defaults: it looks at the nodes every 5 s (--node-monitor-period), and waits for a renewal for 50 s (--node-monitor-grace-period).")
 }

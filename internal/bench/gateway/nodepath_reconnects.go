@@ -156,6 +156,6 @@ func (p *nodePathLab) deliver(ctx context.Context, s watchedService, g *kubelets
 // judgeReconnects appends the verdicts of the row reconnects.
 func (r *nodePathRun) judgeReconnects() {
 	m := r.reconnected[kubeGateway]
-	r.judge(limitReconnects, m.seconds(), m.kubelets, "")
+	r.Judge(limitReconnects, m.seconds(), m.kubelets, "")
 	r.Result.Note("The kubelets of the row reconnects are simulated on the cores of the servers: the CPU of k1m, with the clients' part of TLS handshakes, prolongs the time. As client-go, they give up a handshake after %s.", handshakeTimeout)
 }

@@ -126,10 +126,10 @@ func (r *nodePathRun) judgeRenewals() {
 	for _, load := range loads {
 		ours, theirs := r.costs[kubeGateway][load], r.costs[direct][load]
 		cost, ratio := limitRenewal, limitRenewalRatio
-		cost.name += ", " + load + " load"
-		ratio.name += ", " + load + " load"
-		r.judge(cost, ours.total(), ours.renewals, "")
-		r.judge(ratio, theirs.total()/max(ours.total(), 1e-3), min(ours.renewals, theirs.renewals), "")
+		cost.Name += ", " + load + " load"
+		ratio.Name += ", " + load + " load"
+		r.Judge(cost, ours.total(), ours.renewals, "")
+		r.Judge(ratio, theirs.total()/max(ours.total(), 1e-3), min(ours.renewals, theirs.renewals), "")
 		name := "CPU for a Lease renewal, " + load + " load"
 		r.Result.Compare(kubeGateway, "kube-apiserver", []experiment.Figure{{Name: name, Unit: "µs", Value: ours.total()}},
 			[]experiment.Figure{{Name: name, Unit: "µs", Value: theirs.total()}})

@@ -352,9 +352,9 @@ func (p *nodePathLab) cpuTimes() (d delivered, err error) {
 // judgeWatches appends the verdicts of the row watches.
 func (r *nodePathRun) judgeWatches() {
 	ours, theirs := r.kubelets[kubeGateway], r.kubelets[direct]
-	r.judge(limitKubelet, ours.memory.gateway/kibibyte, ours.kubelets, "")
-	r.judge(limitKubeletRatio, theirs.memory.live/max(ours.memory.gateway, 1), min(ours.kubelets, theirs.kubelets), "")
-	r.judge(limitDelivery, ours.gatewayMicros, ours.events, "")
+	r.Judge(limitKubelet, ours.memory.gateway/kibibyte, ours.kubelets, "")
+	r.Judge(limitKubeletRatio, theirs.memory.live/max(ours.memory.gateway, 1), min(ours.kubelets, theirs.kubelets), "")
+	r.Judge(limitDelivery, ours.gatewayMicros, ours.events, "")
 	figures := func(memory, micros float64) []experiment.Figure {
 		return []experiment.Figure{
 			{Name: "memory of a kubelet with its watches", Unit: "KiB", Value: memory / kibibyte}, {Name: "CPU for an event of a kubelet's watch", Unit: "µs", Value: micros},

@@ -51,8 +51,8 @@ func (l *lab) cpu(ctx context.Context) error {
 	for _, load := range loads {
 		ours := figures[kubeGateway+replayBackend+load]
 		limit := limitCPU
-		limit.name += ", " + load + " load"
-		l.judge(limit, ours.cpu, ours.requests, "")
+		limit.Name += ", " + load + " load"
+		l.Judge(limit, ours.cpu, ours.requests, "")
 		for _, backend := range []string{realBackend, replayBackend} {
 			name := fmt.Sprintf("CPU for a small GET, %s, %s load", backend, load)
 			l.compare(experiment.Figure{Name: name, Unit: "µs"}, figures[kubeGateway+backend+load].cpu, figures[haproxy+backend+load].cpu)
@@ -150,8 +150,8 @@ func (l *lab) latency(ctx context.Context) error {
 	added := func(figures map[string][]float64) float64 {
 		return median(figures[kubeGateway]) - median(figures[direct])
 	}
-	l.judge(limitP50, added(p50), requests, "")
-	l.judge(limitP99, added(p99), requests, "")
+	l.Judge(limitP50, added(p50), requests, "")
+	l.Judge(limitP99, added(p99), requests, "")
 	l.compare(experiment.Figure{Name: "p50 of a small GET at half load", Unit: "ms"}, median(p50[kubeGateway]), median(p50[haproxy]))
 	l.compare(experiment.Figure{Name: "p99 of a small GET at half load", Unit: "ms"}, median(p99[kubeGateway]), median(p99[haproxy]))
 	return nil

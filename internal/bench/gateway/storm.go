@@ -58,8 +58,8 @@ func (l *lab) storm(ctx context.Context) error {
 			float64(m.before)/mebibyte, peak[name], m.renewals.Latencies.Count(), m.renewals.Tally.Describe(),
 			m.renewals.Latencies.Millis(50), m.renewals.Latencies.Millis(99), m.usage.Cores(component.RoleAPIServer))
 		if name == kubeGateway {
-			l.judge(limitMemory, peak[name]/max(peak[direct], 1), int(m.lists.Latencies.Count()), "")
-			l.judge(limitLeases, m.renewals.Latencies.Seconds(99), int(m.renewals.Latencies.Count()), "")
+			l.Judge(limitMemory, peak[name]/max(peak[direct], 1), int(m.lists.Latencies.Count()), "")
+			l.Judge(limitLeases, m.renewals.Latencies.Seconds(99), int(m.renewals.Latencies.Count()), "")
 		}
 	}
 	l.Result.Note("Failed lists and Lease renewals of a LIST storm are results, so they do not count as errors of the run. A failed Lease renewal counts with its duration in the percentiles.")

@@ -25,7 +25,7 @@ const (
 // flow is what a client reads as fast as it can.
 type flow struct {
 	name, unit string
-	limit      limit
+	limit      experiment.Limit
 	// clients is the number of connections.
 	clients int
 	// read reads until ctx ends, and adds to the count.
@@ -58,14 +58,14 @@ func (l *lab) throughput(ctx context.Context) error {
 			return err
 		}
 		ratio := median(rates[kubeGateway]) / max(median(rates[direct]), 1e-9)
-		if w, known := worst[fl.limit.name]; !known || ratio < w.value {
-			worst[fl.limit.name] = figure{ratio, int(total), fl.name}
+		if w, known := worst[fl.limit.Name]; !known || ratio < w.value {
+			worst[fl.limit.Name] = figure{ratio, int(total), fl.name}
 		}
 		l.compare(experiment.Figure{Name: fl.name, Unit: "/s", MoreIsBetter: true}, median(rates[kubeGateway]), median(rates[haproxy]))
 	}
-	for _, limit := range []limit{limitLists, limitEvents} {
-		w := worst[limit.name]
-		l.judge(limit, w.value, w.operations, w.what)
+	for _, limit := range []experiment.Limit{limitLists, limitEvents} {
+		w := worst[limit.Name]
+		l.Judge(limit, w.value, w.operations, w.what)
 	}
 	return nil
 }

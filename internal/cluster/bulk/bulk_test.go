@@ -144,3 +144,19 @@ func TestNodesFollowShapeAndTemplate(t *testing.T) {
 		t.Errorf("allocatable = %v, capacity = %v, want 32 cores and 110 pods", first.Status.Allocatable, first.Status.Capacity)
 	}
 }
+
+func TestPodsOnNodes(t *testing.T) {
+	pods, err := NewPods(DefaultPodShape())
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := pods.On(Range{Prefix: NodePrefix, First: 5, Count: 3})
+	for number, want := range []string{"node-000005", "node-000006", "node-000007", "node-000005"} {
+		if got := bound.MakeNumber("default", "pod", number).Spec.NodeName; got != want {
+			t.Errorf("the pod %d is on %q, want %q", number, got, want)
+		}
+	}
+	if node := pods.MakeNumber("default", "pod", 1).Spec.NodeName; node != "" {
+		t.Errorf("a pod without nodes is on %q", node)
+	}
+}

@@ -42,7 +42,11 @@ func (s *PodShape) AddFlags(fs *pflag.FlagSet) {
 }
 
 // Pods builds the pods of one shape.
-type Pods struct{ template *corev1.Pod }
+type Pods struct {
+	template *corev1.Pod
+	// nodes are the nodes to which the pods are bound from the start; empty for pods that a scheduler binds.
+	nodes Range
+}
 
 // NewPods returns a builder for pods. It returns a usage error if the shape is invalid or its template
 // cannot be read.
@@ -66,7 +70,20 @@ func NewPods(s PodShape) (*Pods, error) {
 	return &Pods{template: pod}, nil
 }
 
-// Make builds one pod.
+// On returns a builder of the same pods, bound to the nodes of a range in turn. No scheduler works on them.
+func (p *Pods) On(nodes Range) *Pods { return &Pods{template: p.template, nodes: nodes} }
+
+// MakeNumber builds the pod with a name and a number. The number determines the node of a pod that is bound from the
+// start.
+func (p *Pods) MakeNumber(namespace, name string, number int) *corev1.Pod {
+	pod := p.Make(namespace, name)
+	if p.nodes.Count > 0 {
+		pod.Spec.NodeName = p.nodes.Name(number % p.nodes.Count)
+	}
+	return pod
+}
+
+// Make builds one pod, which has no node.
 func (p *Pods) Make(namespace, name string) *corev1.Pod {
 	pod := p.template.DeepCopy()
 	pod.Namespace, pod.Name = namespace, name
@@ -85,8 +102,8 @@ func CreatePods(ctx context.Context, clients *Clients, pods *Pods, namespace str
 	summary, err := Run(ctx, Job{
 		Range: o.Range, Skip: existing, Concurrency: o.Concurrency, Progress: o.Progress,
 		AlreadyDone: apierrors.IsAlreadyExists,
-		Do: func(ctx context.Context, name string, _, connection int) error {
-			return clients.create(ctx, connection, podKind, namespace, pods.Make(namespace, name))
+		Do: func(ctx context.Context, name string, number, connection int) error {
+			return clients.create(ctx, connection, podKind, namespace, pods.MakeNumber(namespace, name, o.Range.First+number))
 		},
 	})
 	summary.NextFirst = next

@@ -24,6 +24,9 @@ const MAX_TRIES: u8 = 5;
 const MAX_LEASE: usize = 64 << 10;
 /// The random part of the interval, at most.
 const JITTER: f64 = 0.04;
+/// Renewals are due at multiples of this time, or of a quarter of the random part if that is shorter. Those of many nodes
+/// are then sent and answered together: alone, each of them costs two task switches, more than its own work.
+const TOGETHER: Duration = Duration::from_millis(50);
 /// A refusal without a time to wait.
 const DEFAULT_WAIT: Duration = Duration::from_secs(1);
 
@@ -198,11 +201,40 @@ impl Simulation {
         self.start_has_lease(id);
     }
 
-    /// Renews the Lease after the interval.
+    /// Renews the Lease after the interval and its random part.
     fn schedule_renewal(&mut self, id: u32) {
+        let interval = self.settings.lease_interval;
         let jitter: f64 = self.random.random_range(0.0..JITTER);
-        let interval = self.settings.lease_interval.mul_f64(1.0 + jitter);
-        let delay = ticks(interval) + self.node(id).delay;
-        self.schedule_lease(id, delay);
+        let (now, shortest) = (self.now.tick, ticks(interval));
+        let due = together(now + ticks(interval.mul_f64(1.0 + jitter)), now + shortest, interval);
+        self.schedule_lease(id, due - now + self.node(id).delay);
+    }
+}
+
+/// The time for a renewal that is due at a time: together with others, but not before the earliest time.
+fn together(due: Ticks, earliest: Ticks, interval: Duration) -> Ticks {
+    let step = ticks(interval.mul_f64(JITTER / 4.0).min(TOGETHER)).max(1);
+    let due = due - due % step;
+    if due < earliest { due + step } else { due }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewals_are_due_together_within_their_random_part() {
+        for (seconds, step) in [(10, 5), (4, 4), (1, 1)] {
+            let interval = Duration::from_secs(seconds);
+            let shortest = ticks(interval);
+            let longest = ticks(interval.mul_f64(1.0 + JITTER));
+            for now in 0..20 {
+                for due in now + shortest..=now + longest {
+                    let at = together(due, now + shortest, interval);
+                    assert_eq!(at % step, 0, "every {seconds} s, {now}, {due}");
+                    assert!((now + shortest..=now + longest).contains(&at), "{now}, {due}: {at}");
+                }
+            }
+        }
     }
 }

@@ -69,6 +69,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 			"all CPUs)")
 	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "number of nodes")
 	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "number of zones; nodes are distributed evenly")
+	fs.StringVar(&o.Cluster.NodeSimulator, "node-simulator", o.Cluster.NodeSimulator,
+		"program that simulates the nodes: kwok|node-sim; with node-sim, nodes are written into the store, and many nodes have the settings of "+
+			"`k1m up` for their number (its profile)")
 	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "store of the cluster: mem_etcd|etcd")
 	fs.IntVar(&o.Pods, "pods", o.Pods, "number of pods for each scheduler")
 	fs.IntVar(&o.Samples, "samples", o.Samples,
@@ -171,8 +174,15 @@ func (o *Options) contenders() []contender {
 func (o *Options) clusterFlags(c contender) (*pflag.FlagSet, error) {
 	wanted := o.Cluster
 	wanted.Scheduler, wanted.SchedulerReplicas, wanted.SchedulerRelays = c.scheduler, c.replicas, c.relays
+	if o.seeds() {
+		// A profile must not change what is compared.
+		wanted.Profile, wanted.Kept = clusterdir.ProfileAuto, []string{"scheduler"}
+	}
 	return wanted.Flags()
 }
+
+// seeds reports whether nodes are written into the store. That is fast, so it is for many nodes.
+func (o *Options) seeds() bool { return o.Cluster.NodeSimulator == clusterdir.SimulatorNodeSim }
 
 // minFreeDisk is the free disk space that is required to create a cluster.
 var minFreeDisk = resource.MustParse("512Mi")

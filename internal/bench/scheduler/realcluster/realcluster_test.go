@@ -66,6 +66,22 @@ func TestClusterFlagsFollowOptions(t *testing.T) {
 	}
 }
 
+// Nodes of node-sim are seeded with a profile, which must not choose another scheduler.
+func TestProfileKeepsTheScheduler(t *testing.T) {
+	o := DefaultOptions()
+	o.Cluster.NodeSimulator, o.Cluster.Nodes = clusterdir.SimulatorNodeSim, 100_000
+	flags, err := o.clusterFlags(contender{scheduler: clusterdir.SchedulerKube, replicas: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !flags.Changed("scheduler") || flags.Lookup("profile").Value.String() != clusterdir.ProfileAuto || !o.seeds() {
+		t.Errorf("the profile is %s, and the scheduler can be changed: %v", flags.Lookup("profile").Value, !flags.Changed("scheduler"))
+	}
+	if o.Cluster.NodeSimulator = clusterdir.SimulatorKwok; o.seeds() {
+		t.Error("nodes of kwok are seeded")
+	}
+}
+
 // TestEachNumberOfReplicasIsMeasured checks that there is a contender for each number of dist-scheduler
 // replicas, and that a single replica has no relays.
 func TestEachNumberOfReplicasIsMeasured(t *testing.T) {

@@ -85,7 +85,7 @@ func measureContender(
 		}
 	}()
 	up, err := lifecycle.Up(ctx, lifecycle.UpOptions{
-		Dir: dir, Flags: flags, Timeout: o.Timeout, MinFree: minFreeDisk, Display: display,
+		Dir: dir, Flags: flags, Timeout: o.Timeout, MinFree: minFreeDisk, SeedStore: o.seeds(), Display: display,
 	})
 	if err != nil {
 		return Scheduler{}, err
