@@ -21,7 +21,9 @@ type fault struct {
 	leader choice
 	// needsNetwork is true if members must be in network namespaces.
 	needsNetwork bool
-	begin, end   func(*victim, context.Context) error
+	// last is true if other members must be repaired before this one.
+	last       bool
+	begin, end func(*victim, context.Context) error
 }
 
 type choice int
@@ -54,7 +56,7 @@ var faults = []fault{
 	{name: "SIGTERM of a follower", weight: 1, leader: aFollower, begin: (*victim).terminate, end: (*victim).restart},
 	{name: "suspension of the leader", weight: 1, leader: theLeader, begin: (*victim).pause, end: (*victim).resume},
 	{name: "suspension of a follower", weight: 1, leader: aFollower, begin: (*victim).pause, end: (*victim).resume},
-	{name: "replacement", weight: 1, begin: (*victim).kill, end: (*victim).replace},
+	{name: "replacement", weight: 1, last: true, begin: (*victim).kill, end: (*victim).replace},
 	{name: "partition of the leader", weight: 1, leader: theLeader, needsNetwork: true, begin: (*victim).isolate, end: (*victim).heal},
 	{name: "partition of a follower", weight: 1, leader: aFollower, needsNetwork: true, begin: (*victim).isolate, end: (*victim).heal},
 	{name: "leader does not hear others", weight: 1, leader: theLeader, needsNetwork: true, begin: (*victim).deafen, end: (*victim).heal},
@@ -197,13 +199,31 @@ func (i *injector) inject(ctx context.Context) (what string, err error) {
 		injected, victims = append(injected, f), append(victims, v)
 	}
 	time.Sleep(time.Duration(i.random.IntN(800)) * time.Millisecond)
-	for n, f := range injected {
-		if err := f.end(victims[n], ctx); err != nil {
-			return what, err
+	return what, i.repair(ctx, injected, victims)
+}
+
+// repair ends the faults of the victims, and waits until all members serve.
+func (i *injector) repair(ctx context.Context, injected []fault, victims []*victim) error {
+	for _, last := range []bool{false, true} {
+		for n, f := range injected {
+			if f.last != last {
+				continue
+			}
+			if err := f.end(victims[n], ctx); err != nil {
+				return err
+			}
+			i.kills += victims[n].kills
 		}
-		i.kills += victims[n].kills
+		for _, m := range i.cluster.Members {
+			if !m.Running() {
+				continue // its repair is next
+			}
+			if err := m.AwaitHealthy(ctx); err != nil {
+				return err
+			}
+		}
 	}
-	return what, i.cluster.AwaitHealthy(ctx)
+	return i.cluster.AwaitHealthy(ctx)
 }
 
 // choose returns a member that is not among the victims. If the wanted one is, for example because the leader is not known

@@ -10,9 +10,11 @@ import (
 	"slices"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 )
 
 const (
@@ -77,10 +79,52 @@ func replace(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, 
 	if err := errors.Join(os.RemoveAll(data), os.Mkdir(data, privateDirMode)); err != nil {
 		return err
 	}
-	if _, err := client.MemberAdd(ctx, []string{peerURL}); err != nil {
+	added, err := client.MemberAdd(ctx, []string{peerURL})
+	if err != nil {
 		return fmt.Errorf("adding the member: %w", err)
 	}
+	if err := awaitKnown(ctx, dir, config, member, added.Member.ID); err != nil {
+		return err
+	}
 	return errors.Join(os.WriteFile(files.Joined, nil, privateFileMode), os.Remove(files.Replace))
+}
+
+// awaitKnown waits until the other members know the new member. It asks any of them for its ID when it starts, and one that
+// lags behind would answer with that of the member that was removed. A member that does not answer here is not waited for.
+func awaitKnown(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, member string, id uint64) error {
+	for _, other := range config.Settings.StoreMembers(clusterdir.MainStore) {
+		if other == member {
+			continue
+		}
+		for {
+			known, err := knows(ctx, component.NewMemberClient(config, dir, other), id)
+			if known || err != nil && ctx.Err() == nil {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%s does not know the new member: %w", other, ctx.Err())
+			case <-time.After(retryInterval):
+			}
+		}
+	}
+	return nil
+}
+
+// knows reports whether a member says that the cluster has a member with an ID.
+func knows(ctx context.Context, parameters component.StoreClient, id uint64) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, retryInterval*5)
+	defer cancel()
+	client, err := parameters.Dial(ctx, requestTimeout)
+	if err != nil {
+		return false, err
+	}
+	defer client.Close()
+	list, err := client.MemberList(ctx, clientv3.WithSerializable())
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(list.Members, func(listed *pb.Member) bool { return listed.ID == id }), nil
 }
 
 // removeMember removes the member with a peer URL. It is no error if there is none.

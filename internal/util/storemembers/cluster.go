@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
@@ -156,11 +157,46 @@ func (c *Cluster) Replace(ctx context.Context, m *Member) error {
 	}
 	changeCtx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	if _, err := client.MemberAdd(changeCtx, []string{m.PeerURL}); err != nil {
+	added, err := client.MemberAdd(changeCtx, []string{m.PeerURL})
+	if err != nil {
 		return fmt.Errorf("adding %s: %w", m.Name, err)
+	}
+	if err := c.awaitKnown(ctx, m, added.Member.ID); err != nil {
+		return err
 	}
 	m.joins = true
 	return m.Start()
+}
+
+// awaitKnown waits until all other members that run know the new member. It asks any of them for its ID when it starts, and one
+// that lags behind would answer with that of the member that was removed.
+func (c *Cluster) awaitKnown(ctx context.Context, m *Member, id uint64) error {
+	for _, other := range c.Members {
+		if other == m || !other.Running() || other.paused {
+			continue
+		}
+		for !other.knows(ctx, id) {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%s does not know that %s was replaced: %w", other.Name, m.Name, context.Cause(ctx))
+			case <-time.After(pollInterval):
+			}
+		}
+	}
+	return nil
+}
+
+// knows reports whether a member says that the cluster has a member with an ID.
+func (m *Member) knows(ctx context.Context, id uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	client, err := Dial(ctx, m.ClientURL)
+	if err != nil {
+		return false
+	}
+	defer client.Close()
+	list, err := client.MemberList(ctx, clientv3.WithSerializable())
+	return err == nil && slices.ContainsFunc(list.Members, func(listed *pb.Member) bool { return listed.ID == id })
 }
 
 // removeMember removes the member with a peer URL. It is no error if the cluster has none.
