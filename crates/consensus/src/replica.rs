@@ -626,9 +626,11 @@ impl Replica {
     fn has_log(&self, id: MemberId) -> bool {
         let raft = &self.raft.raft;
         raft.prs().get(id.get()).is_some_and(|progress| {
-            progress.state == ProgressState::Replicate
-                && progress.recent_active
-                && progress.matched + CAUGHT_UP_ENTRIES >= raft.raft_log.committed
+            // In an idle cluster, a member that has got a snapshot is probed until the next entry.
+            let has_all = progress.matched >= raft.raft_log.committed;
+            let is_close = progress.state == ProgressState::Replicate
+                && progress.matched + CAUGHT_UP_ENTRIES >= raft.raft_log.committed;
+            progress.recent_active && (has_all || is_close)
         })
     }
 
