@@ -60,6 +60,7 @@ pub(crate) struct Applier {
 }
 
 /// Who makes a round committed, so that it may be published.
+#[expect(clippy::large_enum_variant, reason = "a store has one")]
 pub(crate) enum Committer {
     /// Nobody: the store is in memory only (`WalMode::None`).
     Memory,
