@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -211,7 +212,7 @@ func (c *storeCluster) verifyEqual() {
 // TestClusterSurvivesLeaders kills the leader of a cluster again and again while clients write at all
 // members. Every acknowledged write must be there afterwards, at every member.
 func TestClusterSurvivesLeaders(t *testing.T) {
-	for _, log := range []string{"fsync", "buffered"} {
+	for _, log := range []string{"fsync", "buffered", "memory"} {
 		t.Run(log, func(t *testing.T) {
 			c := startCluster(t, log)
 			writers := c.startWriters(2)
@@ -224,6 +225,9 @@ func TestClusterSurvivesLeaders(t *testing.T) {
 				}
 				c.members[leader].restart()
 				c.waitHealthy(0, 1, 2)
+				if log == "memory" {
+					c.waitForVoters(3)
+				}
 			}
 			acknowledged := writers.finish()
 			if len(acknowledged) == 0 {
@@ -245,6 +249,27 @@ func TestClusterSurvivesLeaders(t *testing.T) {
 			t.Logf("%d acknowledged writes, 4 killed leaders", len(acknowledged))
 		})
 	}
+}
+
+// waitForVoters waits until a member that has lost its log is a voter again, with a new identity.
+func (c *storeCluster) waitForVoters(count int) {
+	c.t.Helper()
+	waitFor(c.t, "the new identity of a member without disk", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		list, err := c.clients[0].MemberList(ctx)
+		if err != nil || len(list.Members) != count {
+			return false
+		}
+		for i := range c.members {
+			status := c.status(i)
+			isVoter := func(m *pb.Member) bool { return status != nil && m.ID == status.Header.MemberId && !m.IsLearner }
+			if !slices.ContainsFunc(list.Members, isVoter) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // verifyWatches reads the whole history at every member by a watch, and compares the events.

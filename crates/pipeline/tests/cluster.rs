@@ -296,7 +296,6 @@ fn writes_in_flight_are_answered_when_the_leader_stops() {
 
 /// A member without disk has a new identity after a restart, and gets the state from the leader.
 #[test]
-#[ignore = "known to fail: the new identity is not made a voter within three minutes"]
 fn a_member_without_disk_joins_again() {
     let mut cluster = Cluster::start(LogMode::Memory);
     for round in 0..3 {
