@@ -414,6 +414,10 @@ func TestClusterWithoutQuorum(t *testing.T) {
 	if response, err := c.clients[0].Get(ctx, "before", clientv3.WithSerializable()); err != nil || response.Count != 1 {
 		t.Errorf("a serializable read: %v, %v", response, err)
 	}
+	watch := c.clients[0].Watch(clientv3.WithRequireLeader(ctx), "before")
+	if response := <-watch; !errors.Is(response.Err(), rpctypes.ErrNoLeader) {
+		t.Errorf("a watch that requires a leader: %v", response.Err())
+	}
 	if _, err := c.clients[0].Put(ctx, "without", ""); err == nil {
 		t.Error("a write is acknowledged without a quorum")
 	}
