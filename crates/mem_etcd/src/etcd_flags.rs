@@ -51,7 +51,7 @@ pub fn rejection_reason(name: &str) -> Option<&'static str> {
         "initial-election-tick-advance" | "raft-read-timeout" | "raft-write-timeout" => {
             "it tunes etcd's Raft, which mem_etcd does not have; remove the flag"
         }
-        "corrupt-check-time" | "compact-hash-check-time" => {
+        "corrupt-check-time" | "compact-hash-check-time" | "initial-corrupt-check" => {
             "members compare revisions with each entry, and hashes are not compared yet; remove the flag"
         }
         _ if name.starts_with("discovery") || name == "proxy" => {
