@@ -98,8 +98,8 @@ crash: bin/mem_etcd ## Kill mem_etcd under load in all WAL modes: KILLS=2000
 	@CRASH_ROUNDS=$(CRASH_ROUNDS) \
 		go test -v -count=1 -run 'TestKill$$' -timeout 6h ./test/store
 
-crash-cluster: bin/mem_etcd bin/etcd ## Inject faults into the members of a replicated store under load: KILLS=2000 MEMBERS=3 STORE=etcd|mem_etcd
-	@KILLS=$(KILLS) MEMBERS=$(MEMBERS) STORE=$(if $(filter command line environment,$(origin STORE)),$(STORE),etcd) \
+crash-cluster: bin/mem_etcd bin/etcd ## Inject faults into the members of a replicated store under load: KILLS=2000 MEMBERS=3 STORE=mem_etcd|etcd REPLICATION_LOG=memory|buffered|fsync
+	@KILLS=$(KILLS) MEMBERS=$(MEMBERS) STORE=$(STORE) REPLICATION_LOG=$(REPLICATION_LOG) \
 		go test -v -count=1 -run 'TestFaults$$|TestMajorityLost$$|TestPartition$$' -timeout 12h ./test/store-cluster
 
 faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## Inject faults into scheduler replicas under load: FAULTS=100

@@ -38,7 +38,7 @@ type settings struct {
 
 func readSettings(t *testing.T) settings {
 	t.Helper()
-	s := settings{store: text("STORE", storemembers.Etcd), log: text("REPLICATION_LOG", storemembers.LogMemory)}
+	s := settings{store: text("STORE", storemembers.MemEtcd), log: text("REPLICATION_LOG", storemembers.LogMemory)}
 	s.members, s.kills = number(t, "MEMBERS", 3), number(t, "KILLS", 16)
 	if s.store != storemembers.Etcd && s.store != storemembers.MemEtcd {
 		t.Fatalf("STORE=%s: choose %s or %s", s.store, storemembers.Etcd, storemembers.MemEtcd)

@@ -66,6 +66,11 @@ func Prepare(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, 
 func replace(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, member string, files clusterdir.MemberFiles) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	defer cancel()
+	data := config.Settings.StoreDir(config.DataDir(dir), member)
+	if config.Settings.Store == clusterdir.StoreMemEtcd {
+		// Without its data it joins again by itself, with another ID.
+		return errors.Join(os.RemoveAll(data), os.Mkdir(data, privateDirMode), os.Remove(files.Replace))
+	}
 	client, err := dialOthers(ctx, dir, config, member)
 	if err != nil {
 		return err
@@ -75,7 +80,6 @@ func replace(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, 
 	if err := removeMember(ctx, client, peerURL); err != nil {
 		return err
 	}
-	data := config.Settings.StoreDir(config.DataDir(dir), member)
 	if err := errors.Join(os.RemoveAll(data), os.Mkdir(data, privateDirMode)); err != nil {
 		return err
 	}

@@ -144,6 +144,10 @@ func (c *Cluster) Replace(ctx context.Context, m *Member) error {
 	if m.Running() {
 		return fmt.Errorf("%s runs; end its process before it is replaced", m.Name)
 	}
+	if c.Program() == MemEtcd {
+		// It joins again by itself, with another ID.
+		return errors.Join(os.RemoveAll(m.dataDir()), m.Start())
+	}
 	client, err := Dial(ctx, c.others(m)...)
 	if err != nil {
 		return err

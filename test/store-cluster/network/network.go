@@ -68,7 +68,7 @@ func New(t *testing.T, members int) (*Network, error) {
 
 func (n *Network) addMember(i int) error {
 	number := firstNumber + i
-	namespace, outside := n.namespace(i), fmt.Sprintf("k1ms%d-%d", n.id, i)
+	namespace, outside := n.namespace(i), n.outside(i)
 	return errors.Join(
 		ip("", "netns", "add", namespace),
 		ip("", "link", "add", outside, "type", "veth", "peer", "name", device, "address", n.hardware(number), "netns", namespace),
@@ -170,6 +170,11 @@ func (n *Network) namespace(member int) string {
 	return fmt.Sprintf("%s%d-%d", namespacePrefix, n.id, member)
 }
 
+// outside returns the name of the device that connects a member with the bridge.
+func (n *Network) outside(member int) string {
+	return fmt.Sprintf("%s%d-%d", bridgePrefix, n.id, member)
+}
+
 func (n *Network) address(number int) string { return fmt.Sprintf("%s.%d", n.subnet, number) }
 
 func (n *Network) hardware(number int) string {
@@ -179,6 +184,8 @@ func (n *Network) hardware(number int) string {
 // remove removes the namespaces, with their devices, and the bridge. What does not exist was not created.
 func (n *Network) remove() {
 	for i := range n.members {
+		// The kernel removes the devices of a namespace later than the namespace.
+		_ = ip("", "link", "del", n.outside(i))
 		_ = ip("", "netns", "del", n.namespace(i))
 	}
 	_ = ip("", "link", "del", n.bridge())
