@@ -322,3 +322,11 @@ func TestMakeMirror(t *testing.T) {
 		return strings.Contains(back.run("", "get", "n/new"), "after") && count("n/", back) == 50
 	})
 }
+
+// TestStatusOfAnEmptyStore shows the status of an empty store as a table: etcdctl divides by the size of the store.
+func TestStatusOfAnEmptyStore(t *testing.T) {
+	output, err := startMemEtcd(t).etcdctl("endpoint", "status", "--write-out", "table")
+	if err != nil || !strings.Contains(output, "DB SIZE") {
+		t.Errorf("etcdctl endpoint status: %v: %s", err, output)
+	}
+}

@@ -42,7 +42,8 @@ impl Api {
         Ok(StatusResponse {
             header: self.header(store.revision),
             version: ETCD_VERSION.into(),
-            db_size: store.stats.total_bytes,
+            // etcd's file is never empty, and etcdctl divides by its size.
+            db_size: store.stats.total_bytes.max(1),
             db_size_in_use: store.stats.live_bytes,
             db_size_quota: self.limits.quota_bytes,
             leader: cluster.leader,
