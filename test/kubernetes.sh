@@ -26,24 +26,11 @@ replace_module() {
   go mod edit -replace "$1=$copy" "$2/go.mod"
 }
 
-# store_as_etcd STORE SCRATCH: writes SCRATCH/store/etcd, which starts STORE (mem_etcd or etcd).
-# Kubernetes' tests start the etcd that they find in PATH, with --listen-peer-urls, which mem_etcd
-# rejects.
+# store_as_etcd STORE SCRATCH: makes STORE (mem_etcd or etcd) SCRATCH/store/etcd, because Kubernetes' tests start the etcd
+# that they find in PATH.
 store_as_etcd() {
   mkdir -p "$2/store"
-  cat >"$2/store/etcd" <<SCRIPT
-#!/usr/bin/env bash
-flags=()
-while [ \$# -gt 0 ]; do
-  case \$1 in
-    --listen-peer-urls) shift ;;
-    *) flags+=("\$1") ;;
-  esac
-  shift
-done
-exec "$1" "\${flags[@]}"
-SCRIPT
-  chmod +x "$2/store/etcd"
+  ln -sf "$1" "$2/store/etcd"
 }
 
 # require_program FILE VARIABLE: exits with 2 if FILE is not an executable.

@@ -11,8 +11,6 @@ flags=()
 while [ $# -gt 0 ]; do
   case $1 in
     --listen-client-urls) listen=$2 && shift ;;
-    # mem_etcd has no peers and rejects this flag.
-    --listen-peer-urls) shift ;;
     *) flags+=("$1") ;;
   esac
   shift

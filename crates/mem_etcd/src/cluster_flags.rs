@@ -1,5 +1,8 @@
-//! Flags that make the server a member of a cluster. Those that exist in etcd have the same names and
-//! defaults.
+//! Flags of members of a cluster. Those that exist in etcd have the same names and defaults.
+//!
+//! A server whose `--initial-cluster` names only itself has no peers, as without the flag, unless
+//! `--replication-log` is set. So command lines of an etcd with one member work, and mean the same
+//! store as without their flags for peers.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -15,11 +18,12 @@ const MIN_HEARTBEATS: u64 = 5;
 /// As in etcd, the longest election timeout in milliseconds.
 const MAX_ELECTION_MS: u64 = 50_000;
 
-/// The flags of a member of a cluster. They need `--initial-cluster`.
+/// The flags of a member of a cluster.
 #[derive(Args, Clone, Debug)]
 pub struct ClusterFlags {
-    /// Members of the cluster: NAME=URL, comma-separated; a member with several peer URLs is repeated. Makes the
-    /// server one of them; without the flag it has no peers.
+    /// Members of the cluster: NAME=URL, comma-separated; a member with several peer URLs is repeated. If it
+    /// names others, the server is a member of their cluster; otherwise it has no peers, and flags for peers have no
+    /// effect.
     #[arg(
         long,
         env = "ETCD_INITIAL_CLUSTER",
@@ -53,7 +57,8 @@ pub struct ClusterFlags {
     #[arg(long, env = "ETCD_LISTEN_PEER_URLS", value_name = "URLS", value_delimiter = ',')]
     pub listen_peer_urls: Vec<PeerUrl>,
 
-    /// Where the log of a member is kept. It decides for all keys.
+    /// Where the log of a member is kept. It decides for all keys. Makes the server a member also if
+    /// --initial-cluster names no others.
     #[arg(long, env = "ETCD_REPLICATION_LOG", value_enum)]
     pub replication_log: Option<ReplicationLog>,
 
@@ -185,9 +190,11 @@ pub struct MemberFlags {
 }
 
 impl ClusterFlags {
-    /// Whether the server is a member of a cluster.
+    /// Whether the server is a member of a cluster, and not a server without peers.
     pub fn is_member(&self) -> bool {
-        !self.initial_cluster.is_empty()
+        let mut names = self.initial_cluster.iter().map(|member| &member.name);
+        let first = names.next();
+        names.any(|name| Some(name) != first) || self.replication_log.is_some()
     }
 
     /// Returns where the log is kept.
@@ -222,12 +229,7 @@ impl ClusterFlags {
     /// Returns one line for flags that contradict each other.
     pub fn validate(&self, name: &str) -> Result<(), String> {
         if !self.is_member() {
-            return match self.first_flag() {
-                Some(flag) => Err(format!(
-                    "--{flag} needs --initial-cluster, which makes the server a member of a cluster"
-                )),
-                None => Ok(()),
-            };
+            return self.validate_without_peers(name);
         }
         self.validate_urls(name)?;
         self.validate_tls()?;
@@ -239,6 +241,18 @@ impl ClusterFlags {
             ));
         }
         Ok(())
+    }
+
+    fn validate_without_peers(&self, name: &str) -> Result<(), String> {
+        if self.initial_cluster_state == Some(ClusterState::Existing) {
+            return Err("--initial-cluster-state existing needs --initial-cluster with the other \
+                        members, which know the cluster"
+                .into());
+        }
+        match self.initial_cluster.is_empty() {
+            true => Ok(()),
+            false => self.validate_urls(name),
+        }
     }
 
     fn validate_urls(&self, name: &str) -> Result<(), String> {
@@ -316,25 +330,6 @@ impl ClusterFlags {
             ),
         ];
         flags.into_iter().find(|(_, is_set)| *is_set).map(|(name, _)| name)
-    }
-
-    fn first_flag(&self) -> Option<&'static str> {
-        let flags = [
-            ("initial-cluster-state", self.initial_cluster_state.is_some()),
-            ("initial-cluster-token", self.initial_cluster_token.is_some()),
-            ("initial-advertise-peer-urls", !self.initial_advertise_peer_urls.is_empty()),
-            ("listen-peer-urls", !self.listen_peer_urls.is_empty()),
-            ("replication-log", self.replication_log.is_some()),
-            ("heartbeat-interval", self.heartbeat_interval.is_some()),
-            ("election-timeout", self.election_timeout.is_some()),
-            ("peer-cert-file", self.peer_cert_file.is_some()),
-            ("peer-key-file", self.peer_key_file.is_some()),
-            ("peer-client-key-file", self.peer_client_key_file.is_some()),
-            ("peer-client-cert-auth", self.peer_client_cert_auth.is_some()),
-            ("peer-skip-client-san-verification", self.peer_skip_client_san_verification.is_some()),
-        ];
-        let first = flags.into_iter().find(|(_, is_set)| *is_set).map(|(name, _)| name);
-        first.or_else(|| self.first_tls_flag())
     }
 
     /// Returns the settings of the member; `None` if the server has no peers.

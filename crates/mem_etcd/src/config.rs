@@ -555,6 +555,28 @@ mod tests {
         assert_eq!(config.advertised_client_urls(), ["http://127.0.0.1:1", "unix:///s"]);
     }
 
+    /// The flags of an etcd with one member, as kubeadm and Kubernetes' tests set them.
+    #[test]
+    fn a_single_member_has_no_peers() {
+        let config = read(&[
+            "--name=a",
+            "--initial-cluster=a=https://10.0.0.1:2380",
+            "--initial-advertise-peer-urls=https://10.0.0.1:2380",
+            "--listen-peer-urls=https://10.0.0.1:2380",
+            "--peer-cert-file=c",
+            "--peer-key-file=k",
+            "--peer-trusted-ca-file=ca",
+            "--peer-client-cert-auth=true",
+            "--wal-mode=fsync",
+        ])
+        .unwrap();
+        assert!(config.cluster_options().is_none());
+        let config = read(&["--listen-peer-urls=http://127.0.0.1:0"]).unwrap();
+        assert!(config.cluster_options().is_none());
+        let alone = ["--initial-cluster=default=http://127.0.0.1:1", "--replication-log=fsync"];
+        assert!(read(&alone).unwrap().cluster_options().is_some());
+    }
+
     #[test]
     fn errors_are_one_line() {
         for (flags, expected) in [
@@ -565,13 +587,16 @@ mod tests {
             ),
             (&["--initial-cluster=a"], "is not NAME=URL"),
             (&["--initial-cluster=b=http://127.0.0.1:1"], "has no member default"),
-            (&["--initial-cluster=default=https://h:1"], "https://h:1 needs --peer-cert-file"),
             (
-                &["--initial-cluster=default=http://h:1", "--wal-mode=fsync"],
+                &["--initial-cluster=default=https://h:1,b=https://h:2"],
+                "https://h:1 needs --peer-cert-file",
+            ),
+            (
+                &["--initial-cluster=default=http://h:1,b=http://h:2", "--wal-mode=fsync"],
                 "--wal-mode does not apply",
             ),
             (
-                &["--initial-cluster=default=http://h:1", "--election-timeout=400"],
+                &["--initial-cluster=default=http://h:1,b=http://h:2", "--election-timeout=400"],
                 "must be between 5 times",
             ),
             (
@@ -582,8 +607,8 @@ mod tests {
                 ],
                 "takes no --data-dir",
             ),
-            (&["--listen-peer-urls=http://127.0.0.1:1"], "needs --initial-cluster"),
-            (&["--peer-trusted-ca-file=c"], "needs --initial-cluster"),
+            (&["--replication-log=fsync"], "has no member default"),
+            (&["--initial-cluster-state=existing"], "needs --initial-cluster with the other"),
             (&["--quota-backend-bytes", "much"], "invalid value 'much'"),
             (&["--listen-client-urls", "tcp://x:1"], "must begin with http://"),
             (&["--listen-client-urls", "http://x"], "has no port"),
