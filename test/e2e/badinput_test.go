@@ -136,7 +136,7 @@ var mistakes = []mistake{
 	{"no space", []string{"up", "--min-free-disk", "1Ei"}, 1,
 		"not enough disk space: {home}/clusters has {free}Mi free, --min-free-disk requires 1Ei; free some space, or set K1M_HOME or --data-dir to another disk"},
 	{"data of another version", []string{"up", "--store", "{store}", "--data-dir", "{dir}/future"}, 1,
-		"data directory {dir}/future has version 99, but this k1m supports version 2; use the k1m that created it or choose another --data-dir"},
+		"data directory {dir}/future has version 99, but this k1m supports version 3; use the k1m that created it or choose another --data-dir"},
 	{"data of another store", []string{"up", "--store", "{store}", "--data-dir", "{dir}/other"}, 1,
 		"data directory {dir}/other belongs to other, not {store}; choose another --data-dir"},
 	{"data in use", []string{"up", "--store", "{store}", "--data-dir", "{dir}/used"}, 1,
