@@ -154,6 +154,9 @@ func TestRestoreWithSnapshotDirectory(t *testing.T) {
 		if len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "value" {
 			t.Fatalf("the restored store contains %v; want one key", got)
 		}
+		if err := s.stop(); err != nil {
+			t.Fatal(err)
+		}
 		s.restart()
 	}
 	// Another restore does not replace the snapshot of this store.

@@ -20,20 +20,22 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Adds a field, if handlers may read it.
-    pub(crate) fn add(&mut self, name: &[u8], value: &[u8]) {
-        let field = match name {
-            b"token" => &mut self.token,
-            b"authorization" => &mut self.authorization,
-            b"grpcgateway-accept" => return self.is_from_gateway = true,
-            b"hasleader" => return self.requires_leader = value == b"true",
-            _ => return,
-        };
+    /// Adds a field to `fields`, if handlers may read it.
+    pub(crate) fn add(fields: &mut Option<Box<Fields>>, name: &[u8], value: &[u8]) {
         // Of a repeated field, the first value counts.
-        field.get_or_insert_with(|| {
-            let kept = &value[..value.len().min(MAX_TOKEN_BYTES)];
-            String::from_utf8_lossy(kept).into_owned()
-        });
+        let keep = |field: &mut Option<String>| {
+            field.get_or_insert_with(|| {
+                let kept = &value[..value.len().min(MAX_TOKEN_BYTES)];
+                String::from_utf8_lossy(kept).into_owned()
+            });
+        };
+        match name {
+            b"token" => keep(&mut fields.get_or_insert_default().token),
+            b"authorization" => keep(&mut fields.get_or_insert_default().authorization),
+            b"grpcgateway-accept" => fields.get_or_insert_default().is_from_gateway = true,
+            b"hasleader" => fields.get_or_insert_default().requires_leader = value == b"true",
+            _ => {}
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -94,9 +96,12 @@ mod tests {
     use crate::budget::Budget;
 
     fn fields(list: &[(&str, &str)]) -> Fields {
-        let mut fields = Fields::default();
-        list.iter().for_each(|(name, value)| fields.add(name.as_bytes(), value.as_bytes()));
-        fields
+        let mut fields = None;
+        let add = |(name, value): &(&str, &str)| {
+            Fields::add(&mut fields, name.as_bytes(), value.as_bytes());
+        };
+        list.iter().for_each(add);
+        *fields.unwrap_or_default()
     }
 
     fn token(list: &[(&str, &str)]) -> Option<String> {
@@ -115,6 +120,12 @@ mod tests {
         assert_eq!(token(&[("token", "")]), found(""));
         let long = "x".repeat(2 * MAX_TOKEN_BYTES);
         assert_eq!(token(&[("token", &long)]).unwrap().len(), MAX_TOKEN_BYTES);
+    }
+
+    #[test]
+    fn a_client_may_require_a_leader() {
+        assert!(fields(&[("hasleader", "true")]).requires_leader);
+        assert!(!fields(&[("hasleader", "false")]).requires_leader);
     }
 
     /// A token can be a single index of HPACK, so thousands of calls with long tokens need few

@@ -129,10 +129,7 @@ impl http2::RequestBuilder for GrpcRequest {
                 Ok(timeout) => self.timeout = timeout,
                 Err(reason) => self.malformed_timeout = Some(reason),
             },
-            b"token" | b"authorization" | b"grpcgateway-accept" | b"hasleader" => {
-                self.metadata.get_or_insert_default().add(name, value);
-            }
-            _ => {}
+            _ => metadata::Fields::add(&mut self.metadata, name, value),
         }
     }
 

@@ -104,14 +104,8 @@ func (c *floodConnection) receive() error {
 				return errMoved
 			}
 			return fmt.Errorf("the server ends the connection: %v", f.ErrCode)
-		case *http2.SettingsFrame:
-			if !f.IsAck() {
-				err = c.write(c.framer.WriteSettingsAck)
-			}
-		case *http2.PingFrame:
-			if !f.IsAck() {
-				err = c.write(func() error { return c.framer.WritePing(true, f.Data) })
-			}
+		case *http2.SettingsFrame, *http2.PingFrame:
+			err = c.write(func() error { return c.acknowledge(f) })
 		}
 		if err != nil {
 			return err

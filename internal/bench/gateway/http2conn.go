@@ -47,3 +47,18 @@ func dialHTTP2(ctx context.Context, address string, credentials *tls.Config) (*h
 	}
 	return c, nil
 }
+
+// acknowledge writes the answer to a frame that needs one: SETTINGS or PING.
+func (c *http2Conn) acknowledge(frame http2.Frame) error {
+	switch f := frame.(type) {
+	case *http2.SettingsFrame:
+		if !f.IsAck() {
+			return c.framer.WriteSettingsAck()
+		}
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			return c.framer.WritePing(true, f.Data)
+		}
+	}
+	return nil
+}

@@ -194,22 +194,14 @@ func (s *nodeSession) control(frame http2.Frame) error {
 			s.window += int(f.Increment)
 		}
 	case *http2.SettingsFrame:
-		if f.IsAck() {
-			return nil
-		}
 		if size, ok := f.Value(http2.SettingHeaderTableSize); ok {
 			s.encoder.SetMaxDynamicTableSizeLimit(size)
-		}
-		return errors.Join(s.framer.WriteSettingsAck(), s.writes.Flush())
-	case *http2.PingFrame:
-		if !f.IsAck() {
-			return errors.Join(s.framer.WritePing(true, f.Data), s.writes.Flush())
 		}
 	case *http2.GoAwayFrame:
 		s.leaving = true
 		return errNotProcessed
 	}
-	return nil
+	return errors.Join(s.acknowledge(frame), s.writes.Flush())
 }
 
 // failed returns an error for a status above 299.

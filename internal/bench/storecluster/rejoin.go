@@ -102,12 +102,8 @@ func (b *bench) measureRejoin(ctx context.Context, cluster *storemembers.Cluster
 	return time.Since(start), p.pause(), nil
 }
 
-// comeBack starts a member that has lost its data. A diskless member rejoins by itself; one with a disk is replaced, which
-// the cluster may refuse for some seconds after a fault.
+// comeBack replaces a member that has lost its data, which the cluster may refuse for some seconds after a fault.
 func comeBack(ctx context.Context, cluster *storemembers.Cluster, m *storemembers.Member) error {
-	if cluster.Diskless() {
-		return m.Start()
-	}
 	for {
 		err := cluster.Replace(ctx, m)
 		if err == nil || ctx.Err() != nil {

@@ -7,14 +7,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"slices"
 	"time"
-
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/util/storemembers"
 )
 
 const (
@@ -23,7 +20,7 @@ const (
 )
 
 // Replace replaces a member by one without data, as an operator does after a member has lost its disk: the member is
-// killed, removed from the cluster, and added again. It waits until the new member is ready.
+// killed, and comes back as another one. It waits until the new member is ready.
 func (c Cluster) Replace(ctx context.Context, member string) error {
 	if c.Config.Settings.KeepsData() {
 		file := c.Config.Settings.MemberFiles(c.Config.DataDir(c.Dir), member).Replace
@@ -62,13 +59,13 @@ func Prepare(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, 
 	}
 }
 
-// replace removes a member from the cluster, removes its data and adds it again. It may be called again after an error.
+// replace removes the data of a member. etcd's member is also removed from the cluster and added again; mem_etcd's joins again by
+// itself. It may be called again after an error.
 func replace(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, member string, files clusterdir.MemberFiles) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	defer cancel()
 	data := config.Settings.StoreDir(config.DataDir(dir), member)
 	if config.Settings.Store == clusterdir.StoreMemEtcd {
-		// Without its data it joins again by itself, with another ID.
 		return errors.Join(os.RemoveAll(data), os.Mkdir(data, privateDirMode), os.Remove(files.Replace))
 	}
 	client, err := dialOthers(ctx, dir, config, member)
@@ -77,7 +74,7 @@ func replace(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config, 
 	}
 	defer client.Close()
 	peerURL := config.Ports.URL(clusterdir.StorePeerPort(member))
-	if err := removeMember(ctx, client, peerURL); err != nil {
+	if err := storemembers.Remove(ctx, client, peerURL); err != nil {
 		return err
 	}
 	if err := errors.Join(os.RemoveAll(data), os.Mkdir(data, privateDirMode)); err != nil {
@@ -124,26 +121,5 @@ func knows(ctx context.Context, parameters component.StoreClient, id uint64) (bo
 		return false, err
 	}
 	defer client.Close()
-	list, err := client.MemberList(ctx, clientv3.WithSerializable())
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(list.Members, func(listed *pb.Member) bool { return listed.ID == id }), nil
-}
-
-// removeMember removes the member with a peer URL. It is no error if there is none.
-func removeMember(ctx context.Context, client *clientv3.Client, peerURL string) error {
-	list, err := client.MemberList(ctx)
-	if err != nil {
-		return fmt.Errorf("listing the members: %w", err)
-	}
-	for _, listed := range list.Members {
-		if !slices.Contains(listed.PeerURLs, peerURL) {
-			continue
-		}
-		if _, err := client.MemberRemove(ctx, listed.ID); err != nil {
-			return fmt.Errorf("removing the member: %w", err)
-		}
-	}
-	return nil
+	return storemembers.Knows(ctx, client, id)
 }

@@ -137,15 +137,14 @@ func Dial(ctx context.Context, endpoints ...string) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: endpoints, Context: ctx, DialTimeout: dialTimeout, Logger: zap.NewNop(), MaxCallRecvMsgSize: 1 << 30})
 }
 
-// Replace removes a member whose process has ended from the cluster, and adds it again with an empty directory, as an
-// operator does with a member that lost its disk. It does not wait until the new member serves. After an error it may be
+// Replace starts a member whose process has ended with an empty directory, as an operator does with a member that lost its
+// disk. etcd's member is removed from the cluster and added again before; mem_etcd's joins again by itself. It does not wait until the new member serves. After an error it may be
 // called again: a cluster refuses changes while it is not sure that a majority is connected, for some seconds after a fault.
 func (c *Cluster) Replace(ctx context.Context, m *Member) error {
 	if m.Running() {
 		return fmt.Errorf("%s runs; end its process before it is replaced", m.Name)
 	}
 	if c.Program() == MemEtcd {
-		// It joins again by itself, with another ID.
 		return errors.Join(os.RemoveAll(m.dataDir()), m.Start())
 	}
 	client, err := Dial(ctx, c.others(m)...)
@@ -153,8 +152,10 @@ func (c *Cluster) Replace(ctx context.Context, m *Member) error {
 		return err
 	}
 	defer client.Close()
-	if err := removeMember(ctx, client, m.PeerURL); err != nil {
-		return fmt.Errorf("removing %s: %w", m.Name, err)
+	removeCtx, stop := context.WithTimeout(ctx, probeTimeout)
+	defer stop()
+	if err := Remove(removeCtx, client, m.PeerURL); err != nil {
+		return fmt.Errorf("replacing %s: %w", m.Name, err)
 	}
 	if err := os.RemoveAll(m.dataDir()); err != nil {
 		return err
@@ -199,22 +200,31 @@ func (m *Member) knows(ctx context.Context, id uint64) bool {
 		return false
 	}
 	defer client.Close()
-	list, err := client.MemberList(ctx, clientv3.WithSerializable())
-	return err == nil && slices.ContainsFunc(list.Members, func(listed *pb.Member) bool { return listed.ID == id })
+	known, err := Knows(ctx, client, id)
+	return known && err == nil
 }
 
-// removeMember removes the member with a peer URL. It is no error if the cluster has none.
-func removeMember(ctx context.Context, client *clientv3.Client, peerURL string) error {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
+// Knows reports whether the member to which a client is connected says that the cluster has a member with an ID.
+func Knows(ctx context.Context, client *clientv3.Client, id uint64) (bool, error) {
+	list, err := client.MemberList(ctx, clientv3.WithSerializable())
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(list.Members, func(listed *pb.Member) bool { return listed.ID == id }), nil
+}
+
+// Remove removes the member with a peer URL from the cluster. It is no error if the cluster has none.
+func Remove(ctx context.Context, client *clientv3.Client, peerURL string) error {
 	list, err := client.MemberList(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("listing the members: %w", err)
 	}
 	for _, listed := range list.Members {
-		if slices.Contains(listed.PeerURLs, peerURL) {
-			_, err = client.MemberRemove(ctx, listed.ID)
-			return err
+		if !slices.Contains(listed.PeerURLs, peerURL) {
+			continue
+		}
+		if _, err := client.MemberRemove(ctx, listed.ID); err != nil {
+			return fmt.Errorf("removing the member: %w", err)
 		}
 	}
 	return nil
