@@ -1,8 +1,7 @@
 //! What all tasks of a transport share.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
 use consensus::id::{ClusterId, MemberId};
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -15,9 +14,7 @@ use crate::status::Refusals;
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    /// The cluster. A member that begins does not know it at first.
-    pub(crate) cluster: AtomicU64,
-    pub(crate) is_blank: AtomicBool,
+    pub(crate) belonging: RwLock<Belonging>,
     pub(crate) dialer: Dialer,
     pub(crate) inbox: Inbox,
     pub(crate) refusals: Refusals,
@@ -25,19 +22,26 @@ pub(crate) struct Shared {
     pub(crate) tasks: TaskTracker,
 }
 
+/// The cluster of the own member. A member that begins does not know it at first. Both fields are
+/// read together: a member with state in a cluster that is not formed does not exist, and others
+/// would try to join it.
+#[derive(Clone, Copy)]
+pub(crate) struct Belonging {
+    pub(crate) cluster: ClusterId,
+    /// [`Identity::is_blank`].
+    pub(crate) is_blank: bool,
+}
+
 impl Shared {
     /// Returns the cluster.
     pub(crate) fn cluster(&self) -> ClusterId {
-        ClusterId(self.cluster.load(Ordering::Relaxed))
+        self.belonging.read().cluster
     }
 
     /// Returns who the own member is.
     pub(crate) fn identity(&self) -> Identity {
-        Identity {
-            cluster: self.cluster(),
-            member: self.config.member.clone(),
-            is_blank: self.is_blank.load(Ordering::Relaxed),
-        }
+        let Belonging { cluster, is_blank } = *self.belonging.read();
+        Identity { cluster, member: self.config.member.clone(), is_blank }
     }
 
     /// Returns the first frame of a stream to a member.

@@ -2,12 +2,13 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use consensus::id::{ClusterId, MemberId};
 use consensus::membership::MemberInfo;
 use consensus::message::Message;
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -20,7 +21,7 @@ use crate::listener::Listeners;
 use crate::peer::count;
 use crate::peers::Peers;
 use crate::queue::Item;
-use crate::shared::Shared;
+use crate::shared::{Belonging, Shared};
 use crate::snapshot_send;
 use crate::status::{Refusals, TransportStatus};
 use crate::tls::PeerTls;
@@ -54,9 +55,8 @@ impl Transport {
         listeners.check(tls.as_ref())?;
         let shared = Arc::new(Shared {
             dialer: Dialer::new(tls.clone(), config.timeouts.clone()),
-            cluster: AtomicU64::new(config.cluster.0),
+            belonging: RwLock::new(Belonging { cluster: config.cluster, is_blank: true }),
             config,
-            is_blank: AtomicBool::new(true),
             inbox: Inbox::new(Box::new(wake)),
             refusals: Refusals::default(),
             stop: CancellationToken::new(),
@@ -74,15 +74,16 @@ impl Transport {
         self.peers.set_members(members);
     }
 
-    /// Sets the cluster. Call it before [`Transport::set_members`]: streams begin only with members
-    /// of the same cluster.
-    pub fn set_cluster(&self, cluster: ClusterId) {
-        self.shared.cluster.store(cluster.0, Ordering::Relaxed);
+    /// Sets the cluster, and what [`Identity::is_blank`] says of this member, which is `true` at the
+    /// start. Call it before [`Transport::set_members`]: streams begin only with members of the same
+    /// cluster.
+    pub fn set_cluster(&self, cluster: ClusterId, is_blank: bool) {
+        *self.shared.belonging.write() = Belonging { cluster, is_blank };
     }
 
-    /// Sets what [`Identity::is_blank`] says of this member. It is `true` at the start.
-    pub fn set_blank(&self, is_blank: bool) {
-        self.shared.is_blank.store(is_blank, Ordering::Relaxed);
+    /// Says that this member has state now.
+    pub fn set_state(&self) {
+        self.shared.belonging.write().is_blank = false;
     }
 
     /// Asks who is at a URL.

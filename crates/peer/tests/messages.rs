@@ -2,6 +2,9 @@
 
 mod node;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use consensus::id::ClusterId;
 use consensus::membership::MemberInfo;
 use consensus::message::Body;
@@ -253,10 +256,34 @@ async fn a_probe_says_who_is_there() {
     let identity = a.transport.probe(&b.url()).await.unwrap();
     assert_eq!((identity.cluster, identity.member), (node::CLUSTER, b.info.clone()));
     assert!(identity.is_blank);
-    b.transport.set_blank(false);
+    b.transport.set_state();
     assert!(!a.transport.probe(&b.url()).await.unwrap().is_blank);
     b.transport.stop().await;
     assert!(a.transport.probe(&b.url()).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_probe_never_finds_state_of_a_cluster_that_is_not_formed() {
+    let (a, b) = pair(&Settings::default()).await;
+    let (url, transport) = (b.url(), Arc::new(b.transport));
+    let (formed, stop) = (ClusterId(77), Arc::new(AtomicBool::new(false)));
+    let (changed, stopped) = (transport.clone(), stop.clone());
+    let changes = std::thread::spawn(move || {
+        while !stopped.load(Ordering::Relaxed) {
+            changed.set_cluster(formed, false);
+            changed.set_cluster(node::CLUSTER, true);
+        }
+    });
+    let mut identities = Vec::new();
+    for _ in 0..500 {
+        identities.push(a.transport.probe(&url).await);
+    }
+    stop.store(true, Ordering::Relaxed);
+    changes.join().unwrap();
+    for identity in identities {
+        let identity = identity.unwrap();
+        assert_eq!(identity.is_blank, identity.cluster != formed);
+    }
 }
 
 #[tokio::test]

@@ -128,8 +128,7 @@ impl Opening<'_> {
         tracing::info!(%cluster, member = %info.id, has_state, "the member knows its cluster");
         let replica = Replica::new(self.replica_config(cluster, member), start)
             .map_err(|error| OpenError::Cluster(error.into()))?;
-        transport.set_cluster(cluster);
-        transport.set_blank(!has_state);
+        transport.set_cluster(cluster, !has_state);
         transport.set_members(replica.membership().members());
         let Opening { waker, runtime, .. } = self;
         Ok(Opened { store, replica, transport, runtime, waker, info, cluster, files })

@@ -107,7 +107,7 @@ impl Member {
         self.applied = position.index;
         self.replica.applied(position.index);
         self.transport.set_members(snapshot.membership.members());
-        self.transport.set_blank(false);
+        self.transport.set_state();
         self.handle.set_membership(&snapshot.membership);
         Ok(state)
     }
