@@ -35,7 +35,7 @@ pub(crate) enum Item {
 pub(crate) struct Queue {
     class: Class,
     state: Mutex<State>,
-    /// Signals that there is a message, or that the stream may send again.
+    /// Signals that there are messages to send, or that the stream may send again.
     pub(crate) changed: Notify,
 }
 
@@ -62,7 +62,8 @@ impl Queue {
         std::mem::take(&mut *self.state.lock()).messages.len()
     }
 
-    /// Adds a message. Returns whether a message was dropped, this one or an older one.
+    /// Adds a message, which waits for [`Queue::flush`]. Returns whether a message was dropped, this one
+    /// or an older one.
     pub(crate) fn push(&self, message: Item) -> bool {
         let bytes = message.size();
         let mut state = self.state.lock();
@@ -76,9 +77,14 @@ impl Queue {
         }
         state.bytes += bytes;
         state.messages.push_back(message);
-        drop(state);
-        self.changed.notify_one();
         is_full
+    }
+
+    /// Lets the stream send what waits.
+    pub(crate) fn flush(&self) {
+        if !self.state.lock().messages.is_empty() {
+            self.changed.notify_one();
+        }
     }
 
     pub(crate) fn pop(&self) -> Option<Item> {

@@ -100,7 +100,7 @@ impl Transport {
         self.shared.inbox.take()
     }
 
-    /// Sends a message, in order within its class. It is dropped if the receiver is not known or
+    /// Sends a message with the next [`Transport::flush`], in order within its class. It is dropped if the receiver is not known or
     /// cannot be reached, or if too many messages wait. For [`Class::Log`],
     /// [`Event::Unreachable`] follows.
     ///
@@ -120,14 +120,23 @@ impl Transport {
         }
     }
 
-    /// Sends bytes that are no message of the protocol, in order ([`Event::Forwarded`]). Returns
-    /// whether they are queued. If they are lost later, [`Event::ForwardLost`] follows.
+    /// Sends bytes that are no message of the protocol with the next [`Transport::flush`], in order
+    /// ([`Event::Forwarded`]). Returns whether they are queued. If they are lost later,
+    /// [`Event::ForwardLost`] follows.
     pub fn forward(&self, to: MemberId, body: Bytes) -> bool {
         let Some(peer) = self.peers.get(to) else { return false };
         let lane = peer.lane(Class::Forward);
         let dropped = lane.queue.push(Item::Forwarded(body));
         count(&lane.counters.dropped_messages, usize::from(dropped));
         !dropped
+    }
+
+    /// Lets the streams send what waits. To wake a stream costs more than to send a message, so the
+    /// caller does it once for all that it has to say.
+    pub fn flush(&self) {
+        for peer in self.peers.all() {
+            Class::LASTING.iter().for_each(|class| peer.lane(*class).queue.flush());
+        }
     }
 
     fn dropped(&self, class: Class, to: MemberId) {

@@ -33,7 +33,7 @@ use crate::large_commands::LargeCommands;
 use crate::pace;
 use crate::shared_store::SharedStore;
 use crate::submission::Submission;
-use crate::waker::{Waker, waker};
+use crate::waker::{Wake, Waker, waker};
 
 /// Maximum sleep of the dedicated thread.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
@@ -56,7 +56,7 @@ pub(crate) struct Executor {
     inline: bool,
     waker: Waker,
     /// What the dedicated thread waits for; `None` in a cluster.
-    wake: Option<Receiver<()>>,
+    wake: Option<Wake>,
 }
 
 impl Executor {
@@ -138,7 +138,7 @@ impl Executor {
         let wake = self.wake.as_ref().expect("the store is no member of a cluster");
         loop {
             if !timeout.is_zero() {
-                let _ = wake.recv_timeout(timeout);
+                wake.wait(timeout);
             }
             let stopping = self.shared.stopping.load(Ordering::Acquire);
             let mut guard = self.applier.lock();

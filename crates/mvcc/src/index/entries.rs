@@ -1,8 +1,9 @@
 //! Iteration over the entries of a span.
 
 use super::entry::Entry;
+use super::inner::Child;
 use super::leaf::Leaf;
-use super::node::{Child, Node, position};
+use super::node::Node;
 
 /// An iterator over the entries of consecutive keys, in key order.
 #[derive(Default)]
@@ -41,8 +42,8 @@ impl<'a> Entries<'a> {
                     return;
                 }
                 Node::Inner(children) => {
-                    let at = start.map_or(0, |start| position(children, start));
-                    self.next_children.push(children[at + 1..].iter());
+                    let at = start.map_or(0, |start| children.position(start));
+                    self.next_children.push(children.as_slice()[at + 1..].iter());
                     node = &children[at].node;
                 }
             }
@@ -88,7 +89,7 @@ fn find<'a>(root: &'a Node, key: &[u8]) -> (&'a Leaf, usize) {
     loop {
         match node {
             Node::Leaf(leaf) => return (leaf, leaf.position(key)),
-            Node::Inner(children) => node = &children[position(children, key)].node,
+            Node::Inner(children) => node = &children[children.position(key)].node,
         }
     }
 }

@@ -3,6 +3,7 @@
 use etcdpb::Record;
 
 use super::entry::Entry;
+use super::hints::Hints;
 
 /// Maximum number of keys of a leaf, and of children of an inner node.
 pub(super) const MAX_LEN: usize = 64;
@@ -49,6 +50,7 @@ pub(super) struct Leaf {
     /// The older records of each key; empty if no key has any. After a compaction, this is
     /// the case in most leaves.
     older: Vec<Older>,
+    hints: Hints,
 }
 
 impl Leaf {
@@ -68,12 +70,12 @@ impl Leaf {
 
     /// Returns the number of keys before `key`.
     pub(super) fn position(&self, key: &[u8]) -> usize {
-        self.latest.partition_point(|record| record.key() < key)
+        self.find(key).unwrap_or_else(|at| at)
     }
 
     /// Returns the position of `key`, or the position where it has to be inserted.
     pub(super) fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        self.latest.binary_search_by(|record| record.key().cmp(key))
+        self.hints.find(key, |at| self.latest[at].key())
     }
 
     /// Returns the records of the key at this position.
@@ -92,10 +94,19 @@ impl Leaf {
 
     /// Makes `record` the newest record of the new key at this position.
     pub(super) fn insert(&mut self, at: usize, record: Record) {
+        let first = self.latest.first().map(Record::key);
+        let is_noted = self.hints.insert(at, record.key(), first);
         insert(&mut self.latest, at, record);
+        if !is_noted {
+            self.update_hints();
+        }
         if !self.older.is_empty() {
             insert(&mut self.older, at, None);
         }
+    }
+
+    fn update_hints(&mut self) {
+        self.hints = Hints::of(self.len(), |at| self.latest[at].key());
     }
 
     /// Makes `record` the newest record of the key at this position. If a revision changes the
@@ -168,6 +179,7 @@ impl Leaf {
     pub(super) fn remove(&mut self, at: usize) {
         self.latest.remove(at);
         shrink(&mut self.latest);
+        self.hints.remove(at);
         if !self.older.is_empty() {
             self.older.remove(at);
             shrink(&mut self.older);
@@ -194,7 +206,10 @@ impl Leaf {
             false => self.older.split_off(half),
         };
         self.older.shrink_to_fit();
-        Leaf { latest, older }
+        let mut right = Leaf { latest, older, hints: Hints::default() };
+        self.update_hints();
+        right.update_hints();
+        right
     }
 
     /// Moves all keys of the leaf after this one to this leaf.
@@ -208,6 +223,7 @@ impl Leaf {
         }
         self.latest.reserve_exact(right.len());
         self.latest.append(&mut right.latest);
+        self.update_hints();
     }
 }
 
@@ -231,7 +247,7 @@ fn compact_older(older: &mut Older, revision: i64, dropped: &mut impl FnMut(&Rec
     }
 }
 
-fn insert<T>(vec: &mut Vec<T>, at: usize, element: T) {
+pub(super) fn insert<T>(vec: &mut Vec<T>, at: usize, element: T) {
     if vec.len() == vec.capacity() {
         vec.reserve_exact(GROWTH);
     }
@@ -239,7 +255,7 @@ fn insert<T>(vec: &mut Vec<T>, at: usize, element: T) {
 }
 
 /// Releases unused capacity if there is much of it.
-fn shrink<T>(vec: &mut Vec<T>) {
+pub(super) fn shrink<T>(vec: &mut Vec<T>) {
     if vec.capacity() >= vec.len() + 2 * GROWTH {
         vec.shrink_to(vec.len() + GROWTH);
     }

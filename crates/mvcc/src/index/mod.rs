@@ -5,7 +5,9 @@
 //! a count does not visit the keys:
 //!
 //! - `leaf`: up to 64 keys with their records
-//! - `node`: the inner nodes, with the number of existing keys of each child
+//! - `node`: the nodes, and the operations that descend from the root to a leaf
+//! - `inner`: the children of an inner node
+//! - `hints`: what a search reads instead of most keys
 //! - `entries`: iteration in key order
 //! - `entry`: the records of one key
 //!
@@ -18,6 +20,8 @@ use crate::span::Span;
 
 mod entries;
 mod entry;
+mod hints;
+mod inner;
 mod leaf;
 mod node;
 

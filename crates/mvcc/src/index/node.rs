@@ -3,22 +3,13 @@
 use etcdpb::Record;
 
 use super::entry::Entry;
+use super::inner::{Child, Children};
 use super::leaf::{Leaf, MAX_LEN, MIN_LEN, Popped, Replaced};
 
 /// A node of the tree: all leaves have the same depth. Only a root may be small or empty.
 pub(super) enum Node {
     Leaf(Leaf),
-    Inner(Vec<Child>),
-}
-
-/// A node below an inner node.
-pub(super) struct Child {
-    /// A lower bound of the keys of the node, and an upper bound of the keys before it, which
-    /// are less. The first child has no own bound, but that of its parent: it is empty.
-    pub(super) lower: Box<[u8]>,
-    /// Number of existing keys.
-    pub(super) live: i64,
-    pub(super) node: Node,
+    Inner(Children),
 }
 
 /// The result of [`Node::push`].
@@ -43,7 +34,7 @@ impl Node {
         loop {
             match node {
                 Node::Leaf(leaf) => return leaf.find(key).ok().map(|at| leaf.entry(at)),
-                Node::Inner(children) => node = &children[position(children, key)].node,
+                Node::Inner(children) => node = &children[children.position(key)].node,
             }
         }
     }
@@ -52,7 +43,7 @@ impl Node {
     pub(super) fn live(&self) -> i64 {
         match self {
             Node::Leaf(leaf) => leaf.live_before(leaf.len()),
-            Node::Inner(children) => sum_live(children),
+            Node::Inner(children) => sum_live(children.as_slice()),
         }
     }
 
@@ -63,8 +54,8 @@ impl Node {
             match node {
                 Node::Leaf(leaf) => return live + leaf.live_before(leaf.position(key)),
                 Node::Inner(children) => {
-                    let at = position(children, key);
-                    live += sum_live(&children[..at]);
+                    let at = children.position(key);
+                    live += sum_live(&children.as_slice()[..at]);
                     node = &children[at].node;
                 }
             }
@@ -85,7 +76,7 @@ impl Node {
                 Pushed { replaced, is_new_key, split: self.split_if_too_large() }
             }
             Node::Inner(children) => {
-                let at = position(children, record.key());
+                let at = children.position(record.key());
                 let child = &mut children[at];
                 let is_live = !record.is_tombstone();
                 let mut pushed = child.node.push(record);
@@ -114,7 +105,7 @@ impl Node {
                 Some(popped)
             }
             Node::Inner(children) => {
-                let at = position(children, key);
+                let at = children.position(key);
                 let popped = children[at].node.pop(key, revision)?;
                 let is_live = popped.restored.as_ref().is_some_and(|record| !record.is_tombstone());
                 let was_live = !popped.removed.is_tombstone();
@@ -145,7 +136,7 @@ impl Node {
                 is_unreadable
             }
             Node::Inner(children) => {
-                let at = position(children, key);
+                let at = children.position(key);
                 // A key without records is deleted, so the number of existing keys is the same.
                 let is_removed = children[at].node.compact(key, revision, dropped);
                 if is_removed {
@@ -173,7 +164,7 @@ impl Node {
                 existed
             }
             Node::Inner(children) => {
-                let at = position(children, key);
+                let at = children.position(key);
                 let child = &mut children[at];
                 let existed = child.node.remove(key, dropped);
                 child.live -= i64::from(existed);
@@ -187,16 +178,15 @@ impl Node {
     pub(super) fn grow(&mut self, right: Child) {
         let node = std::mem::take(self);
         let left = Child { lower: Box::default(), live: node.live(), node };
-        *self = Node::Inner(vec![left, right]);
+        *self = Node::Inner(Children::new(vec![left, right]));
     }
 
     /// Replaces a root that has only one child by this child.
     pub(super) fn shrink(&mut self) {
         if let Node::Inner(children) = self
             && children.len() == 1
-            && let Some(child) = children.pop()
         {
-            *self = child.node;
+            *self = children.remove(0).node;
         }
     }
 
@@ -210,9 +200,7 @@ impl Node {
                 Some(Child { lower, live: node.live(), node })
             }
             Node::Inner(children) if children.len() > MAX_LEN => {
-                let mut right = children.split_off(children.len() / 2);
-                children.shrink_to_fit();
-                let lower = std::mem::take(&mut right[0].lower);
+                let (lower, right) = children.split();
                 let node = Node::Inner(right);
                 Some(Child { lower, live: node.live(), node })
             }
@@ -232,18 +220,10 @@ impl Node {
     fn append(&mut self, lower: Box<[u8]>, right: Node) {
         match (self, right) {
             (Node::Leaf(left), Node::Leaf(right)) => left.append(right),
-            (Node::Inner(left), Node::Inner(mut right)) => {
-                right[0].lower = lower;
-                left.append(&mut right);
-            }
+            (Node::Inner(left), Node::Inner(right)) => left.append(lower, right),
             _ => unreachable!("all leaves have the same depth"),
         }
     }
-}
-
-/// Returns the position of the child that contains `key`, if any does.
-pub(super) fn position(children: &[Child], key: &[u8]) -> usize {
-    children[1..].partition_point(|child| *child.lower <= *key)
 }
 
 fn sum_live(children: &[Child]) -> i64 {
@@ -252,7 +232,7 @@ fn sum_live(children: &[Child]) -> i64 {
 
 /// Merges the child at this position with a neighbour, if it is too small. If both together are
 /// too large for one node, they share their contents evenly.
-fn merge_if_too_small(children: &mut Vec<Child>, at: usize) {
+fn merge_if_too_small(children: &mut Children, at: usize) {
     if !children[at].node.is_too_small() || children.len() == 1 {
         return;
     }

@@ -160,10 +160,10 @@ fn check_node(node: &Node, is_root: bool, lower: Option<&[u8]>, upper: Option<&[
         Node::Inner(children) => {
             assert!(children.len() <= MAX_LEN);
             assert!(children.len() >= if is_root { 2 } else { MIN_LEN });
-            let heights = children.iter().enumerate().map(|(at, child)| {
+            let heights = children.as_slice().iter().enumerate().map(|(at, child)| {
                 assert_eq!(child.live, child.node.live());
                 let lower = if at == 0 { lower } else { Some(&*child.lower) };
-                let upper = children.get(at + 1).map(|next| &*next.lower).or(upper);
+                let upper = children.as_slice().get(at + 1).map(|next| &*next.lower).or(upper);
                 check_node(&child.node, false, lower, upper)
             });
             let heights: Vec<_> = heights.collect();

@@ -112,10 +112,14 @@ impl Node {
         Message { cluster: CLUSTER, from: self.info.id, to, term: 1, body }
     }
 
+    fn send(&self, message: Message) {
+        self.transport.send(message);
+        self.transport.flush();
+    }
+
     /// Sends a heartbeat with this number.
     pub fn heartbeat(&self, to: MemberId, number: u64) {
-        self.transport
-            .send(self.message(to, Body::Heartbeat { commit: number, read: Bytes::new() }));
+        self.send(self.message(to, Body::Heartbeat { commit: number, read: Bytes::new() }));
     }
 
     /// Sends an entry with this number.
@@ -124,7 +128,7 @@ impl Node {
         let content = Content::Data(Data { term: 1, previous: 0, payload });
         let entries = vec![Entry { position: Position { term: 1, index: number }, content }];
         let previous = Position { term: 1, index: number - 1 };
-        self.transport.send(self.message(to, Body::Append { previous, commit: number, entries }));
+        self.send(self.message(to, Body::Append { previous, commit: number, entries }));
     }
 
     /// Waits for an event for which `choose` returns something. Drops the others.

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use consensus::id::MemberId;
 use consensus::message::Message;
 use consensus::output::Role;
-use crossbeam_channel::Receiver;
 use peer::Event;
 
 use super::apply::Inconsistent;
@@ -14,6 +13,7 @@ use super::entry_log::Report;
 use super::handle::{MoveLeaderError, Request};
 use super::member::{Member, MoveDone, Moving};
 use crate::pace::STEP_PAUSE;
+use crate::waker::Wake;
 use crate::{Error, pace};
 
 /// A member that was suspended for longer than this number of ticks does not make up for them.
@@ -36,7 +36,7 @@ impl From<Inconsistent> for End {
 
 impl Member {
     /// Runs until the store is stopping, or the member fails.
-    pub(super) fn run(mut self, wake: &Receiver<()>) {
+    pub(super) fn run(mut self, wake: &Wake) {
         let mut next_tick = Instant::now() + self.settings.tick;
         let mut stop_at = None;
         let end = loop {
@@ -52,7 +52,7 @@ impl Member {
                 }
             }
             if !worked {
-                let _ = wake.recv_timeout(self.sleep(next_tick));
+                wake.wait(self.sleep(next_tick));
             }
         };
         self.finish(end);
@@ -71,12 +71,12 @@ impl Member {
             self.on_received(received)?;
         }
         self.take_requests(now);
-        self.handle_output()?;
+        self.handle_output(true)?;
         let worked = match self.role.role {
             Role::Leader => self.execute_commands(),
             Role::Follower | Role::Candidate => self.forward_commands(),
         };
-        self.handle_output()?;
+        self.handle_output(false)?;
         self.expire_commands(now, !worked && self.has_commands());
         let needed = self.proposals.needed_revision();
         self.applier.collect_garbage(pace::STEP_ENTRIES, needed);

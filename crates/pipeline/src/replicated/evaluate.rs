@@ -43,26 +43,17 @@ impl Member {
         worked
     }
 
-    /// Takes commands from the queues. Returns whether there are any.
+    /// Takes commands from the queues, of other members and of own clients: the larger a batch, the
+    /// fewer messages for a command. Returns whether there are any.
     pub(super) fn take_batch(&mut self) -> bool {
         if self.batch.is_empty() {
-            self.remote_turn = !self.remote_turn;
-            if self.remote_turn {
-                self.take_remote();
-            }
-            if self.batch.is_empty() {
-                self.applier.take_any(&mut self.batch);
-            }
-            if self.batch.is_empty() {
-                self.take_remote();
-            }
+            let count = self.remote.len().min(BATCH_COMMANDS);
+            self.batch.extend(self.remote.drain(..count));
+            let mut own = Vec::new();
+            self.applier.take_any(&mut own);
+            self.batch.append(&mut own);
         }
         !self.batch.is_empty()
-    }
-
-    fn take_remote(&mut self) {
-        let count = self.remote.len().min(BATCH_COMMANDS);
-        self.batch.extend(self.remote.drain(..count));
     }
 
     /// Evaluates and proposes commands of the batch. Returns whether more may follow now.
@@ -81,7 +72,7 @@ impl Member {
         if round.is_empty() {
             return true;
         }
-        match self.propose(permission, round) {
+        match self.propose(permission, round, bytes) {
             Ok(()) => true,
             Err(round) => {
                 // It had no effect, so it is tried again.
@@ -112,12 +103,13 @@ impl Member {
         kept
     }
 
-    /// Evaluates commands and proposes their effects. Returns the commands if that is not possible
-    /// now; the store does not contain their changes then.
+    /// Evaluates commands and proposes their effects, of at most `bytes`. Returns the commands if that
+    /// is not possible now; the store does not contain their changes then.
     fn propose(
         &mut self,
         permission: Evaluation,
         round: Vec<Submission>,
+        bytes: usize,
     ) -> Result<(), Vec<Submission>> {
         let mut effects = Effects::new();
         let mut evaluated = self.applier.evaluate(&round, &mut effects);
@@ -127,7 +119,7 @@ impl Member {
             Effect::Compacted { revision } => Some(*revision),
             _ => None,
         });
-        let payload = payload::encode(undo.revision(), evaluated.revision, &effects);
+        let payload = payload::encode(undo.revision(), evaluated.revision, &effects, bytes);
         let payload_bytes = payload.len();
         match self.replica.propose(permission, payload) {
             Ok(position) => {

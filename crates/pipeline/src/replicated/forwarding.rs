@@ -118,6 +118,7 @@ impl Member {
                         Err(_) => Err(Error::TimedOut),
                     };
                     transport.forward(to, encode_response(number, index, &result));
+                    transport.flush();
                 });
                 return;
             }

@@ -55,8 +55,6 @@ pub(super) struct Member {
     pub(super) batch: Vec<Submission>,
     /// Small commands that other members have forwarded.
     pub(super) remote: VecDeque<Submission>,
-    /// Whether it is the turn of `remote`.
-    pub(super) remote_turn: bool,
     pub(super) large_commands: Arc<LargeCommands>,
     /// Since when commands can neither be executed nor forwarded.
     pub(super) blocked_since: Option<Instant>,

@@ -36,11 +36,12 @@ use crate::executor::Executor;
 use crate::large_commands::{LargeCommands, Size};
 use crate::shared_store::SharedStore;
 use crate::submission::Submission;
-use crate::waker::{Waker, waker};
+use crate::waker::{Wake, Waker, waker};
 use crate::{OpenError, Pipeline, PipelineOptions};
 
-/// Number of threads of the transport. They are its own, so that clients do not delay heartbeats.
-const TRANSPORT_THREADS: usize = 2;
+/// Number of threads of the transport. It is its own, so that clients do not delay heartbeats. With a
+/// second one, each message costs more task switches.
+const TRANSPORT_THREADS: usize = 1;
 /// Maximum number of threads that read states for members, and ranges of forwarded transactions.
 const BLOCKING_THREADS: usize = 16;
 /// Maximum size in bytes of the payloads that are proposed and not committed.
@@ -261,7 +262,7 @@ fn random_member() -> MemberId {
 /// Starts the threads of a member.
 fn start(
     opened: Opened,
-    wake: Receiver<()>,
+    wake: Wake,
     options: &PipelineOptions,
     cluster_options: &ClusterOptions,
 ) -> Result<Pipeline, OpenError> {
@@ -379,7 +380,6 @@ fn member(
         forwards: Forwards::default(),
         batch: Vec::new(),
         remote: VecDeque::new(),
-        remote_turn: false,
         large_commands,
         blocked_since: None,
         log_size: LogSize::default(),

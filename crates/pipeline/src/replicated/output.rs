@@ -15,15 +15,21 @@ use super::state::StateSnapshot;
 use crate::Error;
 
 impl Member {
-    /// Does everything that the replica asks for.
-    pub(super) fn handle_output(&mut self) -> Result<(), Inconsistent> {
+    /// Does everything that the replica asks for. If a proposal may follow at once, the replica lets
+    /// it tell the others what is committed.
+    pub(super) fn handle_output(&mut self, may_propose: bool) -> Result<(), Inconsistent> {
         loop {
-            let output = self.replica.output()?;
+            let output = match may_propose {
+                true => self.replica.output_before_proposals()?,
+                false => self.replica.output()?,
+            };
             if output.is_empty() {
                 break;
             }
             self.handle_one(output)?;
         }
+        // What was forwarded, and the responses.
+        self.transport.flush();
         // What the replica has not taken now, it never takes.
         self.transfer.states.clear();
         self.forwards.on_applied(self.applied);
@@ -39,6 +45,8 @@ impl Member {
         let Output { messages, role, undo_to, restore, writes, committed, outcomes, reads_ready } =
             output;
         messages.into_iter().for_each(|message| self.send(message));
+        // The others work on them while this member publishes.
+        self.transport.flush();
         if let Some(role) = role {
             self.change_role(role);
         }

@@ -8,6 +8,8 @@ use mvcc::{DecodeEffectError, Effect, Effects};
 /// The version of the format, which is the first byte.
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 17;
+/// Maximum size of the memory that is reserved for effects, in bytes.
+const RESERVED_BYTES: usize = 4 << 20;
 
 /// The effects of a batch.
 pub(super) struct Batch {
@@ -29,9 +31,9 @@ pub(super) enum PayloadError {
     Effect(#[from] DecodeEffectError),
 }
 
-/// Encodes a batch.
-pub(super) fn encode(before: i64, after: i64, effects: &Effects) -> Bytes {
-    let mut buf = Vec::with_capacity(HEADER_BYTES + 64 * effects.len());
+/// Encodes a batch. `max_bytes` is the maximum size of its effects.
+pub(super) fn encode(before: i64, after: i64, effects: &Effects, max_bytes: usize) -> Bytes {
+    let mut buf = Vec::with_capacity(HEADER_BYTES + max_bytes.min(RESERVED_BYTES));
     buf.push(VERSION);
     buf.extend_from_slice(&before.to_le_bytes());
     buf.extend_from_slice(&after.to_le_bytes());
@@ -60,11 +62,11 @@ mod tests {
     #[test]
     fn batches_are_read_as_written() {
         let effects = vec![Effect::Compacted { revision: 7 }, Effect::LeaseRevoked { id: 3 }];
-        let bytes = encode(7, 9, &effects);
+        let bytes = encode(7, 9, &effects, 0);
         let batch = decode(&bytes).unwrap();
         assert_eq!((batch.before, batch.after), (7, 9));
         assert_eq!(format!("{:?}", batch.effects), format!("{effects:?}"));
-        assert!(decode(&encode(1, 1, &Effects::new())).unwrap().effects.is_empty());
+        assert!(decode(&encode(1, 1, &Effects::new(), 0)).unwrap().effects.is_empty());
         assert_eq!(decode(&bytes[..10]).err(), Some(PayloadError::Truncated));
         assert!(decode(&bytes[..bytes.len() - 1]).is_err());
         assert_eq!(decode(&[9; 17]).err(), Some(PayloadError::Version(9)));

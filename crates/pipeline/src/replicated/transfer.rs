@@ -90,7 +90,7 @@ impl Member {
         if let Err(reason) = self.replica.receive(message) {
             tracing::warn!(peer = %from, %reason, "refused the state of a member");
         }
-        self.handle_output()?;
+        self.handle_output(false)?;
         snapshot.finish(self.applied >= position.index);
         Ok(())
     }
