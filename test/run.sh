@@ -25,7 +25,7 @@ conformance() {
 upstream() { SHORT=1 test/upstream/run.sh; }
 gateway-upstream() { SHORT=1 test/gateway-upstream/run.sh; }
 # One package after the other: the tests of each measure or wait for real processes.
-e2e() { go test -v -count=1 -p 1 -timeout 90m ./test/controller-manager ./test/e2e/... ./test/gateway/... ./test/node-path/... ./test/node-sim/... ./test/oracle/...; }
+e2e() { go test -v -count=1 -p 1 -timeout 90m ./test/controller-manager ./test/deploy ./test/e2e/... ./test/gateway/... ./test/node-path/... ./test/node-sim/... ./test/operations ./test/oracle/...; }
 
 # count LOG RESULT: prints the number of tests in LOG with this result (passed or failed). It
 # understands the outputs of Go tests, Rust tests and the summary.awk scripts.
