@@ -223,7 +223,8 @@ func (c *cluster) checkStore(t *testing.T, name string) {
 	directory := filepath.Join(t.TempDir(), "client")
 	c.writeSecret(t, directory, release+"-store-client", nil)
 	etcdctl := func(args ...string) string {
-		flags := []string{"--endpoints", "https://" + name + ":2379", "--cacert", directory + "/ca.crt", "--cert", directory + "/tls.crt", "--key", directory + "/tls.key"}
+		flags := []string{"--endpoints", "https://" + name + ":2379", "--cacert", directory + "/ca.crt",
+			"--cert", directory + "/tls.crt", "--key", directory + "/tls.key"}
 		return c.inRelease(t, "etcdctl", append(flags, args...)...)
 	}
 	etcdctl("put", "/registry/a", "value")
@@ -252,7 +253,8 @@ func (c *cluster) inRelease(t *testing.T, program string, args ...string) string
 func (c *cluster) checkGateway(t *testing.T) {
 	gateway := c.deployedPod(t, release+"-kube-gateway")
 	gateway.awaitReady(t)
-	out := run(t, nil, "kubectl", "--kubeconfig", c.kubeconfig, "--server", "https://"+gateway.ip+":6443", "--tls-server-name", "localhost", "get", "nodes", "-o", "name")
+	out := run(t, nil, "kubectl", "--kubeconfig", c.kubeconfig, "--server", "https://"+gateway.ip+":6443", "--tls-server-name", "localhost",
+		"get", "nodes", "-o", "name")
 	if nodes := strings.Count(out, "node/"); nodes != 3 {
 		t.Errorf("kube-gateway returned %d nodes, want 3:\n%s", nodes, out)
 	}
@@ -297,7 +299,8 @@ func (c *cluster) checkUpgrade(t *testing.T, schedulers []*container) {
 	before, gateways, config := workload()
 	manifest := c.helm(t, "get", "manifest", release)
 
-	flags := append([]string{"upgrade", release, chartDir, "--reuse-values"}, set("distScheduler.qps=777", "distScheduler.replicas=3", "kubeGateway.replicas=3")...)
+	changes := set("distScheduler.qps=777", "distScheduler.replicas=3", "kubeGateway.replicas=3")
+	flags := append([]string{"upgrade", release, chartDir, "--reuse-values"}, changes...)
 	c.helm(t, flags...)
 	c.certify(t)
 	after, changed, newConfig := workload()

@@ -43,13 +43,19 @@ var parts = []struct {
 var variants = [][]string{
 	{"memEtcd.members=3", "distScheduler.shareNodes=true", "distScheduler.replicas=3"},
 	{"memEtcd.members=3", "memEtcd.replicationLog=memory", "certificates.method=cert-manager", "distScheduler.shareNodes=true"},
-	{"memEtcd.walMode=none", "certificates.method=existing", "kubeGateway.nodePath=true", "kubeGateway.discover=true", "kubeGateway.config.nodePath.leases.mode=on"},
+	{
+		"memEtcd.walMode=none", "certificates.method=existing", "kubeGateway.nodePath=true", "kubeGateway.discover=true",
+		"kubeGateway.config.nodePath.leases.mode=on",
+	},
 	{
 		"memEtcd.members=5", "memEtcd.quotaBytes=8589934592", "memEtcd.storage.className=fast", "image.registry=registry.example", "image.pullSecrets[0].name=pull",
 		"distScheduler.replicas=1", "kubeGateway.service.type=LoadBalancer", "kubeGateway.nodePath=true", "etcdProxy.record.enabled=true",
 		"etcdProxy.secretName=store", "memEtcd.walModePrefixes={/registry/leases/=none}",
 	},
-	{"memEtcd.walModePrefixes={/registry/leases/=none}", "bindAddress=[::]", "etcdProxy.record.enabled=true", "etcdProxy.record.claimName=traces", "warmControllerManager.signCertificates=false"},
+	{
+		"memEtcd.walModePrefixes={/registry/leases/=none}", "bindAddress=[::]", "etcdProxy.record.enabled=true", "etcdProxy.record.claimName=traces",
+		"warmControllerManager.signCertificates=false",
+	},
 }
 
 // run runs a program of the directory bin and returns its output. It fails the test if the exit code is not 0.

@@ -178,18 +178,21 @@ func (m *machine) awaitServing(t *testing.T, client kubernetes.Interface) {
 // createObjects creates objects of several kinds: a node, which fits every pod, and some that expire.
 func (m *machine) createObjects(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
-	_, err := client.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	_, err := client.CoreV1().ServiceAccounts("default").Create(t.Context(), account, metav1.CreateOptions{})
 	must(t, err)
 	for i := range configMaps {
 		object := metav1.ObjectMeta{Name: fmt.Sprintf("object-%d", i)}
-		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: object, Data: map[string]string{"key": strings.Repeat("v", i)}}, metav1.CreateOptions{})
+		config := &corev1.ConfigMap{ObjectMeta: object, Data: map[string]string{"key": strings.Repeat("v", i)}}
+		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), config, metav1.CreateOptions{})
 		must(t, err)
 		if i%10 == 0 {
-			_, err := client.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: object, StringData: map[string]string{"key": "secret"}}, metav1.CreateOptions{})
+			secret := &corev1.Secret{ObjectMeta: object, StringData: map[string]string{"key": "secret"}}
+			_, err := client.CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{})
 			must(t, err)
 			_, err = client.EventsV1().Events("default").Create(t.Context(), &eventsv1.Event{
-				ObjectMeta: object, EventTime: metav1.NowMicro(), ReportingController: "test", ReportingInstance: "test", Action: "Test", Reason: "Test", Type: "Normal",
-				Regarding: corev1.ObjectReference{Namespace: "default"},
+				ObjectMeta: object, EventTime: metav1.NowMicro(), ReportingController: "test", ReportingInstance: "test",
+				Action: "Test", Reason: "Test", Type: "Normal", Regarding: corev1.ObjectReference{Namespace: "default"},
 			}, metav1.CreateOptions{})
 			must(t, err)
 		}

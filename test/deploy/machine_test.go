@@ -75,8 +75,8 @@ func sh(t *testing.T, script string) {
 	}
 }
 
-// inOwnNetwork runs the test in a process with its own network, mounts and process numbers, so that the ports of a control plane are free and
-// nothing is left behind. It returns true in that process. Otherwise the test is over.
+// inOwnNetwork runs the test in a process with its own network, mounts and process numbers, so that the ports of a control
+// plane are free and nothing is left behind. It returns true in that process. Otherwise the test is over.
 func inOwnNetwork(t *testing.T) bool {
 	t.Helper()
 	const inside = "DEPLOY_OWN_NETWORK"
@@ -87,10 +87,12 @@ func inOwnNetwork(t *testing.T) bool {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: machines are network namespaces")
 	}
-	if out, err := exec.Command("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "ip", "link", "add", "bridge", "type", "bridge").CombinedOutput(); err != nil {
+	try := []string{"--net", "--mount", "--pid", "--fork", "--mount-proc", "ip", "link", "add", "bridge", "type", "bridge"}
+	if out, err := exec.Command("unshare", try...).CombinedOutput(); err != nil {
 		t.Skipf("this machine has no namespaces or bridges: %v %s", err, out)
 	}
-	args := []string{"--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", os.Args[0], "-test.run", "^" + t.Name() + "$", "-test.v", "-test.timeout", "30m"}
+	args := []string{"--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+		os.Args[0], "-test.run", "^" + t.Name() + "$", "-test.v", "-test.timeout", "30m"}
 	cmd := exec.CommandContext(t.Context(), "unshare", args...)
 	cmd.Env = append(os.Environ(), inside+"=1")
 	out, err := cmd.CombinedOutput()
@@ -189,7 +191,7 @@ func (s *staticPod) stop() {
 
 // run runs a script of bash on the machine, with the programs of this repository, in a folder of the repository. Pods
 // start and stop meanwhile.
-func (m *machine) run(t *testing.T, folder, script string, environment ...string) {
+func (m *machine) run(t *testing.T, folder, script string) {
 	t.Helper()
 	folder, err := filepath.Abs(folder)
 	must(t, err)
@@ -203,7 +205,9 @@ func (m *machine) run(t *testing.T, folder, script string, environment ...string
 	}
 	j.hosts = []string{"127.0.0.1 localhost"}
 	cmd := j.command(t, []string{"/usr/bin/bash", "-c", "cd /work\nset -euxo pipefail\n" + script})
-	cmd.Env = append(environment, "PATH=/programs:/usr/bin:/usr/sbin", "NODE_NAME="+m.name, "NODE_IP="+m.ip, "IMAGE_PREFIX=registry.example/k8s-1m", "VERSION=1", "HOME=/tmp")
+	cmd.Env = []string{
+		"PATH=/programs:/usr/bin:/usr/sbin", "NODE_NAME=" + m.name, "NODE_IP=" + m.ip, "IMAGE_PREFIX=registry.example/k8s-1m", "VERSION=1", "HOME=/tmp",
+	}
 	output := m.path("shell.log")
 	log, err := os.Create(output)
 	must(t, err)

@@ -165,7 +165,8 @@ func TestConfiguration(t *testing.T) {
 				file := filepath.Join(t.TempDir(), "config.yaml")
 				// The process of another scheduler is not started: it only writes its configuration.
 				must(t, os.WriteFile(file, []byte(data["config.yaml"]), 0o600))
-				run(t, nil, "dist-scheduler", "--config", file, "--write-config-to", filepath.Join(t.TempDir(), "written.yaml"), "--master", "http://127.0.0.1:1", "--secure-port", "0")
+				written := filepath.Join(t.TempDir(), "written.yaml")
+				run(t, nil, "dist-scheduler", "--config", file, "--write-config-to", written, "--master", "http://127.0.0.1:1", "--secure-port", "0")
 			case component == "kube-gateway":
 				checked[component]++
 				var config map[string]any
@@ -237,7 +238,8 @@ func TestManifests(t *testing.T) {
 	for _, text := range rendered(t) {
 		all.WriteString(text + "\n---\n")
 	}
-	args := []string{"-strict", "-summary", "-output", "json", "-schema-location", directory + "/{{.ResourceKind}}{{.KindSuffix}}.json", "-skip", "Issuer,Certificate"}
+	args := []string{"-strict", "-summary", "-output", "json", "-skip", "Issuer,Certificate",
+		"-schema-location", directory + "/{{.ResourceKind}}{{.KindSuffix}}.json"}
 	out := run(t, []byte(all.String()), "kubeconform", append(args, "-")...)
 	var result struct {
 		Summary struct{ Valid, Invalid, Errors, Skipped int }
@@ -275,7 +277,8 @@ func TestSizes(t *testing.T) {
 	sized := template(t, append(set(combination(1<<len(parts)-1)...), "--values", filepath.Join(chartDir, "sizes", "5000.yaml"))...)
 	requests := func(text string) (all []string) {
 		workloads(t, text, func(object *unstructured.Unstructured, pod corev1.PodTemplateSpec) {
-			all = append(all, object.GetName()+" "+pod.Spec.Containers[0].Resources.Requests.Cpu().String()+" "+pod.Spec.Containers[0].Resources.Requests.Memory().String())
+			requests := pod.Spec.Containers[0].Resources.Requests
+			all = append(all, object.GetName()+" "+requests.Cpu().String()+" "+requests.Memory().String())
 		})
 		return all
 	}
@@ -315,7 +318,8 @@ func planned(t *testing.T, nodes int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Of `k1m %s`, with a share of %g that is used.\n", strings.Join(flags, " "), plan.Machines.Busy)
 	fmt.Fprintf(&b, "memEtcd:\n  storage: {size: %dGi}\n  resources:\n    %s\n", int(disk), requests(store, 1))
-	fmt.Fprintf(&b, "distScheduler:\n  replicas: %d\n  shareNodes: %t\n  resources:\n    %s\n", scheduler.Replicas+1, scheduler.Replicas > 1, requests(scheduler, scheduler.Replicas))
+	fmt.Fprintf(&b, "distScheduler:\n  replicas: %d\n  shareNodes: %t\n  resources:\n    %s\n",
+		scheduler.Replicas+1, scheduler.Replicas > 1, requests(scheduler, scheduler.Replicas))
 	fmt.Fprintf(&b, "kubeGateway:\n  replicas: %d\n  resources:\n    %s\n", gateways.Count+1, requests(gateways, gateways.Count))
 	return b.String()
 }

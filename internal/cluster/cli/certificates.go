@@ -60,7 +60,8 @@ In a pod, the command connects to its cluster with the pod's service account.`,
 			if err != nil {
 				return interruptedOr(cmd, err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%d of %d Secrets were up to date.\n", len(spec.Authorities)+len(spec.Certificates)-len(written), len(spec.Authorities)+len(spec.Certificates))
+			all := len(spec.Authorities) + len(spec.Certificates)
+			fmt.Fprintf(cmd.OutOrStdout(), "%d of %d Secrets were up to date.\n", all-len(written), all)
 			return nil
 		},
 	}
