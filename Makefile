@@ -30,7 +30,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-cluster bench-proxy bench-scheduler-perf conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster faults fuzz gateway gateway-faults gateway-upstream hostile node-path node-requests node-sim oracle simulate upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-cluster bench-proxy bench-scheduler-perf chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster faults fuzz gateway gateway-faults gateway-upstream hostile kubeadm node-path node-requests node-sim oracle simulate upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -50,7 +50,7 @@ down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m
 
 # The environment variable E2E_STANDBY_NODES sets the number of nodes in the end-to-end test of the
 # standby scheduler, for example 5000.
-test: build bin/h2spec ## Run all tests; the last line is the number of passed and of failed tests
+test: build bin/h2spec bin/helm bin/kubeconform ## Run all tests; the last line is the number of passed and of failed tests
 	@test/run.sh
 
 check: $(addprefix bin/,$(OWN)) ## Check format, lints, import cycles, and links and commands in documents
@@ -84,6 +84,12 @@ controller-manager-upstream: bin/mem_etcd ## Run Kubernetes' integration tests o
 
 gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour; NODE_PATH=1: those with nodes, with the node path on)
 	@test/gateway-upstream/run.sh
+
+chart: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok etcdctl helm kubeconform) ## Test the Helm chart: what it renders, and what its pods run in a real cluster (10 minutes, as root)
+	@CHART=full go test -v -count=1 -timeout 1h -skip TestKubeadm ./test/deploy
+
+kubeadm: $(addprefix bin/,mem_etcd k1m dist-scheduler kube-apiserver kube-scheduler etcd etcdctl etcdutl) ## Run the guide for control planes of kubeadm, and compare all objects (5 minutes, as root)
+	@CHART=full go test -v -count=1 -timeout 1h -run TestKubeadm ./test/deploy
 
 conformance: bin/mem_etcd ## Run Kubernetes' storage test suites against mem_etcd
 	@test/conformance/run.sh
@@ -171,6 +177,11 @@ bin/kwok: go.mod go.sum | tools
 # h2spec is in a separate Go module, because its dependencies are old.
 bin/h2spec: tools/h2spec/go.mod | tools
 	@cd tools/h2spec && go build -o ../../bin/h2spec github.com/summerwind/h2spec/cmd/h2spec
+
+# Helm and kubeconform test the chart. They are in a separate Go module, because this one does not need their dependencies.
+bin/helm bin/kubeconform &: tools/helm/go.mod tools/helm/go.sum | tools
+	@echo "==> Building helm and kubeconform"
+	@cd tools/helm && go build -ldflags "-s -w" -o ../../bin/ helm.sh/helm/v4/cmd/helm github.com/yannh/kubeconform/cmd/kubeconform
 
 $(addprefix bin/,$(PEERS)) &: go.mod go.sum | tools
 	@build/go.sh etcd go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3 go.etcd.io/etcd/etcdutl/v3

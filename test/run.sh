@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 logs=target/test
 mkdir -p "$logs"
-stages=(lint rust go store conformance upstream gateway-upstream controller-manager e2e)
+stages=(lint rust go store conformance upstream gateway-upstream deploy e2e)
 [ $# -gt 0 ] && stages=("$@")
 
 lint() { build/check.sh; }
@@ -24,7 +24,7 @@ conformance() {
 }
 upstream() { SHORT=1 test/upstream/run.sh; }
 gateway-upstream() { SHORT=1 test/gateway-upstream/run.sh; }
-controller-manager() { go test -v -count=1 -timeout 30m ./test/controller-manager; }
+deploy() { go test -v -count=1 -p 1 -timeout 30m ./test/controller-manager ./test/deploy ./test/operations; }
 # One package after the other: the tests of each measure or wait for real processes.
 e2e() { go test -v -count=1 -p 1 -timeout 90m ./test/e2e/... ./test/gateway/... ./test/node-path/... ./test/node-sim/... ./test/oracle/...; }
 

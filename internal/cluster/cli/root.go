@@ -95,7 +95,7 @@ k1m also measures and compares stores and schedulers.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	name := root.PersistentFlags().String("name", clusterdir.DefaultName, "name of the cluster")
 	addGroup(root, "Start and stop clusters:", newUp(name), newDown(name), newSnapshot(name, version), newStore(name))
-	addGroup(root, "Use a cluster:", newKubectl(name), newKubeconfig(name), newNodes(name), newPods(name))
+	addGroup(root, "Use a cluster:", newKubectl(name), newKubeconfig(name), newNodes(name), newPods(name), newCertificates())
 	addGroup(root, "Observe a cluster:", newStatus(name), newTop(name), newLogs(name), newMetrics(name), newVerify(name))
 	addGroup(root, "Measure and plan:", newBench(name, version), newPlan(name))
 	root.AddCommand(newSupervise(name))
