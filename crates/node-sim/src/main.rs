@@ -45,6 +45,7 @@ mod driver;
 mod kubeconfig;
 mod metrics;
 mod options;
+mod pace;
 mod pages;
 mod rules;
 mod run;
