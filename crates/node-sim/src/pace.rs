@@ -1,8 +1,7 @@
 //! The pace of the thread of the simulation: while much arrives, it is handled in short intervals.
 //!
-//! An answer of kube-apiserver arrives in two or three parts, and the events that it causes arrive on
-//! another connection. If the thread woke up for each of them, the task switches and the cold caches would
-//! cost more CPU than the work itself.
+//! An answer can arrive in parts, and the event that a write causes arrives on another connection. If the thread
+//! woke up for each of them, each would cost two task switches and cold caches.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};

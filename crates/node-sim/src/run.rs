@@ -85,7 +85,8 @@ fn runtime() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("start the runtime")
 }
 
-/// A runtime whose thread rests while much arrives.
+/// A runtime whose thread rests while much arrives. It does not rest while a task is ready: tokio calls the hook
+/// only before it waits.
 fn paced_runtime() -> Result<Runtime> {
     let begins = Arc::new(Pace::new());
     let rests = begins.clone();

@@ -183,7 +183,7 @@ impl<T: Copy + PartialEq> Session<T> {
     }
 
     /// Frees the memory that is kept for the next frames, if no answer is expected soon. Thousands of connections
-    /// have nothing to do for seconds. A timer that frees it later would cost more than to allocate it again.
+    /// have nothing to do for seconds. A timer that frees it later would wake the task once more for each request.
     fn release_memory(&mut self) {
         if self.keeps_memory && !self.exchange.expects_answer() {
             self.keeps_memory = false;
