@@ -33,8 +33,8 @@
 //! starts. `docs/node-sim.md` has the complete list.
 //!
 //! # Reading order
-//! `options` and `run` start everything. `sim` is the core: begin with `sim/mod.rs`. `api` has the
-//! objects in protobuf, `client` the connections, `driver` connects both, and `pages` injects
+//! `options` and `run` start everything, and `pace` lets the thread rest. `sim` is the core: begin with
+//! `sim/mod.rs`. `api` has the objects in protobuf, `client` the connections, `driver` connects both, and `pages` injects
 //! faults. `rules` and `selector` are about pods and labels, `kubeconfig` and `certificates` about
 //! identities.
 
@@ -45,6 +45,7 @@ mod driver;
 mod kubeconfig;
 mod metrics;
 mod options;
+mod pace;
 mod pages;
 mod rules;
 mod run;

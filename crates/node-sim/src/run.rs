@@ -17,6 +17,7 @@ use crate::driver::{Driver, Setup};
 use crate::kubeconfig::Kubeconfig;
 use crate::metrics::Metrics;
 use crate::options::{LogFormat, Mode, Options};
+use crate::pace::Pace;
 use crate::pages::{self, PageState};
 
 /// Runs the simulator until SIGTERM or SIGINT. Nodes then simply fall silent, as if their machines had
@@ -84,6 +85,19 @@ fn runtime() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("start the runtime")
 }
 
+/// A runtime whose thread rests while much arrives. It does not rest while a task is ready: tokio calls the hook
+/// only before it waits.
+fn paced_runtime() -> Result<Runtime> {
+    let begins = Arc::new(Pace::new());
+    let rests = begins.clone();
+    Builder::new_current_thread()
+        .enable_all()
+        .on_thread_unpark(move || begins.begin())
+        .on_thread_park(move || rests.rest())
+        .build()
+        .context("start the runtime")
+}
+
 async fn serve(options: &Options, setup: Setup, pages: axum::Router) -> Result<()> {
     let address = options.control_address;
     let listener =
@@ -105,7 +119,7 @@ async fn serve(options: &Options, setup: Setup, pages: axum::Router) -> Result<(
 /// Runs the simulation on a thread. The receiver gets the error with which it ends.
 fn simulate(setup: Setup) -> Result<oneshot::Receiver<Result<()>>> {
     let (sender, ended) = oneshot::channel();
-    let runtime = runtime()?;
+    let runtime = paced_runtime()?;
     let run = move || {
         let result = LocalSet::new().block_on(&runtime, Driver::run(setup));
         // The process may be shutting down.

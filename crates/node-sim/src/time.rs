@@ -1,6 +1,9 @@
 //! Time as the simulation sees it: ticks for what is due, and the wall clock for objects.
 
+use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
+
+use serde::{Serialize, Serializer};
 
 /// The resolution of timers.
 pub const TICK: Duration = Duration::from_millis(10);
@@ -47,14 +50,25 @@ impl Clock {
 impl Moment {
     /// Seconds since 1970 as Kubernetes writes them in JSON.
     pub fn rfc3339(self) -> String {
-        rfc3339(self.seconds)
+        Rfc3339(self.seconds).to_string()
     }
 }
 
 /// Seconds since 1970 as Kubernetes writes them in JSON.
-pub fn rfc3339(seconds: u64) -> String {
-    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-    humantime::format_rfc3339_seconds(time).to_string()
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rfc3339(pub u64);
+
+impl fmt::Display for Rfc3339 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(self.0);
+        write!(f, "{}", humantime::format_rfc3339_seconds(time))
+    }
+}
+
+impl Serialize for Rfc3339 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 /// A duration in ticks, rounded to the nearest one.
@@ -69,8 +83,11 @@ mod tests {
 
     #[test]
     fn times_are_written_as_kubernetes_does() {
-        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
-        assert_eq!(rfc3339(1_700_000_000), "2023-11-14T22:13:20Z");
+        assert_eq!(Rfc3339(0).to_string(), "1970-01-01T00:00:00Z");
+        assert_eq!(
+            serde_json::to_string(&Rfc3339(1_700_000_000)).unwrap(),
+            "\"2023-11-14T22:13:20Z\""
+        );
     }
 
     #[test]

@@ -2,8 +2,16 @@
 
 use prost::Message;
 
+use super::nested::nested;
+use super::uid::Uid;
+
 /// What every encoded object of Kubernetes starts with.
 const MAGIC: &[u8] = b"k8s\0";
+/// The number of the field `raw` of the envelope.
+const RAW: u32 = 2;
+/// The numbers of the fields `metadata` of an object and `uid` of its metadata.
+const METADATA: u32 = 1;
+const UID: u32 = 5;
 
 #[derive(Clone, PartialEq, Message)]
 struct Unknown {
@@ -34,8 +42,19 @@ pub fn encode(api_version: &str, kind: &str, object: &impl Message) -> Vec<u8> {
 
 /// Decodes an object. Returns `None` if the bytes are not an object in protobuf.
 pub fn decode<T: Message + Default>(bytes: &[u8]) -> Option<T> {
-    let unknown = Unknown::decode(bytes.strip_prefix(MAGIC)?).ok()?;
-    T::decode(&unknown.raw[..]).ok()
+    T::decode(raw(bytes)?).ok()
+}
+
+/// The UID of an object, of which nothing else is decoded. Returns `None` if the bytes are not an object in protobuf
+/// with a UID.
+pub fn decode_uid(bytes: &[u8]) -> Option<Uid> {
+    let metadata = nested(raw(bytes)?, METADATA).ok()?;
+    std::str::from_utf8(nested(metadata, UID).ok()?).ok()?.parse().ok()
+}
+
+/// The object in its envelope.
+fn raw(bytes: &[u8]) -> Option<&[u8]> {
+    nested(bytes.strip_prefix(MAGIC)?, RAW).ok()
 }
 
 #[cfg(test)]
@@ -52,5 +71,19 @@ mod tests {
         assert_eq!(decode::<Lease>(&bytes), Some(lease));
         assert_eq!(decode::<Lease>(&bytes[1..]), None);
         assert_eq!(decode::<Lease>(b"k8s\0\x12\x05x"), None);
+    }
+
+    #[test]
+    fn the_uid_of_an_object_is_found() {
+        let uid = "0e9a12bc-34de-4f56-8a90-00112233aabb";
+        let encoded = |uid: &str| {
+            let metadata =
+                ObjectMeta { name: "a".into(), uid: uid.into(), ..ObjectMeta::default() };
+            encode("v1", "Pod", &Lease { metadata: Some(metadata), spec: None })
+        };
+        assert_eq!(decode_uid(&encoded(uid)), uid.parse().ok());
+        assert_eq!(decode_uid(&encoded("x")), None);
+        assert_eq!(decode_uid(&encoded("")), None);
+        assert_eq!(decode_uid(&encoded(uid)[1..]), None);
     }
 }

@@ -10,6 +10,7 @@
 mod envelope;
 mod event;
 mod meta;
+mod nested;
 mod node;
 mod node_objects;
 mod pod;
@@ -19,7 +20,7 @@ mod uid;
 mod volumes;
 mod watch;
 
-pub use envelope::{decode, encode};
+pub use envelope::{decode, decode_uid, encode};
 pub use event::{Event, EventSource, ObjectReference};
 pub use meta::{DeleteOptions, ObjectMeta, OwnerReference, Preconditions, Time};
 pub use node::{

@@ -4,6 +4,7 @@ use prost::Message;
 
 use super::envelope::decode;
 use super::meta::ObjectMeta;
+use super::nested::nested;
 use super::status::Status;
 
 /// Bytes of an event. Objects in the store have at most 1.5 MiB.
@@ -14,6 +15,10 @@ const MAX_KEPT: usize = 4 << 10;
 const LENGTH_BYTES: usize = 4;
 /// The annotation of the bookmark that ends the events with which a watch begins.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+/// The numbers of the fields `type` and `object` of an event, and `raw` of its object.
+const TYPE: u32 = 1;
+const OBJECT: u32 = 2;
+const RAW: u32 = 1;
 
 /// What an event says about its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,20 +56,6 @@ pub struct Malformed;
 pub struct EventSplitter {
     /// The first part of an event whose rest has not arrived.
     incomplete: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct RawEvent {
-    #[prost(string, tag = "1")]
-    r#type: String,
-    #[prost(message, optional, tag = "2")]
-    object: Option<RawExtension>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct RawExtension {
-    #[prost(bytes = "vec", tag = "1")]
-    raw: Vec<u8>,
 }
 
 /// An object of which only the metadata is read.
@@ -109,27 +100,26 @@ fn handle_all(bytes: &[u8], handle: &mut dyn FnMut(WatchedEvent<'_>)) -> Result<
             return Err(Malformed);
         }
         let Some((event, after)) = after.split_at_checked(length) else { break };
-        let event = RawEvent::decode(event).map_err(|_| Malformed)?;
-        let object = event.object.unwrap_or_default().raw;
-        handle(parse(&event.r#type, &object)?);
+        let part = |message, number| nested(message, number).map_err(|_| Malformed);
+        handle(parse(part(event, TYPE)?, part(part(event, OBJECT)?, RAW)?)?);
         rest = after;
     }
     Ok(bytes.len() - rest.len())
 }
 
-fn parse<'a>(name: &str, object: &'a [u8]) -> Result<WatchedEvent<'a>, Malformed> {
+fn parse<'a>(name: &[u8], object: &'a [u8]) -> Result<WatchedEvent<'a>, Malformed> {
     Ok(match name {
-        "ADDED" => WatchedEvent::Object(Change::Added, object),
-        "MODIFIED" => WatchedEvent::Object(Change::Modified, object),
-        "DELETED" => WatchedEvent::Object(Change::Deleted, object),
-        "BOOKMARK" => {
+        b"ADDED" => WatchedEvent::Object(Change::Added, object),
+        b"MODIFIED" => WatchedEvent::Object(Change::Modified, object),
+        b"DELETED" => WatchedEvent::Object(Change::Deleted, object),
+        b"BOOKMARK" => {
             let metadata =
                 decode::<Metadata>(object).and_then(|it| it.metadata).ok_or(Malformed)?;
             let version = metadata.resource_version.parse().map_err(|_| Malformed)?;
             let ends_initial_events = metadata.annotations.contains_key(INITIAL_EVENTS_END);
             WatchedEvent::Bookmark { version, ends_initial_events }
         }
-        "ERROR" => WatchedEvent::Failed(decode::<Status>(object).unwrap_or_default().code),
+        b"ERROR" => WatchedEvent::Failed(decode::<Status>(object).unwrap_or_default().code),
         _ => return Err(Malformed),
     })
 }
@@ -138,6 +128,20 @@ fn parse<'a>(name: &str, object: &'a [u8]) -> Result<WatchedEvent<'a>, Malformed
 mod tests {
     use super::*;
     use crate::api::encode;
+
+    #[derive(Clone, PartialEq, Message)]
+    struct RawEvent {
+        #[prost(string, tag = "1")]
+        r#type: String,
+        #[prost(message, optional, tag = "2")]
+        object: Option<RawExtension>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    struct RawExtension {
+        #[prost(bytes = "vec", tag = "1")]
+        raw: Vec<u8>,
+    }
 
     fn event(name: &str, object: Vec<u8>) -> Vec<u8> {
         let object = Some(RawExtension { raw: object });

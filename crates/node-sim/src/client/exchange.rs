@@ -67,7 +67,7 @@ pub struct Exchange<T> {
 }
 
 /// Streams with the times until which they must be answered, in the order of these times. Streams that
-/// were answered stay until then.
+/// were answered stay until those before them are.
 type Deadlines = VecDeque<(Instant, u32)>;
 
 impl<T> Default for Exchange<T> {
@@ -107,6 +107,11 @@ impl<T: Copy + PartialEq> Exchange<T> {
     /// Whether no request is open.
     pub fn is_empty(&self) -> bool {
         self.sent.is_empty()
+    }
+
+    /// Whether a request has no answer yet. Watches do not count.
+    pub fn expects_answer(&self) -> bool {
+        self.sent.values().any(|sent| matches!(sent.kind, Kind::Whole(_)))
     }
 
     /// When the next request is late.
@@ -206,8 +211,19 @@ impl<T: Copy + PartialEq> Exchange<T> {
         Ok(())
     }
 
+    /// Removes a request that has its outcome.
+    fn remove(&mut self, stream: u32) -> Option<Sent<T>> {
+        let sent = self.sent.remove(&stream)?;
+        for deadlines in [&mut self.heartbeats, &mut self.others] {
+            while deadlines.front().is_some_and(|(_, first)| !self.sent.contains_key(first)) {
+                deadlines.pop_front();
+            }
+        }
+        Some(sent)
+    }
+
     fn complete(&mut self, stream: u32, body: &[u8], receiver: &dyn Receiver<T>) {
-        let Some(sent) = self.sent.remove(&stream) else { return };
+        let Some(sent) = self.remove(stream) else { return };
         let AnswerHead { status, retry_after } = sent.head;
         match &sent.kind {
             Kind::Watch => {
@@ -224,7 +240,7 @@ impl<T: Copy + PartialEq> Exchange<T> {
     }
 
     fn fail(&mut self, stream: u32, failure: Failure, receiver: &dyn Receiver<T>) {
-        let Some(sent) = self.sent.remove(&stream) else { return };
+        let Some(sent) = self.remove(stream) else { return };
         match sent.kind {
             Kind::Watch => {
                 let status = Some(sent.head.status).filter(|status| *status != 0);

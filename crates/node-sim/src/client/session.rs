@@ -15,8 +15,8 @@ use super::request::CommonFields;
 
 /// Times that the socket is read before other links have a turn.
 const MAX_ROUNDS: usize = 8;
-/// A connection that is silent for this time frees the memory that it keeps for the next frames.
-const IDLE: Duration = Duration::from_secs(1);
+/// The time until an alarm whose time has passed rings.
+const SOON: Duration = Duration::from_millis(1);
 
 /// Where a session gets its requests from.
 pub trait Source<T> {
@@ -46,16 +46,15 @@ pub struct Session<T> {
     channel: Channel<ClientSide, AnswerHead>,
     exchange: Exchange<T>,
     alarm: Pin<Box<Sleep>>,
-    /// When something was last sent or received, if memory is kept since.
-    active: Option<Instant>,
+    /// Whether something was sent or received since memory was freed.
+    keeps_memory: bool,
 }
 
 impl<T: Copy + PartialEq> Session<T> {
     /// Begins with a connection whose handshake is done.
     pub fn new(channel: Channel<ClientSide, AnswerHead>) -> Session<T> {
-        let now = Instant::now();
-        let alarm = Box::pin(sleep_until((now + IDLE).into()));
-        Session { channel, exchange: Exchange::default(), alarm, active: Some(now) }
+        let alarm = Box::pin(sleep_until((Instant::now() + SOON).into()));
+        Session { channel, exchange: Exchange::default(), alarm, keeps_memory: true }
     }
 
     /// Sends requests and handles answers until the connection ends or takes no more requests.
@@ -127,10 +126,11 @@ impl<T: Copy + PartialEq> Session<T> {
                 return Poll::Ready(Ok(()));
             }
             if !received && !sent {
+                self.release_memory();
                 self.arm(cx, now);
                 return Poll::Pending;
             }
-            self.active = Some(now);
+            self.keeps_memory = true;
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -173,31 +173,34 @@ impl<T: Copy + PartialEq> Session<T> {
         }
     }
 
-    /// Does what is due: pings, requests that are late, and memory that is not needed.
+    /// Does what is due: pings, and requests that are late.
     fn poll_alarm(&mut self, now: Instant, receiver: &dyn Receiver<T>) -> Result<()> {
-        if !self.alarm.is_elapsed() {
-            return Ok(());
-        }
-        ensure!(self.channel.http.on_alarm(now), "the server does not respond");
-        self.exchange.expire(&mut self.channel, now, receiver);
-        if self.active.is_some_and(|active| now >= active + IDLE) {
-            self.active = None;
-            self.channel.http.release_memory();
-            self.exchange.release_memory();
+        if self.alarm.is_elapsed() {
+            ensure!(self.channel.http.on_alarm(now), "the server does not respond");
+            self.exchange.expire(&mut self.channel, now, receiver);
         }
         Ok(())
     }
 
-    /// Makes sure that the task is woken when something is due. The alarm is not moved to a later time:
-    /// it then rings once for nothing, which costs less than to move it with each request.
+    /// Frees the memory that is kept for the next frames, if no answer is expected soon. Thousands of connections
+    /// have nothing to do for seconds. A timer that frees it later would wake the task once more for each request.
+    fn release_memory(&mut self) {
+        if self.keeps_memory && !self.exchange.expects_answer() {
+            self.keeps_memory = false;
+            self.channel.http.release_memory();
+            self.exchange.release_memory();
+        }
+    }
+
+    /// Makes sure that the task is woken when something is due. It costs little to move the alarm to a later time:
+    /// tokio then only notes the time.
     fn arm(&mut self, cx: &mut Context<'_>, now: Instant) {
-        let idle = self.active.map(|active| active + IDLE);
-        let times = [self.channel.http.alarm(), self.exchange.deadline(), idle];
+        let times = [self.channel.http.alarm(), self.exchange.deadline()];
         let Some(due) = times.into_iter().flatten().min() else { return };
-        if self.alarm.is_elapsed() || due < self.alarm.deadline().into_std() {
-            // A time that has passed would ring at once, and again and again.
-            let due = due.max(now + Duration::from_millis(1));
-            self.alarm.as_mut().reset(due.into());
+        // A time that has passed would ring at once, and again and again.
+        let due = due.max(now + SOON).into();
+        if self.alarm.is_elapsed() || due != self.alarm.deadline() {
+            self.alarm.as_mut().reset(due);
         }
         if self.alarm.as_mut().poll(cx).is_ready() {
             cx.waker().wake_by_ref();

@@ -15,17 +15,15 @@ use crate::client::{Failure, Limit, Link, Observer, Outcome, Part, Receiver};
 use crate::kubeconfig::Kubeconfig;
 use crate::metrics::Metrics;
 use crate::sim::{Call, Fault, Output, Selection, Settings, Simulation, Ticket, WireNodes};
-use crate::time::{Clock, TICK, Ticks};
+use crate::time::{Clock, TICK};
 
+use super::shared_links::SharedLinks;
 use super::shared_watches::SharedWatches;
 use super::tag::Tag;
 use super::wires::Wires;
 
 /// The time between two warnings about connections.
 const WARNING_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Heartbeats that are put into one connection before the next one has its turn.
-const BATCH: u32 = 64;
 
 /// What the driver needs.
 pub struct Setup {
@@ -67,11 +65,9 @@ pub struct Driver {
     /// The connection of shared watches, so that their events delay no answers.
     pub(super) watch_link: Rc<Link<Tag>>,
     /// The connections that nodes share for heartbeats, so that pods delay no heartbeats.
-    heartbeat_links: Vec<Rc<Link<Tag>>>,
-    /// The tick of the last heartbeat, and the number of heartbeats until then.
-    heartbeats: Cell<(Ticks, u32)>,
+    heartbeat_links: SharedLinks,
     /// The connections that nodes share for other requests.
-    links: Vec<Rc<Link<Tag>>>,
+    links: SharedLinks,
     clock: Clock,
     is_ready: Arc<AtomicBool>,
     last_warning: Cell<Option<Instant>>,
@@ -94,14 +90,13 @@ impl Driver {
             shared: SharedWatches::new(has_shared_pods).into(),
             wires: Wires::new(&setup.kubeconfig, setup.authority).into(),
             watch_link: link(),
-            heartbeat_links: (0..setup.connections).map(|_| link()).collect(),
-            heartbeats: Cell::default(),
-            links: (0..setup.connections).map(|_| link()).collect(),
+            heartbeat_links: SharedLinks::new((0..setup.connections).map(|_| link())),
+            links: SharedLinks::new((0..setup.connections).map(|_| link())),
             clock: Clock::start(),
             is_ready: setup.is_ready,
             last_warning: Cell::new(None),
         });
-        let links = driver.heartbeat_links.iter().chain(&driver.links);
+        let links = driver.heartbeat_links.all().chain(driver.links.all());
         for link in links.chain([&driver.watch_link]) {
             driver.spawn(link);
         }
@@ -183,30 +178,11 @@ impl Driver {
         if self.simulation.borrow().is_wire(node) {
             return self.wires.borrow().link(node);
         }
-        if limit == Limit::Heartbeat {
-            return self.heartbeat_link();
-        }
-        // Requests about a pod stay in order.
-        self.links.get(node as usize % self.links.len()).cloned()
-    }
-
-    /// The connection for a heartbeat. Those of a tick go to as few connections as possible: each connection
-    /// then needs one system call to send all of its requests, and the answers come together.
-    fn heartbeat_link(&self) -> Option<Rc<Link<Tag>>> {
-        let (last, count) = self.heartbeats.get();
-        let tick = self.clock.tick();
-        let count = next_in_batch(tick == last, count);
-        self.heartbeats.set((tick, count));
-        let links = &self.heartbeat_links;
-        links.get((count / BATCH) as usize % links.len()).cloned()
-    }
-}
-
-/// The number of the next heartbeat. The first one of a tick begins another batch.
-fn next_in_batch(is_same_tick: bool, count: u32) -> u32 {
-    match is_same_tick {
-        true => count.wrapping_add(1),
-        false => (count / BATCH).wrapping_add(1).wrapping_mul(BATCH),
+        let links = match limit {
+            Limit::Heartbeat => &self.heartbeat_links,
+            Limit::Ordinary | Limit::Watch => &self.links,
+        };
+        links.next(self.clock.tick())
     }
 }
 
@@ -270,23 +246,6 @@ impl Driver {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn heartbeats_of_a_tick_share_a_connection() {
-        let mut count = next_in_batch(false, 3);
-        let batches: Vec<u32> = (0..BATCH + 2)
-            .map(|_| {
-                let batch = count / BATCH;
-                count = next_in_batch(true, count);
-                batch
-            })
-            .collect();
-        let first = batches[0];
-        assert!(batches[..BATCH as usize].iter().all(|it| *it == first));
-        assert_eq!(batches[BATCH as usize..], [first + 1, first + 1], "a batch is full");
-        assert_eq!(next_in_batch(false, count) / BATCH, first + 2, "another tick");
-        assert_eq!(next_in_batch(false, u32::MAX), 0);
-    }
 
     #[test]
     fn only_leases_and_the_status_of_nodes_are_heartbeats() {

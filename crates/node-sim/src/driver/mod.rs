@@ -9,12 +9,13 @@
 //!   has the number of another session.
 //!
 //! # Reading order
-//! `resource`, `reflector` (one watch over all its restarts), `shared_watches`, `tag`, `wires` (connections
-//! of nodes), `dispatch` (the driver), `watches`.
+//! `resource`, `reflector` (one watch over all its restarts), `shared_watches`, `tag`, `shared_links`, `wires`
+//! (connections of nodes), `dispatch` (the driver), `watches`.
 
 mod dispatch;
 mod reflector;
 mod resource;
+mod shared_links;
 mod shared_watches;
 mod tag;
 mod watches;

@@ -60,12 +60,11 @@ impl Simulation {
         if has_status(&outcome, 404) {
             return self.pod_is_gone(id);
         }
-        let Some(read) = body(&outcome, &[200]).and_then(api::decode::<api::Pod>) else {
+        let Some(uid) = body(&outcome, &[200]).and_then(api::decode_uid) else {
             return self.report_later(id, &outcome);
         };
         let Some(pod) = self.pods.get(id) else { return };
-        let uid = read.metadata.unwrap_or_default().uid;
-        if uid.parse() != Ok(pod.uid) {
+        if uid != pod.uid {
             return self.pod_is_gone(id);
         }
         match std::mem::take(&mut pod.is_changed) {

@@ -18,6 +18,7 @@ use super::ticket::Call;
 use super::*;
 
 mod existing;
+mod statuses;
 mod volumes;
 
 /// The second in which the tests begin.
