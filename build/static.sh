@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# static.sh PROGRAM...: builds static programs, which need no shared libraries, into target/static, for images. Rust programs are linked with glibc's static library (in Debian: libc6-dev).
+# static.sh PROGRAM...: builds static programs, which need no shared libraries, into target/static, for images, archives
+# and packages. Rust programs are linked with glibc's static library (in Debian: libc6-dev).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=target/static
