@@ -16,6 +16,8 @@ IDLE      ?= 5m
 FUZZTIME  ?= 60s
 SEEDS     ?= 100000
 BENCH_FLAGS ?=
+# Programs of `make images`; all if empty.
+PROGRAMS  ?=
 
 # KUBERNETES: programs of a cluster. PEERS: programs that only comparisons and tests need. OWN: programs
 # of this repository.
@@ -30,7 +32,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-cluster bench-proxy bench-scheduler-perf chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster faults fuzz gateway gateway-faults gateway-upstream hostile kubeadm node-path node-requests node-sim oracle simulate upstream clean tools FORCE
+.PHONY: help build up down test check images images-test dist dist-test bench bench-store bench-cluster bench-proxy bench-scheduler-perf chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster faults fuzz gateway gateway-faults gateway-upstream hostile kubeadm node-path node-requests node-sim oracle simulate upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -142,6 +144,18 @@ bench-proxy: bin/mem_etcd bin/etcd-bench bin/etcd-proxy ## Measure the latency a
 bench-scheduler-perf: bin/mem_etcd ## Run Kubernetes' scheduler_perf with and without dist-scheduler's node search: BENCH_FLAGS="-run TopologySpreading"
 	@go run ./test/schedperf $(BENCH_FLAGS)
 
+images: tools ## Build container images into target/images, without a daemon (15 minutes the first time): PROGRAMS="mem_etcd" builds only some
+	@build/release.sh images $(PROGRAMS)
+
+images-test: images ## Run each program in its image (needs root): PROGRAMS="mem_etcd"
+	@PROGRAMS="$(PROGRAMS)" IMAGES=$(CURDIR)/target/images go test -v -count=1 ./tools/images
+
+dist: tools bin/nfpm ## Build archives, Debian packages and the list of their contents into target/dist
+	@build/release.sh dist
+
+dist-test: dist ## Check the files of `make dist`
+	@DIST=$(CURDIR)/target/dist go test -v -count=1 ./tools/dist
+
 clean: ## Remove build and result folders; keeps the caches of Go and Cargo
 	@rm -rf bin target results
 
@@ -154,6 +168,10 @@ bin/mem_etcd bin/etcd-bench bin/etcd-proxy bin/kube-gateway bin/node-sim: tools 
 bin/etcd-benchmark: tools/etcd-benchmark/go.mod tools/etcd-benchmark/go.sum | tools
 	@echo "==> Building etcd's benchmark"
 	@go build -C tools/etcd-benchmark -o ../../$@ go.etcd.io/etcd/v3/tools/benchmark
+
+bin/nfpm: tools/nfpm/go.mod tools/nfpm/go.sum | tools
+	@echo "==> Building nfpm"
+	@go build -C tools/nfpm -o ../../$@ github.com/goreleaser/nfpm/v2/cmd/nfpm
 
 bin/k1m: tools FORCE
 	@mkdir -p bin

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# go.sh NAME PACKAGE...: builds Go programs into bin/ and shows the progress under NAME. The packages
+# go.sh NAME PACKAGE...: builds Go programs into bin/, or into the folder OUT, and shows the progress under NAME. The packages
 # are in this module or in modules whose versions go.mod pins. Building Kubernetes takes about 10
 # minutes on 2 cores.
 set -euo pipefail
@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 
 name=$1
 shift
-mkdir -p bin
+out=${OUT:-bin}
+mkdir -p "$out"
 
 kubernetes=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
 IFS=. read -r major minor _ <<<"${kubernetes#v}"
@@ -26,7 +27,7 @@ print_progress() { printf '    %5d packages compiled, %dm%02ds\n' "$1" $(((SECON
 
 # go build -v prints the name of each package that it compiles to standard error. Lines with spaces
 # are messages for the user.
-go build -v -o bin/ -ldflags "-s -w$version_flags" "$@" 2>&1 | {
+go build -v -o "$out/" -ldflags "-s -w$version_flags" "$@" 2>&1 | {
   count=0
   last_progress=$SECONDS
   while IFS= read -r line; do

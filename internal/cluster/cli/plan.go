@@ -16,7 +16,8 @@ import (
 )
 
 func newPlan(name *string) *cobra.Command {
-	nodes, machines, output, costsFile := plan.DefaultCluster(), plan.DefaultMachines(), outputText, ""
+	nodes, machines, output, costsFile := plan.DefaultCluster(), plan.DefaultMachines(), outputTable, ""
+	prices := newPriceFlags()
 	calibrate, scale := false, experiment.DefaultRequest().Scale
 	cmd := &cobra.Command{
 		Use:   "plan --nodes N",
@@ -29,7 +30,10 @@ the lowest of these limits.
 The estimate multiplies rates of operations by measured costs. The first line of the plan names
 the machine on which the costs were measured. --calibrate measures them on this machine, in a
 temporary cluster, and writes them to the file --costs; this takes about 13 minutes. docs/plan.md
-describes the model and its accuracy.`,
+describes the model and its accuracy.
+
+--prices computes the price of the cluster: it chooses the cheapest machines of a price list that are
+sufficient, and prints the bill by component and what more money would buy. deploy/prices has dated examples.`,
 		Example: `  # Plan a cluster of a million nodes
   k1m plan --nodes 1000000 --pods-per-node 30 --lease-interval 10s --watches-per-node 18
 
@@ -38,6 +42,9 @@ describes the model and its accuracy.`,
 
   # Plan without a watch cache for Leases, as JSON
   k1m plan --nodes 1000000 --lease-cache=false -o json
+
+  # Compute the price of a cluster, as a page with the bill by component
+  k1m plan --nodes 100000 --gateway --prices deploy/prices/google-cloud.yaml -o html > price.html
 
   # Measure the costs on this machine and use them
   k1m plan --calibrate --costs here.json && k1m plan --nodes 50000 --costs here.json`,
@@ -48,9 +55,10 @@ describes the model and its accuracy.`,
 	cmd.Flags().StringVar(&costsFile, "costs", "", "file with measured costs (default: built-in costs)")
 	cmd.Flags().BoolVar(&calibrate, "calibrate", calibrate, "measure the costs on this machine and write them to --costs (default costs.json)")
 	cmd.Flags().StringVar(&scale, "scale", scale, "size of the measurement of --calibrate: small|medium|large or a factor")
-	addOutputFlag(cmd, &output)
+	prices.addFlags(cmd.Flags())
+	cmd.Flags().StringVarP(&output, "output", "o", output, "output format: table|json|yaml|html (html needs --prices)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := errors.Join(validateOutput(output), nodes.Validate(), machines.Validate()); err != nil {
+		if err := errors.Join(prices.validate(cmd.Flags(), output), nodes.Validate(), machines.Validate()); err != nil {
 			return err
 		}
 		if cmd.Flag("scale").Changed && !calibrate {
@@ -69,8 +77,7 @@ describes the model and its accuracy.`,
 		if err != nil {
 			return err
 		}
-		p := plan.Make(nodes, machines, costs)
-		return printAs(cmd, output, p, p.Print)
+		return prices.print(cmd, output, nodes, machines, costs)
 	}
 	return cmd
 }

@@ -40,7 +40,7 @@ var changes = []struct {
 // is the change that raises the limits most after the previous steps. The sequence ends early if no change
 // raises the limits.
 func doublingSteps(c Cluster, m Machines, costs Costs) []Step {
-	current := limits(c, m, costs)
+	current := Limits(c, m, costs)
 	goal := 2 * current[0].Nodes
 	steps := []Step{}
 	for range 2 * len(changes) {
@@ -53,7 +53,7 @@ func doublingSteps(c Cluster, m Machines, costs Costs) []Step {
 			if !changes[i].apply(&triedC, &triedM) {
 				continue
 			}
-			if tried := limits(triedC, triedM, costs); closerToGoal(tried, bestLimits, goal) {
+			if tried := Limits(triedC, triedM, costs); closerToGoal(tried, bestLimits, goal) {
 				best, bestC, bestM, bestLimits = i, triedC, triedM, tried
 			}
 		}

@@ -28,15 +28,15 @@ type Plan struct {
 
 // Make computes the plan of a cluster.
 func Make(c Cluster, m Machines, costs Costs) Plan {
-	p := assess(c, m, costs)
-	p.Limits = limits(c, m, costs)
+	p := Assess(c, m, costs)
+	p.Limits = Limits(c, m, costs)
 	p.Doubling = doublingSteps(c, m, costs)
 	p.Feasible = p.Limits[0].Nodes >= c.Nodes
 	return *p
 }
 
-// assess computes only the rates and the needs of a plan.
-func assess(c Cluster, m Machines, costs Costs) *Plan {
+// Assess computes only the rates and the needs of a plan.
+func Assess(c Cluster, m Machines, costs Costs) *Plan {
 	p := &Plan{Cluster: c, Machines: m, Costs: costs, Rates: rates(&c)}
 	p.Needs = needs(&c, &m, &costs, &p.Rates)
 	return p
