@@ -272,6 +272,35 @@ func (c *growingCluster) remove(at, m *growingMember, id uint64) {
 	c.verifyEnds(m)
 }
 
+// verifyAcknowledged ends a writer, and reads what was acknowledged at a member.
+func (c *growingCluster) verifyAcknowledged(at *growingMember, writer *growingWriter) {
+	c.t.Helper()
+	close(writer.stop)
+	writer.done.Wait()
+	found := map[string]bool{}
+	waitFor(c.t, "a read", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		response, err := at.client.Get(ctx, "written/", clientv3.WithPrefix())
+		if err != nil {
+			return false
+		}
+		for _, kv := range response.Kvs {
+			found[string(kv.Key)] = true
+		}
+		return true
+	})
+	for _, key := range writer.acknowledged {
+		if !found[key] {
+			c.t.Fatalf("the acknowledged write of %s is lost", key)
+		}
+	}
+	if len(writer.acknowledged) == 0 {
+		c.t.Fatal("no write was acknowledged")
+	}
+	c.t.Logf("%d acknowledged writes", len(writer.acknowledged))
+}
+
 // TestMembersAreChangedUnderLoad grows a cluster from one member to three and back, while a client writes. The commands are those
 // of an operator: add a learner, promote it, add a voter, remove the leader. No acknowledged write may be lost.
 func TestMembersAreChangedUnderLoad(t *testing.T) {
@@ -311,100 +340,96 @@ func TestMembersAreChangedUnderLoad(t *testing.T) {
 			// A member removes itself.
 			c.remove(b, b, idB)
 
-			close(writer.stop)
-			writer.done.Wait()
-			found := map[string]bool{}
-			waitFor(t, "a read", func() bool {
-				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-				defer cancel()
-				response, err := third.client.Get(ctx, "written/", clientv3.WithPrefix())
-				if err != nil {
-					return false
-				}
-				for _, kv := range response.Kvs {
-					found[string(kv.Key)] = true
-				}
-				return true
-			})
-			for _, key := range writer.acknowledged {
-				if !found[key] {
-					t.Fatalf("the acknowledged write of %s is lost", key)
-				}
-			}
-			if len(writer.acknowledged) == 0 {
-				t.Fatal("no write was acknowledged")
-			}
+			c.verifyAcknowledged(third, writer)
 			if members := c.list(third); len(members) != 1 || members["c"].ID != idC {
 				t.Errorf("the members are %v", members)
 			}
-			t.Logf("%d acknowledged writes", len(writer.acknowledged))
 		})
 	}
 }
 
-// TestMemberCommandsAsEtcd checks the errors of the commands, and what a learner answers. The errors are etcd's.
-func TestMemberCommandsAsEtcd(t *testing.T) {
+// verifyError checks the error of a command that changes the members.
+func verifyError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v; want %v", what, err, want)
+	}
+}
+
+// TestMemberCommandsAreRefusedAsEtcd checks the errors of the commands.
+func TestMemberCommandsAreRefusedAsEtcd(t *testing.T) {
 	c := startGrowing(t, "memory")
 	a := c.members["a"]
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	own := c.list(a)["a"]
 	unused := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
-	verify := func(what string, err, want error) {
-		t.Helper()
-		if !errors.Is(err, want) {
-			t.Errorf("%s: %v; want %v", what, err, want)
-		}
-	}
 	cluster := a.server.dial().cluster
 	_, err := cluster.MemberAdd(ctx, &pb.MemberAddRequest{PeerURLs: []string{"127.0.0.1:1"}})
-	verify("a bad URL", rpctypes.Error(err), rpctypes.ErrMemberBadURLs)
+	verifyError(t, "a bad URL", rpctypes.Error(err), rpctypes.ErrMemberBadURLs)
 	_, err = cluster.MemberAdd(ctx, &pb.MemberAddRequest{})
-	verify("no URL", rpctypes.Error(err), rpctypes.ErrMemberBadURLs)
+	verifyError(t, "no URL", rpctypes.Error(err), rpctypes.ErrMemberBadURLs)
 	_, err = a.client.MemberAdd(ctx, []string{own.PeerURLs[0]})
-	verify("a URL of another member", err, rpctypes.ErrPeerURLExist)
+	verifyError(t, "a URL of another member", err, rpctypes.ErrPeerURLExist)
 	_, err = a.client.MemberRemove(ctx, 77)
-	verify("an unknown member", err, rpctypes.ErrMemberNotFound)
+	verifyError(t, "removing an unknown member", err, rpctypes.ErrMemberNotFound)
 	_, err = a.client.MemberUpdate(ctx, 77, []string{unused})
-	verify("an unknown member", err, rpctypes.ErrMemberNotFound)
+	verifyError(t, "updating an unknown member", err, rpctypes.ErrMemberNotFound)
 	_, err = a.client.MemberPromote(ctx, 77)
-	verify("an unknown member", err, rpctypes.ErrMemberNotFound)
+	verifyError(t, "promoting an unknown member", err, rpctypes.ErrMemberNotFound)
 	_, err = a.client.MemberPromote(ctx, own.ID)
-	verify("a voter", err, rpctypes.ErrMemberNotLearner)
+	verifyError(t, "promoting a voter", err, rpctypes.ErrMemberNotLearner)
 	_, err = a.client.MemberRemove(ctx, own.ID)
-	verify("the last member", err, rpctypes.ErrMemberNotEnoughStarted)
+	verifyError(t, "removing the last member", err, rpctypes.ErrMemberNotEnoughStarted)
+}
 
-	notStarted, err := a.client.MemberAddAsLearner(ctx, []string{unused})
-	if err != nil {
-		t.Fatal(err)
+// TestMembersThatHaveNotStartedCount checks what is refused because of members that have not started.
+func TestMembersThatHaveNotStartedCount(t *testing.T) {
+	c := startGrowing(t, "memory")
+	client := c.members["a"].client
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	url := func() []string { return []string{fmt.Sprintf("http://127.0.0.1:%d", freePort(t))} }
+	learner, err := client.MemberAddAsLearner(ctx, url())
+	if err != nil || !learner.Member.IsLearner {
+		t.Fatalf("a learner: %v, %v", learner, err)
 	}
-	_, err = a.client.MemberPromote(ctx, notStarted.Member.ID)
-	verify("a learner that has not started", err, rpctypes.ErrMemberLearnerNotReady)
-	_, err = a.client.MemberAddAsLearner(ctx, []string{fmt.Sprintf("http://127.0.0.1:%d", freePort(t))})
-	verify("a second learner", err, rpctypes.ErrTooManyLearners)
-	if _, err := a.client.MemberRemove(ctx, notStarted.Member.ID); err != nil {
+	_, err = client.MemberPromote(ctx, learner.Member.ID)
+	verifyError(t, "a learner that has not started", err, rpctypes.ErrMemberLearnerNotReady)
+	_, err = client.MemberAddAsLearner(ctx, url())
+	verifyError(t, "a second learner", err, rpctypes.ErrTooManyLearners)
+	if _, err := client.MemberRemove(ctx, learner.Member.ID); err != nil {
 		t.Error(err)
 	}
-	notStarted, err = a.client.MemberAdd(ctx, []string{unused})
-	if err != nil || notStarted.Member.IsLearner {
-		t.Fatalf("a voter: %v, %v", notStarted, err)
+	voter, err := client.MemberAdd(ctx, url())
+	if err != nil || voter.Member.IsLearner {
+		t.Fatalf("a voter: %v, %v", voter, err)
 	}
-	_, err = a.client.MemberAdd(ctx, []string{fmt.Sprintf("http://127.0.0.1:%d", freePort(t))})
-	verify("a voter, while another has not started", err, rpctypes.ErrMemberNotEnoughStarted)
-	if list, err := a.client.MemberRemove(ctx, notStarted.Member.ID); err != nil || len(list.Members) != 1 {
+	_, err = client.MemberAdd(ctx, url())
+	verifyError(t, "a voter, while another has not started", err, rpctypes.ErrMemberNotEnoughStarted)
+	if _, err := client.Put(ctx, "key", "value"); err != nil {
+		t.Errorf("a put, while a voter has not started: %v", err)
+	}
+	if list, err := client.MemberRemove(ctx, voter.Member.ID); err != nil || len(list.Members) != 1 {
 		t.Errorf("%v, %v", list, err)
 	}
+}
 
-	b, idB := c.add(a, "b", true)
-	c.waitForMember(a, "b", idB, true)
+// TestLearnersAnswerAsEtcd checks what a learner answers, and that its peer URLs can be changed.
+func TestLearnersAnswerAsEtcd(t *testing.T) {
+	c := startGrowing(t, "memory")
+	a := c.members["a"]
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	b, id := c.add(a, "b", true)
+	c.waitForMember(a, "b", id, true)
 	c.verifyLearner(ctx, b)
-	// A member is reached at its new URL after its restart there.
 	moved := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
-	updated, err := a.client.MemberUpdate(ctx, idB, []string{moved})
+	updated, err := a.client.MemberUpdate(ctx, id, []string{moved})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if i := slices.IndexFunc(updated.Members, func(m *pb.Member) bool { return m.ID == idB }); updated.Members[i].PeerURLs[0] != moved {
+	if i := slices.IndexFunc(updated.Members, func(m *pb.Member) bool { return m.ID == id }); updated.Members[i].PeerURLs[0] != moved {
 		t.Errorf("the members are %v", updated.Members)
 	}
 }

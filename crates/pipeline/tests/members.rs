@@ -114,6 +114,7 @@ impl Cluster {
         self.member(number).cluster_status().unwrap().members
     }
 
+    /// Waits until a member is no learner and has started. It may vote only later.
     fn wait_for_voter(&self, at: usize, id: u64) {
         let is_voter = |m: &ClusterMember| m.id == id && !m.is_learner && !m.name.is_empty();
         eventually("a voter", || self.list(at).iter().any(is_voter).then_some(()));
@@ -292,6 +293,7 @@ fn a_survivor_continues_alone() {
     cluster.start_member(1);
     cluster.wait_for_voter(0, second);
     cluster.put(0, "both");
+    assert!(cluster.has(1, "both"));
     cluster.members[0] = None;
     cluster.members[1] = None;
     cluster.force_new_cluster = true;
