@@ -33,6 +33,10 @@ pub(crate) enum Fault {
     ReusedReadContext,
     /// A snapshot is described by the commit index instead of the applied one.
     SnapshotOfUnappliedEntries,
+    /// A learner is promoted before it has the log.
+    PromoteWithoutLog,
+    /// A change of the members is proposed while another one is not applied.
+    ChangeWhilePending,
 }
 
 /// All faults.
@@ -51,6 +55,8 @@ pub(crate) const ALL: &[Fault] = &[
     Fault::ReadBeforeApply,
     Fault::ReusedReadContext,
     Fault::SnapshotOfUnappliedEntries,
+    Fault::PromoteWithoutLog,
+    Fault::ChangeWhilePending,
 ];
 
 #[cfg(test)]

@@ -51,15 +51,15 @@
 //! | `log` | the log in memory, as the library reads it |
 //! | `evaluation` | batches that are evaluated and not committed; undo; outcomes |
 //! | `reads` | linearizable reads |
-//! | `rejoin` | replacing members that have lost their log |
+//! | `rejoin` | replacing members that have lost their log; starting members that were added |
 //! | `replica`, `status` | everything together |
 //! | `fault` | deliberate faults, for the tests |
 //! | `simulation` | tests: clusters with faults |
 //!
 //! # Not implemented
 //!
-//! The agreement of blank members on a new cluster, forcing a new cluster from one survivor, and
-//! forwarding commands to the leader. They belong to the caller.
+//! The agreement of blank members on a new cluster, and forwarding commands to the leader. They belong to
+//! the caller.
 
 #![warn(missing_docs)]
 

@@ -14,7 +14,8 @@ use raft::prelude::ConfChangeSingle;
 use crate::id::MemberId;
 use crate::wire::{DecodeError, Reader, put_bytes, put_list, put_number};
 
-/// A member. Its name and its peer URLs are stored in the log.
+/// A member. Its name and its peer URLs are stored in the log. A member that was added by a command and has
+/// not started has no name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberInfo {
     /// The identity.
@@ -32,6 +33,19 @@ pub struct MemberInfo {
 pub enum Change {
     /// Adds a member that receives the log, but does not vote.
     AddLearner(MemberInfo),
+    /// Adds a member that receives the log, and becomes a voter when it has it ([`crate::rejoin`]).
+    AddVoter(MemberInfo),
+    /// Gives the identity of a member that was added without a name to the process that was found at its
+    /// peer URLs. The identity is given once: another process never gets it, because it would not know
+    /// what the first one has acknowledged.
+    Claim {
+        /// The member.
+        id: MemberId,
+        /// The random identity with which the process began.
+        process: MemberId,
+        /// The name of the process.
+        name: String,
+    },
     /// Makes a learner a voter.
     Promote(MemberId),
     /// Removes a voter or a learner.
@@ -80,6 +94,15 @@ pub enum ChangeError {
     /// The cluster would have no voter.
     #[error("the last voter cannot be removed")]
     LastVoter,
+    /// Another member has one of the peer URLs.
+    #[error("member {0} has one of the peer URLs")]
+    PeerUrlExists(MemberId),
+    /// The member has started.
+    #[error("member {0} has started already")]
+    Started(MemberId),
+    /// Another member has the name, or the process.
+    #[error("member {0} has the same name, or the process {1}")]
+    Claimed(MemberId, MemberId),
     /// The two members of a replacement have different names.
     #[error("members {0} and {1} have different names")]
     OtherName(MemberId, MemberId),
@@ -102,6 +125,21 @@ pub struct Membership {
     /// The voters of the old configuration while a member is replaced; otherwise empty. A decision
     /// then needs a majority of both configurations.
     outgoing: BTreeSet<MemberId>,
+    /// The learners that become voters when they have the log.
+    staged: BTreeSet<MemberId>,
+    /// The processes to which the identities of added members were given ([`Change::Claim`]).
+    claims: BTreeMap<MemberId, MemberId>,
+}
+
+/// What a member is, or is about to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It votes.
+    Voter,
+    /// It becomes a voter by itself when it has the log.
+    Joining,
+    /// It stays a learner until it is promoted.
+    Learner,
 }
 
 impl Membership {
@@ -109,7 +147,7 @@ impl Membership {
     pub fn of_voters(members: impl IntoIterator<Item = MemberInfo>) -> Membership {
         let members: BTreeMap<_, _> = members.into_iter().map(|info| (info.id, info)).collect();
         let voters = members.keys().copied().collect();
-        Membership { members, voters, outgoing: BTreeSet::new() }
+        Membership { members, voters, ..Membership::default() }
     }
 
     /// Returns all members in the order of their IDs.
@@ -143,6 +181,36 @@ impl Membership {
         self.members.contains_key(&id) && !self.is_voter(id)
     }
 
+    /// Returns what a member is; `None` if there is no such member.
+    pub fn standing(&self, id: MemberId) -> Option<Standing> {
+        let member = self.members.get(&id)?;
+        if self.is_voter(id) {
+            return Some(Standing::Voter);
+        }
+        let becomes =
+            |other: &MemberInfo| self.is_voter(other.id) || self.staged.contains(&other.id);
+        let replaces = |other: &MemberInfo| {
+            !member.name.is_empty() && other.name == member.name && becomes(other)
+        };
+        let joins = self.staged.contains(&id) || self.members.values().any(replaces);
+        Some(if joins { Standing::Joining } else { Standing::Learner })
+    }
+
+    /// Whether a learner becomes a voter when it has the log.
+    pub fn is_staged(&self, id: MemberId) -> bool {
+        self.staged.contains(&id)
+    }
+
+    /// Returns the learners that become voters when they have the log.
+    pub(crate) fn staged(&self) -> impl Iterator<Item = MemberId> {
+        self.staged.iter().copied()
+    }
+
+    /// Returns the processes to which identities were given, by these identities.
+    pub fn claims(&self) -> &BTreeMap<MemberId, MemberId> {
+        &self.claims
+    }
+
     /// Whether a replacement is in progress.
     pub fn is_joint(&self) -> bool {
         !self.outgoing.is_empty()
@@ -154,14 +222,11 @@ impl Membership {
         match change {
             Change::LeaveJoint if joint => Ok(()),
             Change::LeaveJoint => Err(ChangeError::NotJoint),
-            Change::SetPeerUrls { id, .. } | Change::SetClientUrls { id, .. } => {
-                self.check_exists(*id)
-            }
+            Change::SetPeerUrls { id, peer_urls } => self.check_set_peer_urls(*id, peer_urls),
+            Change::SetClientUrls { id, .. } => self.check_exists(*id),
+            Change::Claim { id, process, name } => self.check_claim(*id, *process, name),
             _ if joint => Err(ChangeError::Joint),
-            Change::AddLearner(info) if self.members.contains_key(&info.id) => {
-                Err(ChangeError::Exists(info.id))
-            }
-            Change::AddLearner(_) => Ok(()),
+            Change::AddLearner(info) | Change::AddVoter(info) => self.check_add(info),
             Change::Promote(id) => self.check_promote(*id),
             Change::Remove(id) => self.check_remove(*id),
             Change::Replace { old, new } => self.check_replace(*old, *new),
@@ -170,6 +235,53 @@ impl Membership {
 
     fn check_exists(&self, id: MemberId) -> Result<(), ChangeError> {
         self.members.contains_key(&id).then_some(()).ok_or(ChangeError::NotFound(id))
+    }
+
+    /// A member with a name takes the place of another one, and has its URLs. One without a name is new.
+    fn check_add(&self, info: &MemberInfo) -> Result<(), ChangeError> {
+        if self.members.contains_key(&info.id) {
+            return Err(ChangeError::Exists(info.id));
+        }
+        if let Some((member, _)) = self.claims.iter().find(|(_, process)| **process == info.id) {
+            return Err(ChangeError::Claimed(*member, info.id));
+        }
+        match info.name.is_empty() {
+            true => self.check_peer_urls(&info.peer_urls, |_| true),
+            false => Ok(()),
+        }
+    }
+
+    fn check_set_peer_urls(&self, id: MemberId, urls: &[String]) -> Result<(), ChangeError> {
+        self.check_exists(id)?;
+        let name = &self.members[&id].name;
+        // The identities of a member that has lost its log have the same URLs.
+        let is_other = |m: &MemberInfo| m.id != id && (name.is_empty() || m.name != *name);
+        self.check_peer_urls(urls, is_other)
+    }
+
+    /// Fails if one of those that `concerns` selects has one of the URLs.
+    fn check_peer_urls(
+        &self,
+        urls: &[String],
+        concerns: impl Fn(&MemberInfo) -> bool,
+    ) -> Result<(), ChangeError> {
+        let has_url = |m: &&MemberInfo| m.peer_urls.iter().any(|url| urls.contains(url));
+        let other = self.members.values().filter(|m| concerns(m)).find(has_url);
+        other.map_or(Ok(()), |other| Err(ChangeError::PeerUrlExists(other.id)))
+    }
+
+    fn check_claim(&self, id: MemberId, process: MemberId, name: &str) -> Result<(), ChangeError> {
+        self.check_exists(id)?;
+        if !self.members[&id].name.is_empty() {
+            return Err(ChangeError::Started(id));
+        }
+        let is_other = |m: &&MemberInfo| {
+            m.id == process || m.name == name || self.claims.get(&m.id) == Some(&process)
+        };
+        match self.members.values().find(is_other) {
+            Some(other) => Err(ChangeError::Claimed(other.id, process)),
+            None => Ok(()),
+        }
     }
 
     fn check_learner(&self, id: MemberId) -> Result<(), ChangeError> {
@@ -181,7 +293,8 @@ impl Membership {
     fn check_promote(&self, id: MemberId) -> Result<(), ChangeError> {
         self.check_learner(id)?;
         let name = &self.members[&id].name;
-        let same = self.voters.iter().find(|voter| self.members[voter].name == *name);
+        let has_name = |voter: &&MemberId| !name.is_empty() && self.members[voter].name == *name;
+        let same = self.voters.iter().find(has_name);
         same.map_or(Ok(()), |voter| Err(ChangeError::Replaces(id, *voter)))
     }
 
@@ -207,23 +320,34 @@ impl Membership {
             Change::AddLearner(info) => {
                 self.members.insert(info.id, info.clone());
             }
+            Change::AddVoter(info) => {
+                self.members.insert(info.id, info.clone());
+                self.staged.insert(info.id);
+            }
+            Change::Claim { id, process, name } => {
+                if let Some(info) = self.members.get_mut(id) {
+                    info.name = name.clone();
+                }
+                self.claims.insert(*id, *process);
+            }
             Change::Promote(id) => {
                 self.voters.insert(*id);
+                self.staged.remove(id);
             }
             Change::Remove(id) => {
                 self.voters.remove(id);
-                self.members.remove(id);
+                self.forget(*id);
             }
             Change::Replace { old, new } => {
                 self.outgoing = self.voters.clone();
                 self.voters.remove(old);
                 self.voters.insert(*new);
+                self.staged.remove(new);
             }
             Change::LeaveJoint => {
                 let outgoing = std::mem::take(&mut self.outgoing);
-                for id in outgoing.difference(&self.voters) {
-                    self.members.remove(id);
-                }
+                let removed: Vec<_> = outgoing.difference(&self.voters).copied().collect();
+                removed.into_iter().for_each(|id| self.forget(id));
             }
             Change::SetPeerUrls { id, peer_urls } => {
                 if let Some(info) = self.members.get_mut(id) {
@@ -236,6 +360,12 @@ impl Membership {
                 }
             }
         }
+    }
+
+    fn forget(&mut self, id: MemberId) {
+        self.members.remove(&id);
+        self.staged.remove(&id);
+        self.claims.remove(&id);
     }
 
     /// Returns the configuration as the library represents it.
@@ -268,16 +398,30 @@ impl Membership {
         put_list(self.members.values(), buf, |info, buf| info.encode(buf));
         put_list(self.voters.iter(), buf, |id, buf| put_number(id.get(), buf));
         put_list(self.outgoing.iter(), buf, |id, buf| put_number(id.get(), buf));
+        // Earlier versions do not know them.
+        if !self.staged.is_empty() || !self.claims.is_empty() {
+            put_list(self.staged.iter(), buf, |id, buf| put_number(id.get(), buf));
+            put_list(self.claims.iter(), buf, |(id, process), buf| {
+                put_number(id.get(), buf);
+                put_number(process.get(), buf);
+            });
+        }
     }
 
     pub(crate) fn decode(reader: &mut Reader) -> Result<Membership, DecodeError> {
         let members: Vec<MemberInfo> = reader.list(MemberInfo::read)?;
-        let membership = Membership {
+        let mut membership = Membership {
             members: members.into_iter().map(|info| (info.id, info)).collect(),
             voters: reader.list(Reader::member)?,
             outgoing: reader.list(Reader::member)?,
+            ..Membership::default()
         };
-        let mut ids = membership.voters.union(&membership.outgoing);
+        if !reader.is_empty() {
+            membership.staged = reader.list(Reader::member)?;
+            membership.claims = reader.list(|reader| Ok((reader.member()?, reader.member()?)))?;
+        }
+        let Membership { voters, outgoing, staged, claims, .. } = &membership;
+        let mut ids = voters.iter().chain(outgoing).chain(staged).chain(claims.keys());
         let known = ids.all(|id| membership.members.contains_key(id));
         let valid = known && !membership.voters.is_empty();
         valid.then_some(membership).ok_or(DecodeError::Invalid("membership"))
@@ -323,6 +467,8 @@ const REPLACE: u8 = 4;
 const LEAVE_JOINT: u8 = 5;
 const SET_PEER_URLS: u8 = 6;
 const SET_CLIENT_URLS: u8 = 7;
+const ADD_VOTER: u8 = 8;
+const CLAIM: u8 = 9;
 
 impl Change {
     pub(crate) fn encode(&self, buf: &mut Vec<u8>) {
@@ -330,6 +476,16 @@ impl Change {
             Change::AddLearner(info) => {
                 buf.push(ADD_LEARNER);
                 info.encode(buf);
+            }
+            Change::AddVoter(info) => {
+                buf.push(ADD_VOTER);
+                info.encode(buf);
+            }
+            Change::Claim { id, process, name } => {
+                buf.push(CLAIM);
+                put_number(id.get(), buf);
+                put_number(process.get(), buf);
+                put_bytes(name.as_bytes(), buf);
             }
             Change::Promote(id) => {
                 buf.push(PROMOTE);
@@ -362,6 +518,12 @@ impl Change {
         let mut reader = Reader::new(bytes);
         let change = match reader.byte()? {
             ADD_LEARNER => Change::AddLearner(MemberInfo::read(&mut reader)?),
+            ADD_VOTER => Change::AddVoter(MemberInfo::read(&mut reader)?),
+            CLAIM => Change::Claim {
+                id: reader.member()?,
+                process: reader.member()?,
+                name: reader.string()?,
+            },
             PROMOTE => Change::Promote(reader.member()?),
             REMOVE => Change::Remove(reader.member()?),
             REPLACE => Change::Replace { old: reader.member()?, new: reader.member()? },
@@ -386,7 +548,7 @@ impl Change {
         use ConfChangeType::{AddLearnerNode, AddNode, RemoveNode};
         let mut conf_change = ConfChangeV2::default();
         let changes = match self {
-            Change::AddLearner(info) => vec![(AddLearnerNode, info.id)],
+            Change::AddLearner(info) | Change::AddVoter(info) => vec![(AddLearnerNode, info.id)],
             Change::Promote(id) => vec![(AddNode, *id)],
             Change::Remove(id) => vec![(RemoveNode, *id)],
             Change::Replace { old, new } => {
@@ -396,7 +558,9 @@ impl Change {
                 vec![(AddNode, *new), (RemoveNode, *old)]
             }
             Change::LeaveJoint => vec![],
-            Change::SetPeerUrls { .. } | Change::SetClientUrls { .. } => return None,
+            Change::Claim { .. } | Change::SetPeerUrls { .. } | Change::SetClientUrls { .. } => {
+                return None;
+            }
         };
         let single = |(change_type, id): (ConfChangeType, MemberId)| ConfChangeSingle {
             change_type,
@@ -445,6 +609,35 @@ mod tests {
     }
 
     #[test]
+    fn an_added_member_is_claimed_once() {
+        let mut members = three();
+        let added = MemberInfo { peer_urls: vec!["https://d:2380".to_owned()], ..info(4, "") };
+        apply(&mut members, Change::AddVoter(added.clone()));
+        assert_eq!(members.standing(id(4)), Some(Standing::Joining));
+        assert_eq!(members.voters().len(), 3, "it does not vote before it has the log");
+        let again = MemberInfo { id: id(5), ..added };
+        assert_eq!(
+            members.check(&Change::AddLearner(again.clone())),
+            Err(ChangeError::PeerUrlExists(id(4)))
+        );
+        let claim = |process, name: &str| Change::Claim { id: id(4), process, name: name.into() };
+        assert_eq!(members.check(&claim(id(9), "c")), Err(ChangeError::Claimed(id(3), id(9))));
+        assert_eq!(members.check(&claim(id(2), "d")), Err(ChangeError::Claimed(id(2), id(2))));
+        apply(&mut members, claim(id(9), "d"));
+        assert_eq!(members.check(&claim(id(8), "d")), Err(ChangeError::Started(id(4))));
+        assert_eq!(members.claims()[&id(4)], id(9));
+        let process = Change::AddLearner(info(9, "d"));
+        assert_eq!(members.check(&process), Err(ChangeError::Claimed(id(4), id(9))));
+        apply(&mut members, Change::Promote(id(4)));
+        assert_eq!(members.standing(id(4)), Some(Standing::Voter));
+        let urls = vec!["https://c:2380".to_owned()];
+        let moved = Change::SetPeerUrls { id: id(4), peer_urls: urls };
+        assert_eq!(members.check(&moved), Err(ChangeError::PeerUrlExists(id(3))));
+        apply(&mut members, Change::Remove(id(4)));
+        assert_eq!(members, three());
+    }
+
+    #[test]
     fn changes_that_make_no_sense_are_refused() {
         let mut members = three();
         members.apply(&Change::AddLearner(info(4, "d")));
@@ -472,6 +665,8 @@ mod tests {
     fn changes_and_members_are_read_as_written() {
         let changes = [
             Change::AddLearner(info(4, "d")),
+            Change::AddVoter(info(4, "")),
+            Change::Claim { id: id(4), process: id(5), name: "d".to_owned() },
             Change::Promote(id(4)),
             Change::Remove(id(u64::MAX)),
             Change::Replace { old: id(1), new: id(4) },
@@ -492,6 +687,11 @@ mod tests {
         let mut members = three();
         members.apply(&Change::AddLearner(info(4, "c")));
         members.apply(&Change::Replace { old: id(3), new: id(4) });
+        let mut buf = Vec::new();
+        members.encode(&mut buf);
+        assert_eq!(Membership::decode(&mut Reader::new(buf.into())), Ok(members.clone()));
+        members.apply(&Change::AddVoter(info(5, "")));
+        members.apply(&Change::Claim { id: id(5), process: id(9), name: "e".to_owned() });
         let mut buf = Vec::new();
         members.encode(&mut buf);
         assert_eq!(Membership::decode(&mut Reader::new(buf.into())), Ok(members));

@@ -3,7 +3,7 @@
 use crate::entry::{Data, Entry, HardState, Snapshot};
 use crate::evaluation::Outcome;
 use crate::id::{Index, MemberId, Position, Term};
-use crate::membership::Membership;
+use crate::membership::{ChangeError, Membership};
 use crate::message::Message;
 use crate::reads::ReadNumber;
 
@@ -111,6 +111,11 @@ pub enum CommittedContent {
     Apply(Data),
     /// The state contains the effects, because this replica has evaluated them: publish them.
     Publish,
-    /// The members have changed, or would have if the change were still allowed.
-    Members(Membership),
+    /// A change of the members.
+    Members {
+        /// The members after it.
+        membership: Membership,
+        /// Why it has changed nothing: it is not allowed any more.
+        result: Result<(), ChangeError>,
+    },
 }

@@ -24,7 +24,7 @@ use crate::wire::DecodeError;
 
 /// A learner has the log if at most this number of entries is missing. It gets them while it is
 /// made a voter.
-const CAUGHT_UP_ENTRIES: u64 = 64;
+pub(crate) const CAUGHT_UP_ENTRIES: u64 = 64;
 
 /// Why a change of the members is not proposed.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
@@ -41,6 +41,9 @@ pub enum ProposeChangeError {
     /// The leader cannot remove itself: nobody would lead until the next election.
     #[error("member {0} is the leader: transfer the leadership first")]
     Leader(MemberId),
+    /// The learner does not have the log yet.
+    #[error("member {0} does not have the log yet: try again")]
+    NotInSync(MemberId),
 }
 
 /// Why the leadership is not transferred.
@@ -225,10 +228,11 @@ impl Replica {
         self.after_event();
     }
 
-    /// Notes the identity that answered at the address of a member. The leader replaces members
-    /// that have lost their log ([`crate::rejoin`]).
-    pub fn found(&mut self, info: MemberInfo) {
-        self.rejoin.on_identity(info, &self.committed.membership);
+    /// Notes the identity that answered at the address of the member `expected`, and whether it is a
+    /// process without state. The leader replaces members that have lost their log, and lets added
+    /// members begin ([`crate::rejoin`]).
+    pub fn found(&mut self, expected: MemberId, info: MemberInfo, is_blank: bool) {
+        self.rejoin.on_identity(expected, info, is_blank, &self.committed.membership);
     }
 
     // Requests.
@@ -272,9 +276,10 @@ impl Replica {
     /// Proposes a change of the members. Returns the position of its entry.
     pub fn change_members(&mut self, change: Change) -> Result<Position, ProposeChangeError> {
         self.begin_evaluation()?;
-        if self.raft.raft.has_pending_conf() {
+        if self.raft.raft.has_pending_conf() && !is_active(Fault::ChangeWhilePending) {
             return Err(ProposeChangeError::Pending);
         }
+        self.committed.membership.check(&change)?;
         let removed = match &change {
             Change::Remove(id) | Change::Replace { old: id, .. } => Some(*id),
             _ => None,
@@ -282,7 +287,12 @@ impl Replica {
         if removed == Some(self.config.member) {
             return Err(ProposeChangeError::Leader(self.config.member));
         }
-        self.committed.membership.check(&change)?;
+        if let Change::Promote(id) = change
+            && !self.has_log(id)
+            && !is_active(Fault::PromoteWithoutLog)
+        {
+            return Err(ProposeChangeError::NotInSync(id));
+        }
         let conf_change = change.conf_change();
         let context = Content::Change(change).context();
         let position = match conf_change {
@@ -507,9 +517,9 @@ impl Replica {
         let content = match entry.content {
             Content::Empty => self.commit_other(position, CommittedContent::Empty),
             Content::Change(change) => {
-                self.commit_change(position, &change)?;
+                let result = self.commit_change(position, &change)?;
                 let membership = Membership::clone(&self.committed.membership);
-                self.commit_other(position, CommittedContent::Members(membership))
+                self.commit_other(position, CommittedContent::Members { membership, result })
             }
             Content::Data(data) => self.commit_data(position, data)?,
         };
@@ -542,10 +552,14 @@ impl Replica {
         Ok(if evaluated { CommittedContent::Publish } else { CommittedContent::Apply(data) })
     }
 
-    /// Makes a change of the members, unless it is not allowed any more.
-    fn commit_change(&mut self, position: Position, change: &Change) -> Result<(), Inconsistency> {
-        if self.committed.membership.check(change).is_err() {
-            return Ok(());
+    /// Makes a change of the members, unless it is not allowed any more. Returns why it is not.
+    fn commit_change(
+        &mut self,
+        position: Position,
+        change: &Change,
+    ) -> Result<Result<(), ChangeError>, Inconsistency> {
+        if let Err(error) = self.committed.membership.check(change) {
+            return Ok(Err(error));
         }
         let mut membership = Membership::clone(&self.committed.membership);
         membership.apply(change);
@@ -565,7 +579,7 @@ impl Replica {
             let term = self.raft.raft.term;
             self.raft.raft.become_follower(term, raft::INVALID_ID);
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Tells the library what the caller has applied. While a snapshot is not written, the library
@@ -643,8 +657,8 @@ impl Replica {
         Position { term: raft.term, index: raft.raft_log.last_index() }
     }
 
-    /// Whether a member has nearly all committed entries, and is alive.
-    fn has_log(&self, id: MemberId) -> bool {
+    /// Whether a member has nearly all committed entries, and is alive. Only the leader knows.
+    pub fn has_log(&self, id: MemberId) -> bool {
         let raft = &self.raft.raft;
         raft.prs().get(id.get()).is_some_and(|progress| {
             // In an idle cluster, a member that has got a snapshot is probed until the next entry.

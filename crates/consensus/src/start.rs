@@ -1,9 +1,9 @@
 //! With which state a replica starts.
 
-use crate::entry::{Entry, HardState, Snapshot};
+use crate::entry::{Content, Entry, HardState, Snapshot};
 use crate::id::{ClusterId, Index, MemberId, Position};
 use crate::identity::LogMode;
-use crate::membership::Membership;
+use crate::membership::{Change, MemberInfo, Membership};
 
 /// The settings of a replica.
 #[derive(Clone, Debug)]
@@ -79,6 +79,29 @@ impl Start {
         Start { snapshot, base: position, entries: Vec::new(), hard_state }
     }
 
+    /// Returns the state with which a member continues alone, because the others are lost. Everything in
+    /// its log counts as committed: the lost members may have acknowledged it. Changes of the members in
+    /// the log have no effect any more. The other members must never run again.
+    pub fn force_new_cluster(mut self, own: MemberInfo) -> Start {
+        self.snapshot.membership = Membership::of_voters([own]);
+        for entry in &mut self.entries {
+            if matches!(entry.content, Content::Change(_)) {
+                entry.content = Content::Empty;
+            }
+        }
+        self.hard_state.commit = self.base.index + self.entries.len() as u64;
+        self
+    }
+
+    /// Returns all members that the state and the log name.
+    pub fn known_members(&self) -> Vec<MemberInfo> {
+        let added = self.entries.iter().filter_map(|entry| match &entry.content {
+            Content::Change(Change::AddLearner(info) | Change::AddVoter(info)) => Some(info),
+            _ => None,
+        });
+        self.snapshot.membership.members().chain(added).cloned().collect()
+    }
+
     /// Checks that log, state and hard state belong together.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let mut before = self.base;
@@ -115,7 +138,6 @@ impl Start {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::Content;
 
     fn start(terms: &[u64], state: Position, term: u64) -> Start {
         let entry = |(i, term): (usize, &u64)| Entry {
@@ -141,5 +163,25 @@ mod tests {
         assert_eq!(start(&[2, 3], at(2, 4), 3).check(), Err(StartError::OtherState(4)));
         assert_eq!(start(&[2, 3], at(2, 6), 2).check(), Err(StartError::OldTerm(3, 2)));
         assert_eq!(start(&[2, 3], at(2, 6), 3).hard_state().commit, 7);
+    }
+
+    #[test]
+    fn a_member_that_continues_alone_keeps_its_log() {
+        let info = |number: u64| MemberInfo {
+            id: MemberId::new(number).unwrap(),
+            name: number.to_string(),
+            peer_urls: vec![],
+            client_urls: vec![],
+        };
+        let mut start = start(&[2, 3], Position { term: 2, index: 5 }, 3);
+        start.snapshot.membership = Membership::of_voters([info(1), info(2), info(3)]);
+        start.entries[1].content = Content::Change(Change::AddLearner(info(4)));
+        start.hard_state.commit = 6;
+        assert_eq!(start.known_members(), [info(1), info(2), info(3), info(4)]);
+        let forced = start.force_new_cluster(info(2));
+        assert_eq!(forced.check(), Ok(()));
+        assert_eq!(forced.snapshot.membership, Membership::of_voters([info(2)]));
+        assert_eq!((forced.entries.len(), &forced.entries[1].content), (2, &Content::Empty));
+        assert_eq!(forced.hard_state().commit, 7);
     }
 }

@@ -37,6 +37,11 @@ impl Reader {
         }
     }
 
+    /// Whether everything has been read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn byte(&mut self) -> Result<u8, DecodeError> {
         self.0.try_get_u8().map_err(|_| DecodeError::Truncated)
     }

@@ -20,6 +20,12 @@ use crate::status::{Code, Status};
 /// The state that all handlers share, with hooks for metrics and for requests that are
 /// not gRPC.
 pub trait Service: Send + Sync + 'static {
+    /// Called before a call of the method with this path begins. An error ends the call.
+    #[inline]
+    fn check_call(&self, _path: &'static str) -> Result<(), Status> {
+        Ok(())
+    }
+
     /// Called when a call of the method with this path has ended.
     fn call_ended(&self, _path: &'static str, _code: Code) {}
 
@@ -74,6 +80,9 @@ impl<S: Service> Routes<S> {
     {
         self.methods.add(path, false);
         self.handlers.push(Handler::Unary(Box::new(move |service, message, admission| {
+            if let Err(status) = service.check_call(path) {
+                return Box::pin(std::future::ready(Err(status)));
+            }
             respond(message, admission, |request| handler(service.clone(), request))
         })));
         self
@@ -94,6 +103,9 @@ impl<S: Service> Routes<S> {
     {
         self.methods.add(path, false);
         self.handlers.push(Handler::Unary(Box::new(move |service, message, admission| {
+            if let Err(status) = service.check_call(path) {
+                return Box::pin(std::future::ready(Err(status)));
+            }
             let start = |request| handler(service.clone(), request, admission.clone());
             respond(message, admission, start)
         })));
@@ -117,7 +129,7 @@ impl<S: Service> Routes<S> {
     {
         self.methods.add(path, false);
         self.handlers.push(Handler::ServerStream(Box::new(move |service, message, admission| {
-            match decode(message) {
+            match service.check_call(path).and_then(|()| decode(message)) {
                 Ok(request) => payloads(handler(service.clone(), request, admission.clone())),
                 Err(status) => futures_util::stream::once(async { Err(status) }).boxed(),
             }
@@ -155,6 +167,9 @@ impl<S: Service> Routes<S> {
     {
         self.methods.add(path, true);
         self.handlers.push(Handler::Bidirectional(Box::new(move |service, inbox, admission| {
+            if let Err(status) = service.check_call(path) {
+                return futures_util::stream::once(async { Err(status) }).boxed();
+            }
             let requests = Requests { inbox, message: PhantomData };
             payloads(handler(service.clone(), requests, admission.clone()))
         })));

@@ -13,6 +13,10 @@ use consensus::identity::LogMode;
 use peer::{PeerTlsFiles, PeerUrl};
 use pipeline::ClusterOptions;
 
+/// The token of a cluster by default.
+pub const DEFAULT_TOKEN: &str = "etcd-cluster";
+/// Where a server listens for other members, and what it advertises, by default.
+const DEFAULT_PEER_URL: &str = "http://localhost:2380";
 /// As in etcd, the election timeout has at least this number of heartbeat intervals.
 const MIN_HEARTBEATS: u64 = 5;
 /// As in etcd, the longest election timeout in milliseconds.
@@ -61,6 +65,33 @@ pub struct ClusterFlags {
     /// --initial-cluster names no others.
     #[arg(long, env = "ETCD_REPLICATION_LOG", value_enum)]
     pub replication_log: Option<ReplicationLog>,
+
+    /// Continue a cluster whose other members are lost: this member is the only one from now on, with the
+    /// data in its log. The others must never run again with their data.
+    #[arg(
+        long,
+        env = "ETCD_FORCE_NEW_CLUSTER",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_name = "BOOL"
+    )]
+    pub force_new_cluster: Option<bool>,
+
+    /// Refuse changes of the members that may cost the cluster its quorum [default: true]
+    #[arg(
+        long,
+        env = "ETCD_STRICT_RECONFIG_CHECK",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_name = "BOOL"
+    )]
+    pub strict_reconfig_check: Option<bool>,
+
+    /// Maximum number of learners in the cluster [default: 1]
+    #[arg(long, env = "ETCD_MAX_LEARNERS", value_name = "COUNT")]
+    pub max_learners: Option<usize>,
 
     /// Interval between two heartbeats of the leader, in milliseconds [default: 100]
     #[arg(long, env = "ETCD_HEARTBEAT_INTERVAL", value_name = "MS")]
@@ -135,6 +166,14 @@ pub struct ClusterFlags {
 pub struct InitialMember {
     name: String,
     url: PeerUrl,
+}
+
+impl InitialMember {
+    /// Returns the peer URLs of a member in a list.
+    pub fn urls_of(members: &[InitialMember], name: &str) -> Vec<PeerUrl> {
+        let own = members.iter().filter(|member| member.name == name);
+        own.map(|member| member.url.clone()).collect()
+    }
 }
 
 impl FromStr for InitialMember {
@@ -212,13 +251,22 @@ impl ClusterFlags {
 
     /// Returns the peer URLs of a member in `--initial-cluster`.
     fn urls_of(&self, name: &str) -> Vec<PeerUrl> {
-        let own = self.initial_cluster.iter().filter(|member| member.name == name);
-        own.map(|member| member.url.clone()).collect()
+        InitialMember::urls_of(&self.initial_cluster, name)
+    }
+
+    /// Returns the peer URLs of the server with this name: those that it advertises, as in etcd.
+    pub fn advertised_urls(&self, name: &str) -> Vec<PeerUrl> {
+        let initial = self.urls_of(name);
+        match (&self.initial_advertise_peer_urls[..], initial.is_empty()) {
+            ([], false) => initial,
+            ([], true) => vec![DEFAULT_PEER_URL.parse().expect("a valid URL")],
+            (urls, _) => urls.to_vec(),
+        }
     }
 
     fn listen_urls(&self) -> Vec<PeerUrl> {
         match &self.listen_peer_urls[..] {
-            [] => vec!["http://localhost:2380".parse().expect("a valid URL")],
+            [] => vec![DEFAULT_PEER_URL.parse().expect("a valid URL")],
             urls => urls.to_vec(),
         }
     }
@@ -233,6 +281,13 @@ impl ClusterFlags {
         }
         self.validate_urls(name)?;
         self.validate_tls()?;
+        if self.force_new_cluster == Some(true) && self.log() == ReplicationLog::Memory {
+            return Err(
+                "--force-new-cluster needs a log, and --replication-log memory keeps none: \
+                        without its log, a member has nothing to continue with"
+                    .into(),
+            );
+        }
         let (heartbeat, election) = (self.heartbeat_ms(), self.election_ms());
         if heartbeat == 0 || election < MIN_HEARTBEATS * heartbeat || election > MAX_ELECTION_MS {
             return Err(format!(
@@ -248,6 +303,11 @@ impl ClusterFlags {
             return Err("--initial-cluster-state existing needs --initial-cluster with the other \
                         members, which know the cluster"
                 .into());
+        }
+        if self.force_new_cluster == Some(true) {
+            return Err(
+                "--force-new-cluster needs a member of a cluster: set --initial-cluster".into()
+            );
         }
         match self.initial_cluster.is_empty() {
             true => Ok(()),
@@ -347,7 +407,7 @@ impl ClusterFlags {
         Some(ClusterOptions {
             name,
             initial_cluster,
-            token: self.initial_cluster_token.clone().unwrap_or_else(|| "etcd-cluster".into()),
+            token: self.initial_cluster_token.clone().unwrap_or_else(|| DEFAULT_TOKEN.into()),
             is_existing: self.initial_cluster_state == Some(ClusterState::Existing),
             listen_peer_urls: self.listen_urls(),
             client_urls,
@@ -360,6 +420,9 @@ impl ClusterFlags {
             data_dir,
             heartbeat_interval: Duration::from_millis(self.heartbeat_ms()),
             election_timeout: Duration::from_millis(self.election_ms()),
+            force_new_cluster: self.force_new_cluster == Some(true),
+            strict_reconfig_check: self.strict_reconfig_check.unwrap_or(true),
+            max_learners: self.max_learners.unwrap_or(1),
             snapshot_bytes_per_second: None,
         })
     }

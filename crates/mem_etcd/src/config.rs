@@ -456,6 +456,11 @@ impl Config {
         self.max_request_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES)
     }
 
+    /// Returns the peer URLs that MemberList returns for a server without peers.
+    pub fn advertised_peer_urls(&self) -> Vec<String> {
+        self.cluster.advertised_urls(&self.name).iter().map(ToString::to_string).collect()
+    }
+
     /// Returns the client URLs that MemberList returns.
     pub fn advertised_client_urls(&self) -> Vec<String> {
         // As in etcd, the trailing slash that parsing adds is removed.

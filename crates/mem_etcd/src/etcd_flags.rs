@@ -41,9 +41,6 @@ pub fn rejection_reason(name: &str) -> Option<&'static str> {
         "socket-reuse-port" | "socket-reuse-address" => {
             "socket options cannot be changed yet; remove the flag"
         }
-        "force-new-cluster" | "max-learners" | "strict-reconfig-check" => {
-            "the members of a cluster cannot be changed yet; remove the flag"
-        }
         "pre-vote" => "members always ask before they begin an election; remove the flag",
         "peer-auto-tls" => {
             "mem_etcd does not create certificates; use --peer-cert-file and --peer-key-file"

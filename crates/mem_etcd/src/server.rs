@@ -21,8 +21,8 @@ use crate::{auto_compaction, http, listen, shutdown};
 /// Maximum number of threads for slow reads: those that run, and at most 532 that wait for another
 /// turn.
 const MAX_BLOCKING_THREADS: usize = 1024;
-/// Interval at which the server checks whether its member of the cluster has failed.
-const FAILURE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval at which the server checks whether its member of the cluster has ended.
+const END_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs the server until it gets SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<()> {
@@ -87,13 +87,13 @@ async fn serve(config: Config) -> Result<()> {
         tokio::spawn(task)
     });
 
-    let failure = tokio::select! {
+    let end = tokio::select! {
         signal = shutdown_signal => {
             tracing::info!(signal, "shutting down");
             resign(&config, &pipeline).await;
-            None
+            Ok(())
         }
-        reason = member_failure(&config, &pipeline) => Some(reason),
+        end = member_end(&config, &pipeline) => end,
     };
     if let Some(task) = compaction {
         task.abort();
@@ -104,10 +104,7 @@ async fn serve(config: Config) -> Result<()> {
     // runtime.
     let stopped = std::thread::spawn(move || pipeline.shutdown());
     stopped.join().map_err(|_| anyhow!("the shutdown of the store panicked"))?;
-    match failure {
-        None => Ok(()),
-        Some(reason) => Err(anyhow!("the member has failed: {reason}")),
-    }
+    end
 }
 
 /// Lets another member of the cluster lead before this one stops.
@@ -124,16 +121,20 @@ async fn resign(config: &Config, pipeline: &Arc<Pipeline>) {
     let _ = done.await;
 }
 
-/// Returns why a member of a cluster has failed. The process then ends, so that it is started again.
-/// A server without peers goes on to serve reads.
-async fn member_failure(config: &Config, pipeline: &Pipeline) -> Arc<str> {
+/// Waits until a member of a cluster ends. A failed one returns why: its process then ends, so that it is
+/// started again. One that was removed ends without an error, as in etcd. A server without peers goes on to
+/// serve reads.
+async fn member_end(config: &Config, pipeline: &Pipeline) -> Result<()> {
     if !config.cluster.is_member() {
         return std::future::pending().await;
     }
     loop {
-        tokio::time::sleep(FAILURE_CHECK_INTERVAL).await;
+        tokio::time::sleep(END_CHECK_INTERVAL).await;
         if let Some(reason) = pipeline.failure() {
-            return reason;
+            return Err(anyhow!("the member has failed: {reason}"));
+        }
+        if pipeline.is_removed() {
+            return Ok(());
         }
     }
 }

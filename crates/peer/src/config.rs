@@ -13,7 +13,8 @@ use crate::class::Class;
 pub struct Config {
     /// The cluster, until [`crate::Transport::set_cluster`] is called.
     pub cluster: ClusterId,
-    /// This member, with the URLs at which others reach it.
+    /// This member, with the URLs at which others reach it. It has this identity until
+    /// [`crate::Transport::set_id`] is called.
     pub member: MemberInfo,
     /// Maximum size of a message with entries in bytes, encoded, and of a forwarded message. A
     /// message contains at least one entry, so it must be larger than the largest entry.

@@ -32,6 +32,9 @@ pub(crate) struct StreamHello {
     pub(crate) class: Class,
     pub(crate) cluster: ClusterId,
     pub(crate) to: MemberId,
+    /// The process that got the identity `to`, and that may not know it yet
+    /// ([`consensus::membership::Change::Claim`]).
+    pub(crate) process: Option<MemberId>,
     pub(crate) from: MemberInfo,
 }
 
@@ -106,6 +109,8 @@ impl Hello {
                 buf.push(stream.class.number());
                 buf.extend_from_slice(&stream.cluster.0.to_le_bytes());
                 buf.extend_from_slice(&stream.to.get().to_le_bytes());
+                let process = stream.process.map_or(0, MemberId::get);
+                buf.extend_from_slice(&process.to_le_bytes());
                 stream.from.encode(buf);
             }
         });
@@ -120,8 +125,9 @@ impl Hello {
         let cluster = ClusterId(body.try_get_u64_le().map_err(truncated)?);
         let to = MemberId::new(body.try_get_u64_le().map_err(truncated)?);
         let to = to.ok_or_else(|| invalid("member ID"))?;
+        let process = MemberId::new(body.try_get_u64_le().map_err(truncated)?);
         let from = MemberInfo::decode(body).map_err(invalid)?;
-        Ok(Hello::Stream(StreamHello { class, cluster, to, from }))
+        Ok(Hello::Stream(StreamHello { class, cluster, to, process, from }))
     }
 }
 
@@ -174,8 +180,10 @@ mod tests {
     #[test]
     fn hellos_are_read_as_written_and_nothing_else_is() {
         let to = MemberId::new(9).unwrap();
+        let process = MemberId::new(3);
+        let cluster = ClusterId(5);
         let stream =
-            |class| Hello::Stream(StreamHello { class, cluster: ClusterId(5), to, from: info() });
+            |class| Hello::Stream(StreamHello { class, cluster, to, process, from: info() });
         for hello in Class::ALL.map(stream).into_iter().chain([Hello::Probe]) {
             let mut buf = Vec::new();
             hello.encode(&mut buf);

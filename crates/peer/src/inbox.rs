@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use consensus::id::MemberId;
-use consensus::membership::MemberInfo;
 use consensus::message::Message;
 use parking_lot::Mutex;
 
 use crate::class::Class;
+use crate::hello::Identity;
 use crate::incoming_snapshot::IncomingSnapshot;
 use crate::window::Held;
 
@@ -33,7 +33,12 @@ pub enum Event {
     /// Messages of the class [`Class::Log`] to this member are probably lost.
     Unreachable(MemberId),
     /// At the address of a member is one with another identity.
-    Found(MemberInfo),
+    Found {
+        /// The member at whose address it is.
+        expected: MemberId,
+        /// Who is there.
+        identity: Identity,
+    },
     /// This member says that the own one was removed from the cluster.
     RemovedBy(MemberId),
     /// Bytes that a member has sent with [`crate::Transport::forward`].
@@ -62,7 +67,7 @@ struct State {
     snapshots_sent: Vec<(MemberId, bool)>,
     unreachable: BTreeSet<MemberId>,
     /// By the identity that was expected.
-    found: BTreeMap<MemberId, MemberInfo>,
+    found: BTreeMap<MemberId, Identity>,
     removed_by: BTreeSet<MemberId>,
     forwarded: Vec<(MemberId, Bytes, Held)>,
     forward_lost: BTreeSet<MemberId>,
@@ -93,8 +98,8 @@ impl Inbox {
         self.add(|state| state.unreachable.extend([member]));
     }
 
-    pub(crate) fn found(&self, expected: MemberId, info: MemberInfo) {
-        self.add(|state| state.found.extend([(expected, info)]));
+    pub(crate) fn found(&self, expected: MemberId, identity: Identity) {
+        self.add(|state| state.found.extend([(expected, identity)]));
     }
 
     pub(crate) fn removed_by(&self, member: MemberId) {
@@ -128,7 +133,8 @@ impl Inbox {
         };
         let mut events: Vec<_> = state.control.into_iter().map(message).collect();
         events.extend(state.removed_by.into_iter().map(Event::RemovedBy));
-        events.extend(state.found.into_values().map(Event::Found));
+        let found = state.found.into_iter();
+        events.extend(found.map(|(expected, identity)| Event::Found { expected, identity }));
         events.extend(state.unreachable.into_iter().map(Event::Unreachable));
         let sent = state.snapshots_sent.into_iter();
         events.extend(sent.map(|(to, delivered)| Event::SnapshotSent { to, delivered }));

@@ -62,13 +62,19 @@ fn admit<'a>(
     if stream.cluster != shared.cluster() {
         return Err(Answer::OtherCluster);
     }
-    if stream.to != shared.config.member.id {
+    let is_own = stream.to == shared.id();
+    if !is_own && stream.process != Some(shared.id()) {
         return Err(Answer::OtherMember);
     }
     if let Some((tls, certificate)) = certificate
         && !(tls.is_allowed(&certificate) && tls.may_claim(&certificate, &stream.from.peer_urls))
     {
         return Err(Answer::Certificate);
+    }
+    shared.called.send_if_modified(|called| called.replace(stream.to) != Some(stream.to));
+    if !is_own {
+        // This process has to begin under the identity before it may speak under it.
+        return Err(Answer::OtherMember);
     }
     peers.admit(stream.from.clone(), stream.class)
 }
@@ -151,10 +157,9 @@ async fn receive_messages(
 
 /// Refuses a message that does not belong to the stream.
 fn check(shared: &Shared, peer: &Peer, class: Class, message: &Message) -> io::Result<()> {
-    let own = &shared.config;
     let belongs = message.cluster == shared.cluster()
         && message.from == peer.id
-        && message.to == own.member.id
+        && message.to == shared.id()
         && Class::of(message) == class;
     belongs.then_some(()).ok_or_else(|| invalid("a message that does not belong to its stream"))
 }

@@ -21,7 +21,8 @@
 //!
 //! - **Identity.** A stream begins only if both sides name the same cluster, sender and receiver.
 //!   Each message is checked against its stream. A member that has another identity after a
-//!   restart is reported ([`Event::Found`]), and gets no message for the old one.
+//!   restart is reported ([`Event::Found`]), and gets no message for the old one. A process without state
+//!   learns from the handshake which identity it has got ([`Transport::called`]).
 //! - **Order** within a class, also over a reconnection. Messages may be lost, and the transport
 //!   never repeats one.
 //! - **Bounded memory.** Queues, incoming messages (`window`) and handshakes have limits. A

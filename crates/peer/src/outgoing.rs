@@ -94,7 +94,7 @@ pub(crate) async fn open(
     urls: &mut Urls,
 ) -> Result<Opened, DialError> {
     let url = urls.next(&peer.info().peer_urls)?;
-    shared.dialer.open(&url, &shared.hello(class, peer.id)).await
+    shared.dialer.open(&url, &shared.hello(class, peer)).await
 }
 
 /// Tells the member what a refusal says about the peer or about itself.
@@ -103,7 +103,7 @@ fn note_refusal(shared: &Shared, peer: &Peer, error: &DialError) {
         DialError::Refused(Answer::OtherMember, identity)
             if identity.cluster == shared.cluster() && identity.member.id != peer.id =>
         {
-            shared.inbox.found(peer.id, identity.member.clone());
+            shared.inbox.found(peer.id, identity.clone());
         }
         DialError::Refused(Answer::Removed, identity) if identity.member.id == peer.id => {
             shared.inbox.removed_by(peer.id);

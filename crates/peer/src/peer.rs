@@ -14,6 +14,8 @@ use crate::queue::Queue;
 pub(crate) struct Peer {
     pub(crate) id: MemberId,
     info: Mutex<MemberInfo>,
+    /// The process that got the identity.
+    process: Mutex<Option<MemberId>>,
     /// Whether it is a member, as far as the own one knows. Others are known because they have
     /// connected.
     pub(crate) is_member: AtomicBool,
@@ -59,6 +61,7 @@ impl Peer {
         Peer {
             id: info.id,
             info: Mutex::new(info),
+            process: Mutex::new(None),
             is_member: AtomicBool::new(is_member),
             lanes: Class::ALL.map(|class| Lane {
                 queue: Queue::new(class),
@@ -83,6 +86,15 @@ impl Peer {
 
     pub(crate) fn set_info(&self, info: MemberInfo) {
         *self.info.lock() = info;
+    }
+
+    /// Returns the process that got the identity of this peer, if it was given.
+    pub(crate) fn process(&self) -> Option<MemberId> {
+        *self.process.lock()
+    }
+
+    pub(crate) fn set_process(&self, process: Option<MemberId>) {
+        *self.process.lock() = process;
     }
 
     /// Ends the stream of this class on which the other side sends. Returns what ends the next one.

@@ -51,7 +51,7 @@ impl Peers {
 
     /// Sets the members. Streams to and from former members end.
     pub(crate) fn set_members<'a>(&self, members: impl IntoIterator<Item = &'a MemberInfo>) {
-        let own = self.shared.config.member.id;
+        let own = self.shared.id();
         let members: BTreeMap<_, _> =
             members.into_iter().filter(|info| info.id != own).map(|info| (info.id, info)).collect();
         let mut state = self.state.lock();
@@ -80,10 +80,17 @@ impl Peers {
         removed.drain(..surplus);
     }
 
+    /// Notes to which processes the identities of members were given, by these identities.
+    pub(crate) fn set_claims(&self, claims: &BTreeMap<MemberId, MemberId>) {
+        for peer in self.state.lock().peers.values() {
+            peer.set_process(claims.get(&peer.id).copied());
+        }
+    }
+
     /// Accepts a stream of a member of the same cluster.
     pub(crate) fn admit(&self, from: MemberInfo, class: Class) -> Result<Admitted<'_>, Answer> {
         let mut state = self.state.lock();
-        if from.id == self.shared.config.member.id {
+        if from.id == self.shared.id() {
             return Err(Answer::SameMember);
         }
         if state.removed.contains(&from.id) {

@@ -1,7 +1,9 @@
 //! What all tasks of a transport share.
 
 use consensus::id::{ClusterId, MemberId};
+use consensus::membership::MemberInfo;
 use parking_lot::RwLock;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -10,11 +12,14 @@ use crate::config::Config;
 use crate::connection::Dialer;
 use crate::hello::{Hello, Identity, StreamHello};
 use crate::inbox::Inbox;
+use crate::peer::Peer;
 use crate::status::Refusals;
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) belonging: RwLock<Belonging>,
+    /// The identity by which a member of the cluster has called this one; `None` before that.
+    pub(crate) called: watch::Sender<Option<MemberId>>,
     pub(crate) dialer: Dialer,
     pub(crate) inbox: Inbox,
     pub(crate) refusals: Refusals,
@@ -22,12 +27,13 @@ pub(crate) struct Shared {
     pub(crate) tasks: TaskTracker,
 }
 
-/// The cluster of the own member. A member that begins does not know it at first. Both fields are
-/// read together: a member with state in a cluster that is not formed does not exist, and others
-/// would try to join it.
+/// The cluster of the own member, and its identity. A member that begins does not know them at first. All
+/// fields are read together: a member with state in a cluster that is not formed does not exist, and
+/// others would try to join it.
 #[derive(Clone, Copy)]
 pub(crate) struct Belonging {
     pub(crate) cluster: ClusterId,
+    pub(crate) id: MemberId,
     /// [`Identity::is_blank`].
     pub(crate) is_blank: bool,
 }
@@ -38,15 +44,21 @@ impl Shared {
         self.belonging.read().cluster
     }
 
-    /// Returns who the own member is.
-    pub(crate) fn identity(&self) -> Identity {
-        let Belonging { cluster, is_blank } = *self.belonging.read();
-        Identity { cluster, member: self.config.member.clone(), is_blank }
+    /// Returns the identity of the own member.
+    pub(crate) fn id(&self) -> MemberId {
+        self.belonging.read().id
     }
 
-    /// Returns the first frame of a stream to a member.
-    pub(crate) fn hello(&self, class: Class, to: MemberId) -> Hello {
-        let (cluster, from) = (self.cluster(), self.config.member.clone());
-        Hello::Stream(StreamHello { class, cluster, to, from })
+    /// Returns who the own member is.
+    pub(crate) fn identity(&self) -> Identity {
+        let Belonging { cluster, id, is_blank } = *self.belonging.read();
+        let member = MemberInfo { id, ..self.config.member.clone() };
+        Identity { cluster, member, is_blank }
+    }
+
+    /// Returns the first frame of a stream to a peer.
+    pub(crate) fn hello(&self, class: Class, to: &Peer) -> Hello {
+        let Identity { cluster, member: from, .. } = self.identity();
+        Hello::Stream(StreamHello { class, cluster, to: to.id, process: to.process(), from })
     }
 }

@@ -1,5 +1,6 @@
 //! The handle of the transport.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,6 +10,7 @@ use consensus::id::{ClusterId, MemberId};
 use consensus::membership::MemberInfo;
 use consensus::message::Message;
 use parking_lot::RwLock;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -18,7 +20,7 @@ use crate::connection::Dialer;
 use crate::hello::Identity;
 use crate::inbox::{Event, Inbox};
 use crate::listener::Listeners;
-use crate::peer::count;
+use crate::peer::{Peer, count};
 use crate::peers::Peers;
 use crate::queue::Item;
 use crate::shared::{Belonging, Shared};
@@ -55,7 +57,12 @@ impl Transport {
         listeners.check(tls.as_ref())?;
         let shared = Arc::new(Shared {
             dialer: Dialer::new(tls.clone(), config.timeouts.clone()),
-            belonging: RwLock::new(Belonging { cluster: config.cluster, is_blank: true }),
+            belonging: RwLock::new(Belonging {
+                cluster: config.cluster,
+                id: config.member.id,
+                is_blank: true,
+            }),
+            called: watch::Sender::new(None),
             config,
             inbox: Inbox::new(Box::new(wake)),
             refusals: Refusals::default(),
@@ -74,11 +81,32 @@ impl Transport {
         self.peers.set_members(members);
     }
 
+    /// Notes to which processes the identities of members were given, by these identities. A process is
+    /// called by the identity that it got ([`Transport::called`]).
+    pub fn set_claims(&self, claims: &BTreeMap<MemberId, MemberId>) {
+        self.peers.set_claims(claims);
+    }
+
     /// Sets the cluster, and what [`Identity::is_blank`] says of this member, which is `true` at the
     /// start. Call it before [`Transport::set_members`]: streams begin only with members of the same
     /// cluster.
     pub fn set_cluster(&self, cluster: ClusterId, is_blank: bool) {
-        *self.shared.belonging.write() = Belonging { cluster, is_blank };
+        let mut belonging = self.shared.belonging.write();
+        (belonging.cluster, belonging.is_blank) = (cluster, is_blank);
+    }
+
+    /// Sets the identity of this member. Call it before [`Transport::set_members`].
+    pub fn set_id(&self, id: MemberId) {
+        self.shared.belonging.write().id = id;
+    }
+
+    /// Waits until a member of the cluster calls this one. Returns by which identity: its own one, or one
+    /// that was given to this process.
+    pub async fn called(&self) -> MemberId {
+        let mut called = self.shared.called.subscribe();
+        let id = called.wait_for(Option::is_some).await.ok().and_then(|id| *id);
+        // The sender lives as long as this transport.
+        id.expect("the condition holds")
     }
 
     /// Says that this member has state now.
@@ -156,6 +184,15 @@ impl Transport {
         };
         let sending = snapshot_send::run(self.shared.clone(), peer, message, content);
         self.shared.tasks.spawn_on(sending, &self.runtime);
+    }
+
+    /// Returns the peers to which this member has a stream of control messages.
+    pub fn connected(&self) -> BTreeSet<MemberId> {
+        let peers = self.peers.all().into_iter();
+        let is_connected = |peer: &Arc<Peer>| {
+            peer.lane(Class::Control).counters.is_connected.load(Ordering::Relaxed)
+        };
+        peers.filter(is_connected).map(|peer| peer.id).collect()
     }
 
     /// Returns the state of the transport, for metrics and operators.

@@ -32,6 +32,8 @@ fn hello(class: u8, from: &MemberInfo, to: MemberId) -> Vec<u8> {
     let mut body = vec![class];
     body.extend_from_slice(&CLUSTER.0.to_le_bytes());
     body.extend_from_slice(&to.get().to_le_bytes());
+    // No process.
+    body.extend_from_slice(&0u64.to_le_bytes());
     from.encode(&mut body);
     [PREFACE, &frame(HELLO, &body)].concat()
 }

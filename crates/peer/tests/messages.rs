@@ -2,6 +2,7 @@
 
 mod node;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -72,7 +73,7 @@ async fn a_member_of_another_cluster_is_refused() {
     let before = count();
     eventually("another attempt", || count() > before + 1).await;
     assert!(b.transport.events().is_empty() && b.transport.status().peers.is_empty());
-    let found = |event: &Event| matches!(event, Event::Found(_));
+    let found = |event: &Event| matches!(event, Event::Found { .. });
     assert!(!a.transport.events().iter().any(found), "it is no member of this cluster");
 }
 
@@ -86,7 +87,7 @@ async fn a_member_with_a_new_identity_is_found_and_gets_no_message_for_the_old_o
     drop(b);
     let mut reborn = Node::start(3, "b", &Settings { url, ..settings }).await;
     let choose = |event| match event {
-        Event::Found(info) => Some(info),
+        Event::Found { identity, .. } => Some(identity.member),
         _ => None,
     };
     assert_eq!(a.wait("identity", choose).await, reborn.info);
@@ -100,6 +101,28 @@ async fn a_member_with_a_new_identity_is_found_and_gets_no_message_for_the_old_o
         wait = reborn.wait_for(Class::Log).await;
         assert_ne!(wait.0, 1, "it is for the old identity");
     }
+}
+
+/// A process is called by the identity that it got, and speaks under it from then on.
+#[tokio::test]
+async fn a_process_gets_the_identity_of_an_added_member() {
+    let settings = Settings::default();
+    let mut a = Node::start(1, "a", &settings).await;
+    let mut process = Node::start(9, "b", &settings).await;
+    let added = MemberInfo { id: id(2), ..process.info.clone() };
+    a.transport.set_members([&added]);
+    let choose = |event| match event {
+        Event::Found { expected, identity } => Some((expected, identity.member, identity.is_blank)),
+        _ => None,
+    };
+    assert_eq!(a.wait("process", choose).await, (id(2), process.info.clone(), true));
+    a.transport.set_claims(&BTreeMap::from([(id(2), id(8))]));
+    assert!(a.stream(id(2), Class::Log).is_none_or(|stream| !stream.is_connected));
+    a.transport.set_claims(&BTreeMap::from([(id(2), id(9))]));
+    assert_eq!(process.transport.called().await, id(2));
+    process.transport.set_id(id(2));
+    process.info.id = id(2);
+    a.reach(&mut process).await;
 }
 
 #[tokio::test]

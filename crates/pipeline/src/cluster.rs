@@ -6,7 +6,9 @@ use std::time::Duration;
 use consensus::id::MemberId;
 use futures_channel::oneshot;
 
-use crate::replicated::handle::{ClusterStatus, MoveLeaderError, Request};
+use crate::replicated::handle::{
+    ClusterStatus, MemberCommand, MemberError, MembersChanged, MoveLeaderError, Request,
+};
 use crate::{Error, Pipeline};
 
 impl Pipeline {
@@ -44,6 +46,65 @@ impl Pipeline {
         self.replication.as_ref().map(|replication| replication.term())
     }
 
+    /// Whether this member of a cluster is a learner until it is promoted.
+    #[inline]
+    pub fn is_learner(&self) -> bool {
+        self.replication.as_ref().is_some_and(|replication| replication.is_learner())
+    }
+
+    /// Whether this member was removed from its cluster, and has ended.
+    pub fn is_removed(&self) -> bool {
+        self.replication.as_ref().is_some_and(|replication| replication.is_removed())
+    }
+
+    /// Adds a member that will be reached at these URLs. It begins when a process without data is started
+    /// there. A learner does not vote before it is promoted; others vote when they have the log.
+    ///
+    /// # Errors
+    /// If the change is refused, or it is not known whether it was made.
+    pub async fn add_member(
+        &self,
+        peer_urls: Vec<String>,
+        is_learner: bool,
+    ) -> Result<MembersChanged, MemberError> {
+        self.change_members(MemberCommand::Add { peer_urls, is_learner }).await
+    }
+
+    /// Removes a member, which ends then.
+    ///
+    /// # Errors
+    /// If the change is refused, or it is not known whether it was made.
+    pub async fn remove_member(&self, id: u64) -> Result<MembersChanged, MemberError> {
+        self.change_members(MemberCommand::Remove(member_id(id)?)).await
+    }
+
+    /// Replaces the URLs at which other members reach a member.
+    ///
+    /// # Errors
+    /// If the change is refused, or it is not known whether it was made.
+    pub async fn update_member(
+        &self,
+        id: u64,
+        peer_urls: Vec<String>,
+    ) -> Result<MembersChanged, MemberError> {
+        self.change_members(MemberCommand::Update { id: member_id(id)?, peer_urls }).await
+    }
+
+    /// Makes a learner a voter.
+    ///
+    /// # Errors
+    /// If the change is refused, or it is not known whether it was made.
+    pub async fn promote_member(&self, id: u64) -> Result<MembersChanged, MemberError> {
+        self.change_members(MemberCommand::Promote(member_id(id)?)).await
+    }
+
+    async fn change_members(&self, command: MemberCommand) -> Result<MembersChanged, MemberError> {
+        match &self.replication {
+            None => Err(MemberError::NoPeers),
+            Some(replication) => replication.change_members(command).await,
+        }
+    }
+
     /// Asks another member to lead, if this one does. Returns when it does not lead any more, or after
     /// `timeout`.
     pub fn resign(&self, timeout: Duration) {
@@ -73,4 +134,8 @@ impl Pipeline {
         sent.map_err(|_| MoveLeaderError::TimedOut)?;
         done.await.unwrap_or(Err(MoveLeaderError::TimedOut))
     }
+}
+
+fn member_id(id: u64) -> Result<MemberId, MemberError> {
+    MemberId::new(id).ok_or(MemberError::NotFound)
 }

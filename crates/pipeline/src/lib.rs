@@ -110,7 +110,10 @@ pub use options::{PipelineOptions, WalMode};
 pub use pipeline::{Pipeline, PipelineStatus};
 pub use range_read::{LargeRange, RangePages, RangeRead};
 pub use repair::Repair;
-pub use replicated::handle::{ClusterMember, ClusterStatus, MoveLeaderError};
+pub use replicated::handle::{
+    ClusterMember, ClusterStatus, MemberError, MembersChanged, MoveLeaderError,
+};
 pub use replicated::options::ClusterOptions;
+pub use replicated::restore::RestoredMember;
 pub use snapshot_restore::{BumpTooLarge, SavedSnapshot, SavedSnapshotStatus};
 pub use txn::TxnRead;

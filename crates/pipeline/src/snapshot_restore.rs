@@ -9,9 +9,10 @@ use mvcc::{Effect, Effects, HashCursor, Store};
 use snapshot::{Import, Snapshots};
 
 use crate::recovery_base::snapshot_directory;
+use crate::replicated::restore::RestoredMember;
 use crate::snapshot_write::write_snapshot;
 use crate::store_builder::StoreBuilder;
-use crate::{OpenError, etcd_snapshot};
+use crate::{OpenError, etcd_snapshot, replicated};
 
 /// Number of keys or events that are hashed in one step.
 const STEP_ENTRIES: usize = 1000;
@@ -121,6 +122,15 @@ impl SavedSnapshot {
             write_snapshot(&self.store, Effects::new(), writer)
         })?;
         Ok(())
+    }
+
+    /// Writes the data directory of a member, which is the only one of a new cluster. `data_dir` must be
+    /// empty or missing. A server ignores the directory if the write was interrupted.
+    ///
+    /// # Errors
+    /// If the directory is not empty, or cannot be written.
+    pub fn write_member(&self, data_dir: &Path, member: RestoredMember) -> Result<(), OpenError> {
+        replicated::restore::create(data_dir, member, &self.store)
     }
 
     /// Returns the revision of the last change.

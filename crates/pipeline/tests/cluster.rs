@@ -84,6 +84,9 @@ impl Cluster {
             data_dir: self.root.path().join(NAMES[number]),
             heartbeat_interval: Duration::from_millis(20),
             election_timeout: Duration::from_millis(400),
+            force_new_cluster: false,
+            strict_reconfig_check: true,
+            max_learners: 1,
             snapshot_bytes_per_second: None,
         }
     }

@@ -104,8 +104,12 @@ impl World {
             all.partition(|id| membership.is_voter(*id));
         let change = match self.random.below(10) {
             0..3 if self.nodes.len() < MAX_NODES => {
-                let (node, id) = self.add_blank();
-                Some(Change::AddLearner(self.nodes[node].info(id)))
+                let (node, id) = self.add_member();
+                let info = self.nodes[node].unnamed(id);
+                Some(match self.random.percent(50) {
+                    true => Change::AddLearner(info),
+                    false => Change::AddVoter(info),
+                })
             }
             3..6 => self.random.pick(&learners).map(Change::Promote),
             6..8 if voters.len() > MIN_VOTERS => self.random.pick(&voters).map(Change::Remove),
@@ -116,11 +120,17 @@ impl World {
             }),
         };
         let Some(change) = change else { return Ok(()) };
-        let run = self.nodes[leader].run;
-        self.with(leader, run, |process| {
-            // It may be refused, for example because another change is in progress.
-            let _ = process.replica.change_members(change);
-        })
+        let promoted = match &change {
+            Change::Promote(id) => Some(*id),
+            _ => None,
+        };
+        let Some(process) = &mut self.nodes[leader].process else { return Ok(()) };
+        // It may be refused, for example because another change is in progress.
+        if let Ok(position) = process.replica.change_members(change) {
+            self.history.on_change_proposed(position);
+            promoted.map_or(Ok(()), |id| self.check_promoted(leader, id))?;
+        }
+        self.do_output(leader)
     }
 
     /// Ends all faults: everything runs and is connected.

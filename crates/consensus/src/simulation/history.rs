@@ -6,7 +6,7 @@
 //! place), and each reply is the one that a single machine gives at this place, the history is
 //! linearizable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
@@ -52,6 +52,8 @@ pub(super) struct History {
     /// The replies of the committed batches.
     replies: BTreeMap<Index, Vec<Reply>>,
     batches: BTreeMap<Position, Batch>,
+    /// Where leaders have proposed changes of the members.
+    changes: BTreeSet<Position>,
     leaders: BTreeMap<Term, MemberId>,
     membership: Membership,
     /// The latest place of an operation that has ended.
@@ -92,6 +94,10 @@ impl History {
         self.batches.insert(position, Batch { commands: commands.to_vec(), payload });
     }
 
+    pub(super) fn on_change_proposed(&mut self, position: Position) {
+        self.changes.insert(position);
+    }
+
     /// The payload of a batch.
     pub(super) fn payload(&self, position: Position) -> Option<Bytes> {
         self.batches.get(&position).map(|batch| batch.payload.clone())
@@ -114,6 +120,9 @@ impl History {
             return Err(format!("{position:?} is committed after {}", self.last()));
         }
         match &content {
+            ReferenceContent::Empty if self.changes.contains(&position) => {
+                return Err(format!("the change of the members at {position:?} became nothing"));
+            }
             ReferenceContent::Empty => {}
             ReferenceContent::Members(membership) => self.membership = membership.clone(),
             ReferenceContent::Data(payload) => self.execute(position, payload.clone())?,

@@ -2,7 +2,7 @@
 //!
 //! A seed determines the mode of the log, the number of members, what clients do, how messages are
 //! delayed, lost, doubled and reordered, which processes and machines crash, which networks are cut,
-//! and how the members change. What must hold is in `history`, and at the end of
+//! and how the members change by commands. What must hold is in `history`, and at the end of
 //! [`world::World`]: one leader a term, one log, the effects and replies of a single machine,
 //! linearizable reads, nothing acknowledged lost, and equal states when the faults are over.
 //!
@@ -158,7 +158,7 @@ fn first_noticed(fault: Fault) -> Option<(u64, String)> {
 }
 
 impl Counts {
-    fn each(&mut self) -> [(&'static str, &mut u64); 14] {
+    fn each(&mut self) -> [(&'static str, &mut u64); 15] {
         [
             ("writes", &mut self.writes),
             ("reads", &mut self.reads),
@@ -170,6 +170,7 @@ impl Counts {
             ("snapshots", &mut self.snapshots),
             ("replaced members", &mut self.replaced),
             ("changes of members", &mut self.changes),
+            ("started members", &mut self.claimed),
             ("transfers", &mut self.transfers),
             ("refused proposals", &mut self.stale),
             ("messages to old identities", &mut self.wrong_receiver),

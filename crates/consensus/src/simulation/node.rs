@@ -63,6 +63,8 @@ pub(super) struct Process {
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) process: Option<Process>,
+    /// The identity of a process without state that waits until the cluster knows it.
+    pub(super) waiting: Option<MemberId>,
     pub(super) disk: Disk,
     /// Counts processes. Events of an earlier process are void.
     pub(super) run: u32,
@@ -80,6 +82,11 @@ impl Node {
     pub(super) fn info(&self, id: MemberId) -> MemberInfo {
         let peer_urls = vec![format!("https://{}:2380", self.name)];
         MemberInfo { id, name: self.name.clone(), peer_urls, client_urls: Vec::new() }
+    }
+
+    /// Describes a member that is added before its process begins.
+    pub(super) fn unnamed(&self, id: MemberId) -> MemberInfo {
+        MemberInfo { name: String::new(), ..self.info(id) }
     }
 
     pub(super) fn boot_id(&self) -> Vec<u8> {

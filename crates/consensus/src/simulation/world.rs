@@ -3,8 +3,8 @@
 //! Everything that happens is an event at a time. Events are handled one after the other, and a
 //! seed determines what happens. So a seed always gives the same run.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use crate::identity::{Identity, LogMode, StoredIdentity, identity};
 use crate::membership::Membership;
 use crate::message::{Body, Ignored, Message};
 use crate::output::{Committed, CommittedContent, Output, Role, WriteNumber};
+use crate::replica::CAUGHT_UP_ENTRIES;
 use crate::{Config, Replica, Start};
 
 /// Time in microseconds.
@@ -85,6 +86,7 @@ pub(super) struct Counts {
     pub(super) snapshots: u64,
     pub(super) replaced: u64,
     pub(super) changes: u64,
+    pub(super) claimed: u64,
     pub(super) transfers: u64,
     pub(super) stale: u64,
     pub(super) wrong_receiver: u64,
@@ -100,6 +102,8 @@ pub(super) struct World {
     pub(super) nodes: Vec<Node>,
     /// The node of each identity, also of identities that do not exist any more.
     owners: BTreeMap<MemberId, usize>,
+    /// The identities under which processes without state have begun.
+    begun: BTreeSet<MemberId>,
     pub(super) network: Network,
     pub(super) history: History,
     clients: [Client; CLIENTS],
@@ -132,6 +136,7 @@ impl World {
             events: 0,
             nodes: Vec::new(),
             owners: BTreeMap::new(),
+            begun: BTreeSet::new(),
             network: Network::default(),
             history: History::default(),
             clients: [Client::default(); CLIENTS],
@@ -160,6 +165,7 @@ impl World {
         let membership = Membership::of_voters(infos);
         self.history = History::new(2, membership.clone());
         for (node, id) in ids {
+            self.begun.insert(id);
             let start = Start::new_cluster(membership.clone());
             self.format(node, id, &start);
             self.start(node, id, start, State::default());
@@ -174,11 +180,12 @@ impl World {
         self.nodes.len() - 1
     }
 
-    /// Starts a blank member on a new node. Returns its identity.
-    pub(super) fn add_blank(&mut self) -> (usize, MemberId) {
+    /// Adds a node for a member that is added, and that starts later. Returns the identity.
+    pub(super) fn add_member(&mut self) -> (usize, MemberId) {
         let (node, id) = (self.add_node(), self.fresh_id());
-        self.format(node, id, &Start::blank());
-        self.start(node, id, Start::blank(), State::default());
+        self.owners.insert(id, node);
+        let delay = self.random.below(600 * MILLISECOND);
+        self.after(delay, Event::Restart { node });
         (node, id)
     }
 
@@ -204,10 +211,21 @@ impl World {
                 self.start(node, id, start, state);
             }
             Identity::Fresh(id) => {
-                self.format(node, id, &Start::blank());
-                self.start(node, id, Start::blank(), State::default());
+                self.owners.insert(id, node);
+                self.nodes[node].waiting = Some(id);
             }
         }
+    }
+
+    /// A process without state begins under an identity: no other process ever has it.
+    fn begin(&mut self, node: usize, id: MemberId) -> Run {
+        if !self.begun.insert(id) {
+            return Err(format!("two processes have the identity {id}"));
+        }
+        self.nodes[node].waiting = None;
+        self.format(node, id, &Start::blank());
+        self.start(node, id, Start::blank(), State::default());
+        Ok(())
     }
 
     fn start(&mut self, node: usize, id: MemberId, start: Start, state: State) {
@@ -235,8 +253,8 @@ impl World {
 
     /// Ends the process of a node; with `reboot`, also its machine.
     pub(super) fn crash(&mut self, node: usize, reboot: bool) {
-        let Node { process, disk, boot, .. } = &mut self.nodes[node];
-        if process.take().is_none() {
+        let Node { process, waiting, disk, boot, .. } = &mut self.nodes[node];
+        if process.take().is_none() && waiting.take().is_none() {
             return;
         }
         *boot += u64::from(reboot);
@@ -274,7 +292,7 @@ impl World {
             Event::Propose { node, run } => self.on_propose(node, run),
             Event::Client { client } => self.on_client(client),
             Event::Restart { node } => {
-                if self.nodes[node].process.is_none() {
+                if self.nodes[node].process.is_none() && self.nodes[node].waiting.is_none() {
                     self.restart(node);
                 }
                 Ok(())
@@ -342,23 +360,35 @@ impl World {
         }
     }
 
-    /// The leader looks who answers at the addresses of the members.
+    /// The members look who answers at the addresses of the others.
     fn on_dial(&mut self) -> Run {
         self.after(3 * TICK, Event::Dial);
-        for leader in 0..self.nodes.len() {
-            for other in (0..self.nodes.len()).filter(|other| *other != leader) {
-                let blocked = &self.network.blocked;
-                if blocked.contains(&(leader, other)) || blocked.contains(&(other, leader)) {
-                    continue;
-                }
-                let Some(id) = self.nodes[other].process.as_ref().map(|process| process.id) else {
-                    continue;
-                };
-                let info = self.nodes[other].info(id);
-                let Some(process) = &mut self.nodes[leader].process else { continue };
-                process.replica.found(info);
-            }
+        for dialer in 0..self.nodes.len() {
+            let Some(process) = &self.nodes[dialer].process else { continue };
+            let membership = process.replica.membership().clone();
+            membership.members().try_for_each(|info| self.dial(dialer, info.id, &membership))?;
         }
+        Ok(())
+    }
+
+    /// A member dials another one. A process that waits learns so under which identity it begins.
+    fn dial(&mut self, dialer: usize, expected: MemberId, membership: &Membership) -> Run {
+        let node = self.owners[&expected];
+        let blocked = &self.network.blocked;
+        let is_cut = blocked.contains(&(dialer, node)) || blocked.contains(&(node, dialer));
+        if node == dialer || is_cut || self.suspended_node(node) {
+            return Ok(());
+        }
+        let waiting = self.nodes[node].waiting;
+        let has_claim = waiting.is_some() && membership.claims().get(&expected) == waiting.as_ref();
+        if waiting == Some(expected) || has_claim {
+            return self.begin(node, expected);
+        }
+        let running = self.nodes[node].process.as_ref().map(|process| process.id);
+        let Some(id) = running.or(waiting).filter(|id| *id != expected) else { return Ok(()) };
+        let info = self.nodes[node].info(id);
+        let is_blank = waiting.is_some();
+        self.process(dialer).replica.found(expected, info, is_blank);
         Ok(())
     }
 
@@ -452,9 +482,9 @@ impl World {
                     let payload = self.history.payload(position);
                     ReferenceContent::Data(payload.ok_or("nobody has proposed the entry")?)
                 }
-                CommittedContent::Members(members) => {
-                    self.count_change(position, members);
-                    ReferenceContent::Members(members.clone())
+                CommittedContent::Members { membership, result } => {
+                    self.check_change(position, membership, result.is_err())?;
+                    ReferenceContent::Members(membership.clone())
                 }
             };
             self.history.on_committed(position, content)?;
@@ -463,10 +493,33 @@ impl World {
         Ok(())
     }
 
-    fn count_change(&mut self, position: Position, members: &Membership) {
-        if position.index > self.history.last() {
-            self.counts.changes += 1;
-            self.counts.replaced += u64::from(members.is_joint());
+    /// A change that is refused changes nothing.
+    fn check_change(&mut self, position: Position, members: &Membership, refused: bool) -> Run {
+        if position.index <= self.history.last() {
+            return Ok(());
+        }
+        let before = self.history.membership();
+        if refused && members != before {
+            return Err(format!("a refused change at {position:?} has changed the members"));
+        }
+        self.counts.changes += u64::from(!refused);
+        self.counts.replaced += u64::from(members.is_joint());
+        self.counts.claimed += u64::from(members.claims().len() > before.claims().len());
+        Ok(())
+    }
+
+    /// A leader has proposed to promote a learner: its process has begun, and has the log.
+    pub(super) fn check_promoted(&self, leader: usize, id: MemberId) -> Run {
+        if !self.begun.contains(&id) {
+            return Err(format!("{id} is promoted, but has not begun"));
+        }
+        let process = |node: usize| self.nodes[node].process.as_ref();
+        let learner = process(self.owners[&id]).filter(|process| process.id == id);
+        let (Some(leader), Some(learner)) = (process(leader), learner) else { return Ok(()) };
+        let (commit, last) = (leader.replica.commit_index(), learner.replica.status().last_index);
+        match last + CAUGHT_UP_ENTRIES >= commit {
+            true => Ok(()),
+            false => Err(format!("{id} is promoted with {last} of {commit} entries")),
         }
     }
 
@@ -521,7 +574,7 @@ impl World {
                 }
                 Work::Commit(Committed { position, content }) => {
                     match content {
-                        CommittedContent::Empty | CommittedContent::Members(_) => {}
+                        CommittedContent::Empty | CommittedContent::Members { .. } => {}
                         CommittedContent::Publish => machine.publish(position.index)?,
                         CommittedContent::Apply(data) => {
                             machine.apply(&Effects::decode(data.payload))?;

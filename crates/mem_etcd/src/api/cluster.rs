@@ -1,4 +1,4 @@
-//! Cluster service: the members. They cannot be changed yet.
+//! Cluster service: the members, and their changes.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use etcdpb::rpc::{
     MemberUpdateRequest, MemberUpdateResponse,
 };
 use grpc::{Admission, Status};
-use pipeline::ClusterMember;
+use peer::PeerUrl;
+use pipeline::{ClusterMember, MembersChanged};
 
 use super::service::Api;
 use super::status;
@@ -24,7 +25,7 @@ impl Api {
             self.linearize().await?;
         }
         let members = match self.pipeline.cluster_status() {
-            Some(cluster) => cluster.members.into_iter().map(to_wire).collect(),
+            Some(cluster) => to_wire_all(cluster.members),
             None => vec![self.only_member()],
         };
         // As in etcd, the member list has no revision.
@@ -35,46 +36,72 @@ impl Api {
         Member {
             id: self.pipeline.identity().member_id,
             name: self.member.name.clone(),
+            peer_ur_ls: self.member.peer_urls.clone(),
             client_ur_ls: self.member.client_urls.clone(),
-            ..Default::default()
+            is_learner: false,
         }
     }
 
     pub(super) async fn member_add(
         self: Arc<Self>,
-        _: MemberAddRequest,
+        request: MemberAddRequest,
         admission: Admission,
     ) -> Result<MemberAddResponse, Status> {
+        let urls = peer_urls(&request.peer_ur_ls)?;
         self.require_admin(&admission)?;
-        Err(not_supported())
+        let changed = self.pipeline.add_member(urls, request.is_learner).await;
+        let MembersChanged { added, members } = changed.map_err(status::from_member_error)?;
+        let members = to_wire_all(members);
+        let member = members.iter().find(|member| Some(member.id) == added).cloned();
+        Ok(MemberAddResponse { header: self.header(0), member, members })
     }
 
     pub(super) async fn member_remove(
         self: Arc<Self>,
-        _: MemberRemoveRequest,
+        request: MemberRemoveRequest,
         admission: Admission,
     ) -> Result<MemberRemoveResponse, Status> {
         self.require_admin(&admission)?;
-        Err(not_supported())
+        let changed = self.pipeline.remove_member(request.id).await;
+        let members = to_wire_all(changed.map_err(status::from_member_error)?.members);
+        Ok(MemberRemoveResponse { header: self.header(0), members })
     }
 
     pub(super) async fn member_update(
         self: Arc<Self>,
-        _: MemberUpdateRequest,
+        request: MemberUpdateRequest,
         admission: Admission,
     ) -> Result<MemberUpdateResponse, Status> {
         self.require_admin(&admission)?;
-        Err(not_supported())
+        let urls = peer_urls(&request.peer_ur_ls)?;
+        let changed = self.pipeline.update_member(request.id, urls).await;
+        let members = to_wire_all(changed.map_err(status::from_member_error)?.members);
+        Ok(MemberUpdateResponse { header: self.header(0), members })
     }
 
     pub(super) async fn member_promote(
         self: Arc<Self>,
-        _: MemberPromoteRequest,
+        request: MemberPromoteRequest,
         admission: Admission,
     ) -> Result<MemberPromoteResponse, Status> {
         self.require_admin(&admission)?;
-        Err(not_supported())
+        let changed = self.pipeline.promote_member(request.id).await;
+        let members = to_wire_all(changed.map_err(status::from_member_error)?.members);
+        Ok(MemberPromoteResponse { header: self.header(0), members })
     }
+}
+
+/// Parses the peer URLs of a request, and sorts them, as etcd does.
+fn peer_urls(texts: &[String]) -> Result<Vec<String>, Status> {
+    let parse = |text: &String| text.trim().parse::<PeerUrl>().map(|url| url.to_string());
+    let urls: Result<Vec<_>, _> = texts.iter().map(parse).collect();
+    let mut urls = urls.ok().filter(|urls| !urls.is_empty()).ok_or_else(status::bad_member_urls)?;
+    urls.sort_unstable();
+    Ok(urls)
+}
+
+fn to_wire_all(members: Vec<ClusterMember>) -> Vec<Member> {
+    members.into_iter().map(to_wire).collect()
 }
 
 fn to_wire(member: ClusterMember) -> Member {
@@ -85,8 +112,4 @@ fn to_wire(member: ClusterMember) -> Member {
         client_ur_ls: member.client_urls,
         is_learner: member.is_learner,
     }
-}
-
-fn not_supported() -> Status {
-    status::not_implemented("membership changes are")
 }

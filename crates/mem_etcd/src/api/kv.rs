@@ -37,6 +37,9 @@ impl Api {
         request: RangeRequest,
         admission: Admission,
     ) -> Result<Encoded, Status> {
+        if !request.serializable && self.pipeline.is_learner() {
+            return Err(status::not_supported_for_learner());
+        }
         validate::range(&request)?;
         let permit = self.permit_range(&admission, &request)?;
         self.check_leader(&admission)?;

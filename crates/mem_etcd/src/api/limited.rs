@@ -211,6 +211,11 @@ fn permit(permitted: bool) -> Result<(), Status> {
 }
 
 impl Service for Limited {
+    #[inline]
+    fn check_call(&self, path: &'static str) -> Result<(), Status> {
+        self.api.check_call(path)
+    }
+
     fn call_ended(&self, path: &'static str, code: Code) {
         self.api.call_ended(path, code);
     }

@@ -25,6 +25,13 @@ use crate::metrics::Metrics;
 /// clients expect a term above 0.
 const TERM_WITHOUT_PEERS: u64 = 2;
 
+/// What a learner answers, as in etcd. It also answers ranges only if they are serializable.
+const LEARNER_METHODS: [&str; 3] = [
+    "/etcdserverpb.KV/Range",
+    "/etcdserverpb.Maintenance/Status",
+    "/etcdserverpb.Maintenance/Snapshot",
+];
+
 /// The state of the services.
 pub struct Api {
     pub(super) pipeline: Arc<Pipeline>,
@@ -50,6 +57,8 @@ pub(super) struct Limits {
 /// The properties of this member that MemberList returns.
 pub(super) struct Member {
     pub(super) name: String,
+    /// The peer URLs of a server without peers.
+    pub(super) peer_urls: Vec<String>,
     pub(super) client_urls: Vec<String>,
 }
 
@@ -69,8 +78,11 @@ impl Api {
             progress_interval: config.progress_interval(),
             quota_bytes: config.quota_bytes(),
         };
-        let member =
-            Member { name: config.name.clone(), client_urls: config.advertised_client_urls() };
+        let member = Member {
+            name: config.name.clone(),
+            peer_urls: config.advertised_peer_urls(),
+            client_urls: config.advertised_client_urls(),
+        };
         let downgrade = Downgrade::default();
         Api { pipeline, metrics, credentials, limits, member, downgrade, pages }
     }
@@ -142,6 +154,14 @@ impl Api {
 }
 
 impl Service for Api {
+    #[inline]
+    fn check_call(&self, path: &'static str) -> Result<(), Status> {
+        match self.pipeline.is_learner() && !LEARNER_METHODS.contains(&path) {
+            true => Err(status::not_supported_for_learner()),
+            false => Ok(()),
+        }
+    }
+
     fn call_ended(&self, path: &'static str, code: Code) {
         self.metrics.call_ended(path, code);
     }

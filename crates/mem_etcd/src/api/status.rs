@@ -156,6 +156,34 @@ pub fn from_move_leader(error: pipeline::MoveLeaderError) -> Status {
     }
 }
 
+/// Returns the status of a failed change of the members.
+pub fn from_member_error(error: pipeline::MemberError) -> Status {
+    use pipeline::MemberError;
+    let code = match &error {
+        MemberError::Failed(error) => code_of(error),
+        MemberError::NotFound => Code::NotFound,
+        MemberError::Unhealthy => Code::Unavailable,
+        MemberError::NoPeers => Code::Unimplemented,
+        MemberError::Exists
+        | MemberError::PeerUrlExists
+        | MemberError::NotLearner
+        | MemberError::LearnerNotReady
+        | MemberError::TooManyLearners
+        | MemberError::NotEnoughStarted => Code::FailedPrecondition,
+    };
+    Status::new(code, error.to_string())
+}
+
+/// The request has no peer URL, or one that cannot be used.
+pub fn bad_member_urls() -> Status {
+    Status::invalid_argument("etcdserver: given member URLs are invalid")
+}
+
+/// A learner does not answer this request.
+pub fn not_supported_for_learner() -> Status {
+    Status::failed_precondition("etcdserver: rpc not supported for learner")
+}
+
 /// The cluster has no leader, and the client wants the call to fail then.
 pub fn no_leader() -> Status {
     from_pipeline(pipeline::Error::NoLeader)
@@ -184,11 +212,6 @@ pub fn unknown_method() -> Status {
 /// The health of an unknown service was requested.
 pub fn unknown_service() -> Status {
     Status::not_found("unknown service")
-}
-
-/// The feature is not implemented. `feature` includes the verb, as in "aliases are".
-pub fn not_implemented(feature: &str) -> Status {
-    Status::unimplemented(format!("mem_etcd: {feature} not implemented yet"))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use consensus::entry::Data;
 use consensus::id::Position;
+use consensus::membership::Membership;
 use consensus::output::{Committed, CommittedContent};
 use mvcc::{Effect, Store};
 
@@ -38,7 +39,7 @@ impl Member {
     /// Applies or publishes a committed entry.
     pub(super) fn commit(&mut self, entry: Committed) -> Result<(), Inconsistent> {
         let Committed { position, content } = entry;
-        let mut bytes = 0;
+        let (mut bytes, mut changed) = (0, None);
         match content {
             CommittedContent::Empty => {}
             CommittedContent::Apply(data) => {
@@ -51,15 +52,23 @@ impl Member {
                 bytes = batch.payload_bytes;
                 self.publish(batch);
             }
-            CommittedContent::Members(membership) => {
-                self.transport.set_members(membership.members());
-                self.handle.set_membership(&membership);
+            CommittedContent::Members { membership, result } => {
+                self.set_membership(&membership);
+                changed = Some(result);
             }
         }
         self.applied = position.index;
         self.replica.applied(position.index);
         self.log_size.add(position.index, bytes);
+        self.on_command_committed(position, changed);
         Ok(())
+    }
+
+    /// Makes the members known to the transport and to clients.
+    pub(super) fn set_membership(&self, membership: &Membership) {
+        self.transport.set_members(membership.members());
+        self.transport.set_claims(membership.claims());
+        self.handle.set_membership(membership);
     }
 
     /// Applies the effects that another leader has evaluated, and publishes them.

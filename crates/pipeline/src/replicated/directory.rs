@@ -49,6 +49,22 @@ impl MemberDir {
         Ok(MemberDir { path: path.to_owned(), _lock: lock })
     }
 
+    /// Locks a directory for a new member. Creates it if it is missing.
+    ///
+    /// # Errors
+    /// If it is not empty.
+    pub(super) fn create(path: &Path) -> Result<MemberDir, Error> {
+        let dir = MemberDir::open(path)?;
+        let is_used = [MEMBER, REPLICA, DISCARDED].iter().any(|name| path.join(name).exists());
+        match is_used {
+            true => Err(Error::Foreign {
+                path: path.to_owned(),
+                reason: "it contains the data of a member: use an empty directory".into(),
+            }),
+            false => Ok(dir),
+        }
+    }
+
     /// Returns the member that used the directory last; `None` if there is none, or if it is not
     /// known any more.
     pub(super) fn stored(&self) -> Result<Option<StoredMember>, Error> {

@@ -12,6 +12,7 @@ use super::apply::Inconsistent;
 use super::entry_log::Report;
 use super::handle::{MoveLeaderError, Request};
 use super::member::{Member, MoveDone, Moving};
+use super::member_commands::Asker;
 use crate::pace::STEP_PAUSE;
 use crate::waker::Wake;
 use crate::{Error, pace};
@@ -24,6 +25,8 @@ const TRANSPORT_END: Duration = Duration::from_secs(2);
 /// Why the thread ends.
 enum End {
     Stopping,
+    /// The cluster has removed this member.
+    Removed,
     /// The member must not go on.
     Failed(String),
 }
@@ -71,7 +74,11 @@ impl Member {
             self.on_received(received)?;
         }
         self.take_requests(now);
+        self.run_member_commands();
         self.handle_output(true)?;
+        if self.is_removed() {
+            return Err(End::Removed);
+        }
         let worked = match self.role.role {
             Role::Leader => self.execute_commands(),
             Role::Follower | Role::Candidate => self.forward_commands(),
@@ -99,6 +106,7 @@ impl Member {
             *next_tick = now + self.settings.tick;
         }
         self.forwards.expire(now);
+        self.expire_member_commands(now);
         for (to, _) in self.proposals.take_expired(now) {
             self.reply(to, 0, Err(Error::LeaderFailed));
         }
@@ -117,15 +125,16 @@ impl Member {
                 self.replica.snapshot_sent(to, delivered);
             }
             Event::Unreachable(member) => self.replica.unreachable(member),
-            Event::Found(info) => self.replica.found(info),
-            Event::Forwarded { from, body } => self.on_forwarded(from, body),
-            Event::ForwardLost(member) => self.forwards.on_lost(member),
-            Event::RemovedBy(by) => {
-                return Err(End::Failed(format!(
-                    "member {by} says that this member was removed from the cluster: add it again, \
-                     and start it with --initial-cluster-state existing and without its data"
-                )));
+            Event::Found { expected, identity } => {
+                self.replica.found(expected, identity.member, identity.is_blank);
             }
+            Event::Forwarded { from, body } => self.on_forwarded(from, body),
+            Event::ForwardLost(member) => {
+                self.forwards.on_lost(member);
+                let own = self.id();
+                self.member_commands.on_lost(member, own);
+            }
+            Event::RemovedBy(_) => return Err(End::Removed),
         }
         Ok(())
     }
@@ -164,6 +173,9 @@ impl Member {
                 Request::MoveLeader(to, done) => {
                     self.move_leader(Some(to), MoveDone::Client(done), now);
                 }
+                Request::ChangeMembers(command, answer) => {
+                    self.queue_member_command(command, Asker::Client(answer), now);
+                }
             }
         }
         if !readers.is_empty() {
@@ -191,7 +203,7 @@ impl Member {
     }
 
     /// Returns the voter that has most of the log.
-    fn best_successor(&self) -> Option<MemberId> {
+    pub(super) fn best_successor(&self) -> Option<MemberId> {
         let members = self.replica.status().members.into_iter();
         let others = members.filter(|member| member.is_voter && member.info.id != self.id());
         others.max_by_key(|member| member.replicated).map(|member| member.info.id)
@@ -215,7 +227,10 @@ impl Member {
 
     /// Whether nobody waits for anything.
     fn is_idle(&self) -> bool {
-        !self.has_commands() && !self.proposals.is_ahead() && self.forwards.is_empty()
+        !self.has_commands()
+            && !self.proposals.is_ahead()
+            && self.forwards.is_empty()
+            && self.member_commands.is_empty()
     }
 
     /// Returns how long the thread may sleep unless it is woken.
@@ -229,10 +244,20 @@ impl Member {
     /// Fails everything that waits, and ends the transport: without it, the other members elect
     /// another leader.
     fn finish(mut self, end: End) {
+        let is_removed = matches!(end, End::Removed);
         let error = match end {
             End::Stopping => Error::Stopped,
+            End::Removed => {
+                tracing::warn!(
+                    "the member has been permanently removed from the cluster: its data cannot be used \
+                     any more. Add it again, and start it without its data"
+                );
+                self.handle.set_removed();
+                Error::Stopped
+            }
             End::Failed(reason) => self.shared.fail_because(reason),
         };
+        self.finish_member_commands(is_removed, &error);
         for (to, _) in self.proposals.take_all() {
             to.send(Err(error.clone()));
         }

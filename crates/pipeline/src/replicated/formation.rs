@@ -20,7 +20,7 @@ use peer::{Identity, PeerUrl, Transport};
 /// Interval between two attempts.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the member logs for whom it waits.
-const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+pub(super) const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The members with which a cluster begins: names and peer URLs.
 pub(super) type InitialCluster = [(String, Vec<PeerUrl>)];
@@ -48,7 +48,8 @@ pub(super) fn unformed(token: &str, initial: &InitialCluster) -> ClusterId {
     id(token, members.concat().as_bytes())
 }
 
-fn formed(token: &str, membership: &Membership) -> ClusterId {
+/// Returns the ID of the cluster that begins with these members.
+pub(super) fn formed(token: &str, membership: &Membership) -> ClusterId {
     let mut text = String::new();
     membership.members().for_each(|member| text += &format!("{}={}\n", member.name, member.id));
     id(token, text.as_bytes())
@@ -71,8 +72,10 @@ fn decide(
     others: &BTreeMap<String, Identity>,
 ) -> Option<Formed> {
     let own_id = unformed(token, initial);
-    let with_state =
-        others.values().find(|other| !other.is_blank && has_token(other.cluster, token));
+    // As in etcd, a member that joins does not need to know the token.
+    let with_state = others
+        .values()
+        .find(|other| !other.is_blank && (is_existing || has_token(other.cluster, token)));
     let is_complete =
         initial.iter().all(|(name, _)| *name == own.name || others.contains_key(name));
     if is_complete && !is_existing {
@@ -225,6 +228,9 @@ mod tests {
         assert_eq!(decide_with([with_state("b", 2, cluster), blank("c", 3)]), existing);
         assert_eq!(decide_with([with_state("b", 2, cluster)]), existing);
         let foreign = ClusterId(cluster.0 ^ (1 << 40));
+        let others = BTreeMap::from([with_state("b", 2, foreign)]);
+        let joined = decide(&info("a", 1), TOKEN, &initial(), true, &others);
+        assert_eq!(joined, Some(Formed::Existing(foreign)));
         assert_eq!(decide_with([with_state("b", 2, foreign), blank("c", 3)]), None);
     }
 }

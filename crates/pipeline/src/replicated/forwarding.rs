@@ -10,6 +10,7 @@ use consensus::output::Role;
 use mvcc::Reply;
 
 use super::member::Member;
+use super::member_commands::Asker;
 use super::wire::{Forwarded, encode_command, encode_member, encode_response};
 use crate::Error;
 use crate::large_commands::{ClientId, Origin};
@@ -71,6 +72,13 @@ impl Member {
             Ok(Forwarded::Response { number, index, result }) => {
                 let again = self.forwards.on_response(number, index, result, self.applied);
                 self.batch.extend(again);
+            }
+            Ok(Forwarded::MemberCommand { number, command }) => {
+                let asker = Asker::Member(from, number);
+                self.queue_member_command(command, asker, Instant::now());
+            }
+            Ok(Forwarded::MembersChanged { number, index, result }) => {
+                self.on_members_changed(number, index, result);
             }
             Ok(Forwarded::Member(info)) => self.set_client_urls(from, &info),
             Err((number, error)) => {

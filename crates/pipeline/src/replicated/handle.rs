@@ -1,13 +1,15 @@
 //! What other threads may know about the cluster, and ask of it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use consensus::id::{Index, MemberId, Term};
+use consensus::membership::{ChangeError, MemberInfo, Membership, Standing};
 use consensus::output::Role;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use futures_channel::oneshot;
 use parking_lot::RwLock;
 
+use super::member_commands::Answer;
 use super::pending_reads::Reader;
 use crate::Error;
 use crate::export::Export;
@@ -25,7 +27,7 @@ pub struct ClusterStatus {
     pub term: Term,
     /// Whether this member leads.
     pub is_leader: bool,
-    /// Whether this member does not vote.
+    /// Whether this member does not vote before it is promoted.
     pub is_learner: bool,
     /// The last entry that is known to be committed.
     pub commit: Index,
@@ -63,6 +65,96 @@ pub(crate) enum Request {
     Resign(oneshot::Sender<()>),
     /// Asks the member with this ID to lead.
     MoveLeader(MemberId, oneshot::Sender<Result<(), MoveLeaderError>>),
+    /// Changes the members.
+    ChangeMembers(MemberCommand, Answer),
+}
+
+/// A command that changes the members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MemberCommand {
+    /// Adds a member that has not started.
+    Add {
+        /// Where it will be reached.
+        peer_urls: Vec<String>,
+        /// Whether it does not vote before it is promoted.
+        is_learner: bool,
+    },
+    /// Removes a member.
+    Remove(MemberId),
+    /// Replaces the peer URLs of a member.
+    Update {
+        /// The member.
+        id: MemberId,
+        /// Its new URLs.
+        peer_urls: Vec<String>,
+    },
+    /// Makes a learner a voter.
+    Promote(MemberId),
+}
+
+/// The members after a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MembersChanged {
+    /// The ID of the member that was added.
+    pub added: Option<u64>,
+    /// The members, by ID.
+    pub members: Vec<ClusterMember>,
+}
+
+/// Why the members were not changed. The texts are those of etcd.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum MemberError {
+    /// There is no such member.
+    #[error("etcdserver: member not found")]
+    NotFound,
+    /// There is a member with this ID.
+    #[error("etcdserver: member ID already exist")]
+    Exists,
+    /// Another member has one of the peer URLs.
+    #[error("etcdserver: Peer URLs already exists")]
+    PeerUrlExists,
+    /// The member is no learner.
+    #[error("etcdserver: can only promote a learner member")]
+    NotLearner,
+    /// The learner does not have the log yet.
+    #[error("etcdserver: can only promote a learner member which is in sync with leader")]
+    LearnerNotReady,
+    /// There are as many learners as `--max-learners` allows.
+    #[error("etcdserver: too many learner members in cluster")]
+    TooManyLearners,
+    /// The members that have started would be no quorum.
+    #[error("etcdserver: re-configuration failed due to not enough started members")]
+    NotEnoughStarted,
+    /// The members that the leader reaches would be no quorum.
+    #[error("etcdserver: unhealthy cluster")]
+    Unhealthy,
+    /// This server has no peers.
+    #[error(
+        "mem_etcd: a server without peers has no other members: start it with --replication-log and \
+         --initial-cluster to change them"
+    )]
+    NoPeers,
+    /// The command was not executed, or it is not known whether it was.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+impl From<ChangeError> for MemberError {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Exists(_) | ChangeError::Claimed(..) => MemberError::Exists,
+            ChangeError::NotFound(_) => MemberError::NotFound,
+            ChangeError::PeerUrlExists(_) => MemberError::PeerUrlExists,
+            ChangeError::LastVoter => MemberError::NotEnoughStarted,
+            ChangeError::NotLearner(_) | ChangeError::Replaces(..) => MemberError::NotLearner,
+            // Only the leader proposes the changes that these concern.
+            ChangeError::NotVoter(_)
+            | ChangeError::OtherName(..)
+            | ChangeError::Started(_)
+            | ChangeError::Joint
+            | ChangeError::NotJoint => Error::LeaderChanged.into(),
+        }
+    }
 }
 
 /// Why the leadership was not moved.
@@ -87,6 +179,9 @@ pub(crate) struct Replication {
     term: AtomicU64,
     commit: AtomicU64,
     applied: AtomicU64,
+    is_learner: AtomicBool,
+    /// Whether this member was removed, and has ended.
+    is_removed: AtomicBool,
     requests: Sender<Request>,
     waker: Waker,
 }
@@ -101,6 +196,8 @@ impl Replication {
             term: AtomicU64::new(0),
             commit: AtomicU64::new(0),
             applied: AtomicU64::new(0),
+            is_learner: AtomicBool::new(false),
+            is_removed: AtomicBool::new(false),
             requests,
             waker,
         };
@@ -125,6 +222,32 @@ impl Replication {
     /// Whether a leader is known.
     pub(crate) fn has_leader(&self) -> bool {
         self.status.read().leader != 0
+    }
+
+    /// Whether this member stays a learner until it is promoted.
+    #[inline]
+    pub(crate) fn is_learner(&self) -> bool {
+        self.is_learner.load(Ordering::Relaxed)
+    }
+
+    /// Whether this member was removed from the cluster.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.is_removed.load(Ordering::Acquire)
+    }
+
+    /// Notes that this member was removed from the cluster.
+    pub(super) fn set_removed(&self) {
+        self.is_removed.store(true, Ordering::Release);
+    }
+
+    /// Changes the members.
+    pub(crate) async fn change_members(
+        &self,
+        command: MemberCommand,
+    ) -> Result<MembersChanged, MemberError> {
+        let (answer, done) = oneshot::channel();
+        self.send(Request::ChangeMembers(command, answer))?;
+        done.await.unwrap_or_else(|_| Err(Error::Stopped.into()))
     }
 
     /// Returns the Raft term.
@@ -176,16 +299,23 @@ impl Replication {
     }
 
     /// Notes the members.
-    pub(super) fn set_membership(&self, membership: &consensus::membership::Membership) {
-        let members = membership.members().map(|info| ClusterMember {
-            id: info.id.get(),
-            name: info.name.clone(),
-            peer_urls: info.peer_urls.clone(),
-            client_urls: info.client_urls.clone(),
-            is_learner: membership.is_learner(info.id),
-        });
+    pub(super) fn set_membership(&self, membership: &Membership) {
         let mut status = self.status.write();
-        status.members = members.collect();
-        status.is_learner = !membership.is_voter(self.member);
+        status.members = cluster_members(membership);
+        // One that becomes a voter by itself serves as one: it forwards what it cannot answer.
+        status.is_learner = membership.standing(self.member) == Some(Standing::Learner);
+        self.is_learner.store(status.is_learner, Ordering::Relaxed);
     }
+}
+
+/// Describes the members for clients. One that was added as a voter is shown as one before it votes.
+pub(super) fn cluster_members(membership: &Membership) -> Vec<ClusterMember> {
+    let describe = |info: &MemberInfo| ClusterMember {
+        id: info.id.get(),
+        name: info.name.clone(),
+        peer_urls: info.peer_urls.clone(),
+        client_urls: info.client_urls.clone(),
+        is_learner: membership.is_learner(info.id) && !membership.is_staged(info.id),
+    };
+    membership.members().map(describe).collect()
 }

@@ -18,6 +18,7 @@ use super::entry_log::LogHandle;
 use super::forwards::Forwards;
 use super::handle::{MoveLeaderError, Replication, Request};
 use super::log_size::LogSize;
+use super::member_commands::MemberCommands;
 use super::pending_reads::PendingReads;
 use super::proposals::Proposals;
 use crate::Error;
@@ -51,6 +52,7 @@ pub(super) struct Member {
     pub(super) proposals: Proposals,
     pub(super) reads: PendingReads,
     pub(super) forwards: Forwards,
+    pub(super) member_commands: MemberCommands,
     /// Commands that were taken from the queues and are not handled yet.
     pub(super) batch: Vec<Submission>,
     /// Small commands that other members have forwarded.
@@ -76,6 +78,8 @@ pub(super) struct Settings {
     pub(super) quota: mvcc::Quota,
     /// Growth of the log in bytes after which a snapshot is taken.
     pub(super) snapshot_log_bytes: u64,
+    pub(super) strict_reconfig_check: bool,
+    pub(super) max_learners: usize,
 }
 
 /// Somebody who waits until another member leads.
@@ -125,6 +129,13 @@ impl Member {
     /// Returns the leader, if it is another member.
     pub(super) fn other_leader(&self) -> Option<MemberId> {
         self.role.leader.filter(|leader| *leader != self.id())
+    }
+
+    /// Whether this member knows from its log that it was removed. Before it has the state, it does not
+    /// know the members.
+    pub(super) fn is_removed(&self) -> bool {
+        let membership = self.replica.membership();
+        membership.members().len() > 0 && membership.get(self.id()).is_none()
     }
 
     /// Whether something waits for a store without uncommitted changes.

@@ -34,9 +34,11 @@
 //! | `member`, `driver` | the state of a member and its thread |
 //! | `evaluate`, `proposals`, `payload` | the leader: evaluation, undo, replies |
 //! | `output`, `apply` | what the replica asks for; committed entries |
-//! | `forwarding`, `forwards`, `wire`, `wire_error`, `wire_format` | commands between members |
+//! | `member_commands`, `reconfiguration` | commands that change the members, and which are refused |
+//! | `forwarding`, `forwards`, `wire`, `wire_error`, `wire_members`, `wire_format` | commands between members |
 //! | `pending_reads` | linearizable reads |
 //! | `entry_log`, `records`, `log_size` | the log on disk and in memory |
+//! | `restore` | a member from a saved snapshot |
 //! | `transfer`, `state` | the whole state, for other members and for exports |
 
 mod apply;
@@ -50,16 +52,20 @@ mod forwards;
 pub(crate) mod handle;
 mod log_size;
 mod member;
+mod member_commands;
 mod open;
 pub(crate) mod options;
 mod output;
 mod payload;
 mod pending_reads;
 mod proposals;
+mod reconfiguration;
 mod records;
 mod recovery;
+pub(crate) mod restore;
 mod state;
 mod transfer;
 mod wire;
 mod wire_error;
 mod wire_format;
+mod wire_members;

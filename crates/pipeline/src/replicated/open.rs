@@ -22,11 +22,12 @@ use tokio::runtime::Runtime;
 use super::directory::{MemberDir, StoredMember};
 use super::entry_log::{EntryLog, LogHandle};
 use super::evaluate::MAX_ENTRY_BYTES;
-use super::formation::{Formation, Formed, unformed};
+use super::formation::{Formation, Formed, REPORT_INTERVAL, unformed};
 use super::forwards::Forwards;
 use super::handle::{Replication, Request};
 use super::log_size::LogSize;
 use super::member::{Member, Settings, Transfer};
+use super::member_commands::MemberCommands;
 use super::options::ClusterOptions;
 use super::pending_reads::PendingReads;
 use super::proposals::Proposals;
@@ -100,10 +101,18 @@ struct Found {
     recovered: Option<(ClusterId, RecoveredMember)>,
 }
 
+/// How a member begins.
+struct Beginning {
+    cluster: ClusterId,
+    start: Start,
+    store: Store,
+    files: Option<(MemberDir, MemberFiles)>,
+}
+
 impl Opening<'_> {
     fn open(self, stop: &AtomicBool) -> Result<Opened, OpenError> {
         let Found { member, dir, recovered } = self.find()?;
-        let info = MemberInfo {
+        let mut info = MemberInfo {
             id: member,
             name: self.cluster.name.clone(),
             peer_urls: self.cluster.peer_urls(),
@@ -111,28 +120,68 @@ impl Opening<'_> {
         };
         let known = recovered.as_ref().map(|(cluster, _)| *cluster);
         let transport = self.transport(&info, known).map_err(OpenError::Cluster)?;
-        let (cluster, start, store, files) = match recovered {
-            Some((cluster, RecoveredMember { store, start, files })) => {
-                (cluster, start, store, dir.map(|dir| (dir, files)))
+        let beginning = match recovered {
+            Some((cluster, recovered)) => {
+                self.resume(&transport, &info, dir, cluster, recovered)?
             }
-            None => {
-                let formed = self.form(&transport, &info, stop).map_err(OpenError::Cluster)?;
-                let (cluster, start) = match formed {
-                    Formed::New(cluster, members) => (cluster, Start::new_cluster(members)),
-                    Formed::Existing(cluster) => (cluster, Start::blank()),
-                };
-                let files = dir.map(|dir| self.create(dir, cluster, member, &start)).transpose()?;
-                (cluster, start, Store::default(), files)
-            }
+            None => self.begin(&transport, &mut info, dir, stop)?,
         };
+        let Beginning { cluster, start, store, files } = beginning;
         let has_state = !start.snapshot.membership.voters().is_empty();
         tracing::info!(%cluster, member = %info.id, has_state, "the member knows its cluster");
-        let replica = Replica::new(self.replica_config(cluster, member), start)
+        let replica = Replica::new(self.replica_config(cluster, info.id), start)
             .map_err(|error| OpenError::Cluster(error.into()))?;
         transport.set_cluster(cluster, !has_state);
+        transport.set_id(info.id);
         transport.set_members(replica.membership().members());
+        transport.set_claims(replica.membership().claims());
         let Opening { waker, runtime, .. } = self;
         Ok(Opened { store, replica, transport, runtime, waker, info, cluster, files })
+    }
+
+    /// Continues with the data of a member.
+    fn resume(
+        &self,
+        transport: &Transport,
+        info: &MemberInfo,
+        dir: Option<MemberDir>,
+        cluster: ClusterId,
+        mut recovered: RecoveredMember,
+    ) -> Result<Beginning, OpenError> {
+        if self.cluster.force_new_cluster {
+            let before = recovered.force_new_cluster(info)?;
+            let removed: Vec<_> = before.iter().filter(|member| member.id != info.id).collect();
+            tracing::warn!(?removed, "forced a new cluster: this member is the only one now");
+            // Those that are not members any more are told.
+            transport.set_members(removed);
+        }
+        if let Some(dir) = &dir {
+            // Only now, in case that the log was incomplete.
+            dir.write_member(&self.stored_member(cluster, info.id))?;
+        }
+        let RecoveredMember { store, start, files } = recovered;
+        Ok(Beginning { cluster, start, store, files: dir.map(|dir| (dir, files)) })
+    }
+
+    /// Begins without data: in a new cluster, or in one that exists. Sets the identity in `info`.
+    fn begin(
+        &self,
+        transport: &Transport,
+        info: &mut MemberInfo,
+        dir: Option<MemberDir>,
+        stop: &AtomicBool,
+    ) -> Result<Beginning, OpenError> {
+        let formed = self.form(transport, info, stop).map_err(OpenError::Cluster)?;
+        let (cluster, start) = match formed {
+            Formed::New(cluster, members) => (cluster, Start::new_cluster(members)),
+            Formed::Existing(cluster) => {
+                transport.set_cluster(cluster, true);
+                info.id = self.called(transport, stop).map_err(OpenError::Cluster)?;
+                (cluster, Start::blank())
+            }
+        };
+        let files = dir.map(|dir| self.create(dir, cluster, info.id, &start)).transpose()?;
+        Ok(Beginning { cluster, start, store: Store::default(), files })
     }
 
     /// Finds out under which identity this member speaks.
@@ -145,23 +194,32 @@ impl Opening<'_> {
         let stored = dir.stored()?;
         let boot_id = Some(&self.options.boot_id[..]).filter(|boot_id| !boot_id.is_empty());
         let identity = stored.as_ref().map(|stored| &stored.identity);
-        match (identity::identity(identity, boot_id, fresh), stored) {
-            (identity::Identity::Kept(member), Some(stored)) => {
-                let recovered = recovery::recover(dir.replica(&stored)?, self.options)?;
-                dir.write_member(&self.stored_member(stored.cluster, member))?;
-                Ok(Found { member, dir: Some(dir), recovered: Some((stored.cluster, recovered)) })
+        let kept = match identity::identity(identity, boot_id, fresh) {
+            identity::Identity::Kept(member) => Some(member),
+            // Nobody else remembers what this member may have forgotten.
+            identity::Identity::Fresh(_) if self.cluster.force_new_cluster => {
+                identity.map(|stored| stored.member)
             }
-            (_, stored) => {
-                if stored.is_some() {
-                    tracing::warn!(
-                        "the machine has restarted, so a part of the log may be lost: this member \
-                         joins again with a new identity"
-                    );
-                }
-                dir.discard()?;
-                Ok(Found { member: fresh, dir: Some(dir), recovered: None })
-            }
+            identity::Identity::Fresh(_) => None,
+        };
+        if let (Some(member), Some(stored)) = (kept, &stored) {
+            let recovered = recovery::recover(dir.replica(stored)?, self.options)?;
+            let recovered = Some((stored.cluster, recovered));
+            return Ok(Found { member, dir: Some(dir), recovered });
         }
+        if self.cluster.force_new_cluster {
+            return Err(OpenError::Cluster(anyhow!(
+                "--force-new-cluster: the data directory has no log of a member"
+            )));
+        }
+        if stored.is_some() {
+            tracing::warn!(
+                "the machine has restarted, so a part of the log may be lost: this member joins again \
+                 with a new identity"
+            );
+        }
+        dir.discard()?;
+        Ok(Found { member: fresh, dir: Some(dir), recovered: None })
     }
 
     fn stored_member(&self, cluster: ClusterId, member: MemberId) -> StoredMember {
@@ -214,14 +272,48 @@ impl Opening<'_> {
         let ClusterOptions { token, initial_cluster, is_existing, .. } = self.cluster;
         let initial = &initial_cluster[..];
         let formation = Formation { transport, own, token, initial, is_existing: *is_existing };
-        self.runtime.block_on(async {
-            let mut forming = std::pin::pin!(formation.form());
+        self.wait(formation.form(), stop, "stopped before the members have formed a cluster")
+    }
+
+    /// Waits until the cluster knows this process: because it has a member with this name, whose log is
+    /// lost, or because a member was added with these peer URLs. Returns the identity.
+    fn called(&self, transport: &Transport, stop: &AtomicBool) -> anyhow::Result<MemberId> {
+        let called = async {
+            let mut called = std::pin::pin!(transport.called());
             loop {
                 tokio::select! {
-                    formed = forming.as_mut() => return Ok(formed),
+                    id = called.as_mut() => return id,
+                    () = tokio::time::sleep(REPORT_INTERVAL) => self.report_uncalled(),
+                }
+            }
+        };
+        self.wait(called, stop, "stopped before the cluster knew this member")
+    }
+
+    fn report_uncalled(&self) {
+        let (name, urls) = (&self.cluster.name, self.cluster.peer_urls().join(","));
+        tracing::warn!(
+            name,
+            peer_urls = urls,
+            "waiting for the leader of the cluster to find this member: the cluster needs a leader, and a \
+             member with this name, or one that was added with these peer URLs"
+        );
+    }
+
+    /// Waits for something until `stop` is set.
+    fn wait<T>(
+        &self,
+        something: impl Future<Output = T>,
+        stop: &AtomicBool,
+        stopped: &'static str,
+    ) -> anyhow::Result<T> {
+        self.runtime.block_on(async {
+            let mut something = std::pin::pin!(something);
+            loop {
+                tokio::select! {
+                    result = something.as_mut() => return Ok(result),
                     () = tokio::time::sleep(STOP_POLL) => {
-                        let stops = stop.load(Ordering::Relaxed);
-                        ensure!(!stops, "stopped before the members have formed a cluster");
+                        ensure!(!stop.load(Ordering::Relaxed), stopped);
                     }
                 }
             }
@@ -255,7 +347,7 @@ fn runtime() -> anyhow::Result<Runtime> {
         .context("start the threads of the transport")
 }
 
-fn random_member() -> MemberId {
+pub(super) fn random_member() -> MemberId {
     MemberId::new(rand::random_range(1..=u64::MAX)).expect("it is not 0")
 }
 
@@ -289,6 +381,8 @@ fn start(
         election_timeout: cluster_options.election_timeout,
         quota,
         snapshot_log_bytes: options.snapshot_log_bytes,
+        strict_reconfig_check: cluster_options.strict_reconfig_check,
+        max_learners: cluster_options.max_learners,
     };
     let (replication, requests) = Replication::new(info.id, waker.clone());
     let replication = Arc::new(replication);
@@ -378,6 +472,7 @@ fn member(
         proposals: Proposals::default(),
         reads: PendingReads::default(),
         forwards: Forwards::default(),
+        member_commands: MemberCommands::default(),
         batch: Vec::new(),
         remote: VecDeque::new(),
         large_commands,

@@ -31,6 +31,13 @@ pub struct ClusterOptions {
     pub heartbeat_interval: Duration,
     /// The time without a leader after which a member asks for votes; it waits up to twice as long.
     pub election_timeout: Duration,
+    /// Whether this member continues alone with its data. All others are removed, and must never run
+    /// again.
+    pub force_new_cluster: bool,
+    /// Whether changes of the members are refused that may cost the cluster its quorum.
+    pub strict_reconfig_check: bool,
+    /// Maximum number of learners.
+    pub max_learners: usize,
     /// Maximum rate at which the state is sent to another member, in bytes per second; `None` if
     /// there is no limit.
     pub snapshot_bytes_per_second: Option<std::num::NonZeroU64>,

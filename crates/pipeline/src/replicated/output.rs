@@ -33,6 +33,7 @@ impl Member {
         // What the replica has not taken now, it never takes.
         self.transfer.states.clear();
         self.forwards.on_applied(self.applied);
+        self.member_commands.on_applied(self.applied);
         self.handle.set_progress(self.replica.commit_index(), self.applied);
         self.at_rest();
         if let Some(index) = self.log_size.compact(self.transfer.sending > 0) {
@@ -114,9 +115,9 @@ impl Member {
         let state = StateSnapshot::start(&self.shared);
         self.applied = position.index;
         self.replica.applied(position.index);
-        self.transport.set_members(snapshot.membership.members());
+        self.set_membership(&snapshot.membership);
         self.transport.set_state();
-        self.handle.set_membership(&snapshot.membership);
+        self.on_commands_replaced(position.index);
         Ok(state)
     }
 

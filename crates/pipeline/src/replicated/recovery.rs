@@ -1,15 +1,17 @@
 //! Recovers a member from its snapshot and its log. The entries of the log are applied by the replica
 //! as those that other members send, when it knows that they are committed.
 
+use anyhow::anyhow;
 use consensus::Start;
 use consensus::entry::HardState;
+use consensus::membership::MemberInfo;
 use data_dir::DataDir;
 use files::Error;
 use mvcc::Store;
 use snapshot::Snapshots;
 use wal::{AllowedLoss, Covered, Log};
 
-use super::records::{Stored, put_base, put_hard_state};
+use super::records::{Stored, put_base, put_entries, put_hard_state, put_restored};
 use crate::store_builder::StoreBuilder;
 use crate::{OpenError, PipelineOptions, store_recovery};
 
@@ -65,6 +67,37 @@ pub(super) fn recover(
     let log_bytes = recovered.uncovered_bytes;
     let files = MemberFiles { dir, log, snapshots, hard_state, log_bytes };
     Ok(RecoveredMember { store, start, files })
+}
+
+impl RecoveredMember {
+    /// Makes `own` the only member of the cluster, in the log too. Returns the members before.
+    ///
+    /// # Errors
+    /// If the member has no state, or the log cannot be written.
+    pub(super) fn force_new_cluster(
+        &mut self,
+        own: &MemberInfo,
+    ) -> Result<Vec<MemberInfo>, OpenError> {
+        if self.start.snapshot.membership.voters().is_empty() {
+            return Err(OpenError::Cluster(anyhow!(
+                "--force-new-cluster: the data directory has no state of a cluster"
+            )));
+        }
+        let before = self.start.known_members();
+        self.start = std::mem::take(&mut self.start).force_new_cluster(own.clone());
+        let Start { snapshot, entries, hard_state, .. } = &self.start;
+        // One record, so that a crash leaves all or nothing.
+        let mut record = Vec::new();
+        put_restored(snapshot, &mut record);
+        put_hard_state(hard_state, &mut record);
+        put_entries(entries, &mut record);
+        let MemberFiles { log, log_bytes, .. } = &mut self.files;
+        log.append(&record)?;
+        log.sync()?;
+        *log_bytes += record.len() as u64;
+        self.files.hard_state = *hard_state;
+        Ok(before)
+    }
 }
 
 /// Creates the files of a member that begins with `start`.

@@ -15,8 +15,12 @@ use etcdpb::rpc::{
 use mvcc::{Alarm, AlarmKind, Command, Reply};
 use prost::Message;
 
+use super::handle::{MemberCommand, MemberError, MembersChanged};
 use super::wire_error::{decode_error, encode_error};
 use super::wire_format::{WireError, get_bytes, get_string, put_bytes};
+use super::wire_members::{
+    get_member_command, get_members_changed, put_member_command, put_members_changed,
+};
 use crate::Error;
 
 /// Something that a member says to another one.
@@ -38,6 +42,19 @@ pub(super) enum Forwarded {
         index: Index,
         result: Result<Reply, Error>,
     },
+    /// A command that changes the members, for the leader.
+    MemberCommand {
+        /// Identifies the command among those of its sender.
+        number: u64,
+        command: MemberCommand,
+    },
+    /// The answer to it.
+    MembersChanged {
+        number: u64,
+        /// The entry after which the sender of the command may pass the answer on.
+        index: Index,
+        result: Result<MembersChanged, MemberError>,
+    },
     /// Describes the sender: the leader makes its URLs those of the membership.
     Member(MemberInfo),
 }
@@ -45,6 +62,8 @@ pub(super) enum Forwarded {
 const COMMAND: u8 = 1;
 const RESPONSE: u8 = 2;
 const MEMBER: u8 = 3;
+const MEMBER_COMMAND: u8 = 4;
+const MEMBERS_CHANGED: u8 = 5;
 
 impl Forwarded {
     /// Decodes a message. For a command that cannot be decoded, the error comes with its number.
@@ -58,6 +77,10 @@ impl Forwarded {
         match kind {
             COMMAND => decode_command_of(number, bytes).map_err(|error| (Some(number), error)),
             RESPONSE => decode_response(number, bytes).map_err(|error| (None, error)),
+            MEMBER_COMMAND => get_member_command(bytes)
+                .map(|command| Forwarded::MemberCommand { number, command })
+                .map_err(|error| (None, error)),
+            MEMBERS_CHANGED => decode_members_changed(number, bytes).map_err(|error| (None, error)),
             other => Err((None, WireError::Unknown("message", other))),
         }
     }
@@ -98,6 +121,33 @@ pub(super) fn encode_member(info: &MemberInfo) -> Bytes {
     let mut buf = vec![MEMBER];
     info.encode(&mut buf);
     buf.into()
+}
+
+/// Encodes a command that changes the members.
+pub(super) fn encode_member_command(number: u64, command: &MemberCommand) -> Bytes {
+    let mut buf = vec![MEMBER_COMMAND];
+    buf.put_u64_le(number);
+    put_member_command(command, &mut buf);
+    buf.into()
+}
+
+/// Encodes the answer to a command that changes the members.
+pub(super) fn encode_members_changed(
+    number: u64,
+    index: Index,
+    result: &Result<MembersChanged, MemberError>,
+) -> Bytes {
+    let mut buf = vec![MEMBERS_CHANGED];
+    buf.put_u64_le(number);
+    buf.put_u64_le(index);
+    put_members_changed(result, &mut buf);
+    buf.into()
+}
+
+fn decode_members_changed(number: u64, mut bytes: Bytes) -> Result<Forwarded, WireError> {
+    let index = bytes.try_get_u64_le()?;
+    let result = get_members_changed(bytes)?;
+    Ok(Forwarded::MembersChanged { number, index, result })
 }
 
 fn decode_command_of(number: u64, mut bytes: Bytes) -> Result<Forwarded, WireError> {

@@ -10,6 +10,8 @@ pub(super) enum WireError {
     Truncated,
     #[error("unknown {0} {1}")]
     Unknown(&'static str, u8),
+    #[error("{0} unexpected bytes at the end")]
+    Trailing(usize),
     #[error("not UTF-8")]
     Utf8,
     #[error("a malformed member: {0}")]
@@ -35,6 +37,18 @@ pub(super) fn get_bytes(bytes: &mut Bytes) -> Result<Bytes, WireError> {
         Ok(length) if length <= bytes.len() => Ok(bytes.split_to(length)),
         _ => Err(WireError::Truncated),
     }
+}
+
+/// Writes strings, preceded by their number.
+pub(super) fn put_strings<S: AsRef<str>>(strings: &[S], buf: &mut Vec<u8>) {
+    buf.put_u64_le(strings.len() as u64);
+    strings.iter().for_each(|string| put_bytes(string.as_ref().as_bytes(), buf));
+}
+
+pub(super) fn get_strings(bytes: &mut Bytes) -> Result<Vec<String>, WireError> {
+    let count = bytes.try_get_u64_le()?;
+    // A forged number ends with the buffer.
+    (0..count).map(|_| get_string(bytes)).collect()
 }
 
 pub(super) fn get_string(bytes: &mut Bytes) -> Result<String, WireError> {

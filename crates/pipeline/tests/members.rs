@@ -1,0 +1,314 @@
+//! Clusters whose members are changed by commands, in one process, with real transports on loopback
+//! addresses.
+
+use std::net::TcpListener;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use consensus::identity::LogMode;
+use etcdpb::rpc::{PutRequest, RangeRequest};
+use futures_executor::block_on;
+use mvcc::Command;
+use pipeline::{
+    ClientId, ClusterMember, ClusterOptions, Error, MemberError, Pipeline, PipelineOptions,
+    RangeRead,
+};
+
+/// A test that has waited for so long has failed.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Members that are started one after the other. The first one forms the cluster.
+struct Cluster {
+    root: tempfile::TempDir,
+    log: LogMode,
+    urls: Vec<String>,
+    members: Vec<Option<Pipeline>>,
+    /// Whether members that are started continue alone.
+    force_new_cluster: bool,
+}
+
+impl Cluster {
+    /// Starts a cluster of one member.
+    fn start(log: LogMode) -> Cluster {
+        // The ports stay free until the members bind them, unless another process is very quick.
+        let listeners = NAMES.map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+        let urls = listeners.iter().map(|l| format!("http://{}", l.local_addr().unwrap()));
+        let urls = urls.collect();
+        let root = tempfile::tempdir().unwrap();
+        let members = NAMES.iter().map(|_| None).collect();
+        drop(listeners);
+        let mut cluster = Cluster { root, log, urls, members, force_new_cluster: false };
+        cluster.start_member(0);
+        cluster
+    }
+
+    /// Starts a member. All but the first one join those that run.
+    fn start_member(&mut self, number: usize) {
+        let known = (0..NAMES.len()).filter(|i| *i == number || self.members[*i].is_some());
+        let initial_cluster =
+            known.map(|i| (NAMES[i].to_owned(), vec![self.urls[i].parse().unwrap()])).collect();
+        let cluster = ClusterOptions {
+            name: NAMES[number].to_owned(),
+            initial_cluster,
+            token: "test".to_owned(),
+            is_existing: number > 0,
+            listen_peer_urls: vec![self.urls[number].parse().unwrap()],
+            client_urls: vec![format!("http://{}", NAMES[number])],
+            tls: None,
+            log: self.log,
+            data_dir: self.root.path().join(NAMES[number]),
+            heartbeat_interval: Duration::from_millis(20),
+            election_timeout: Duration::from_millis(400),
+            force_new_cluster: self.force_new_cluster,
+            strict_reconfig_check: true,
+            max_learners: 1,
+            snapshot_bytes_per_second: None,
+        };
+        let options = PipelineOptions { boot_id: b"boot".to_vec(), ..PipelineOptions::default() };
+        let stop = AtomicBool::new(false);
+        // The port of a member that was just stopped may be in use for a moment.
+        let open = || match Pipeline::open_member(&options, &cluster, &stop) {
+            Ok(pipeline) => Some(pipeline),
+            Err(error) if error.to_string().contains("in use") => None,
+            Err(error) => panic!("{error}"),
+        };
+        self.members[number] = Some(eventually("a member", open));
+    }
+
+    fn member(&self, number: usize) -> &Pipeline {
+        self.members[number].as_ref().expect("the member runs")
+    }
+
+    fn id(&self, number: usize) -> u64 {
+        self.member(number).identity().member_id
+    }
+
+    /// Adds a member by a command at another one. Returns its ID.
+    fn add(&self, at: usize, number: usize, is_learner: bool) -> u64 {
+        let add =
+            || block_on(self.member(at).add_member(vec![self.urls[number].clone()], is_learner));
+        let changed = self.until_healthy("add a member", add);
+        let added = changed.added.expect("a member was added");
+        let member = changed.members.iter().find(|member| member.id == added).unwrap();
+        assert_eq!((member.name.as_str(), member.is_learner), ("", is_learner));
+        added
+    }
+
+    /// Tries again while the leader is not connected to enough members, or there is none.
+    fn until_healthy<T>(
+        &self,
+        what: &str,
+        mut command: impl FnMut() -> Result<T, MemberError>,
+    ) -> T {
+        eventually(what, || match command() {
+            Ok(done) => Some(done),
+            Err(MemberError::Unhealthy | MemberError::NotEnoughStarted) => None,
+            Err(MemberError::Failed(error)) if is_temporary(&error) => None,
+            Err(error) => panic!("{what}: {error}"),
+        })
+    }
+
+    fn list(&self, number: usize) -> Vec<ClusterMember> {
+        self.member(number).cluster_status().unwrap().members
+    }
+
+    /// Waits until a member is no learner and has started. It may vote only later.
+    fn wait_for_voter(&self, at: usize, id: u64) {
+        let is_voter = |m: &ClusterMember| m.id == id && !m.is_learner && !m.name.is_empty();
+        eventually("a voter", || self.list(at).iter().any(is_voter).then_some(()));
+    }
+
+    fn put(&self, number: usize, key: &str) {
+        let request = PutRequest {
+            key: key.as_bytes().to_vec().into(),
+            value: key.as_bytes().to_vec().into(),
+            ..Default::default()
+        };
+        let put = || {
+            let command = Command::Put(request.clone());
+            match block_on(self.member(number).propose(ClientId(1), command, 100)) {
+                Ok(_) => Some(()),
+                Err(error) if is_temporary(&error) => None,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        eventually("a put", put);
+    }
+
+    fn has(&self, number: usize, key: &str) -> bool {
+        eventually("a read", || block_on(self.member(number).linearize()).ok());
+        let request = RangeRequest { key: key.as_bytes().to_vec().into(), ..Default::default() };
+        let response = self.member(number).range(&request).map(RangeRead::finish).unwrap();
+        !response.kvs.is_empty()
+    }
+}
+
+fn is_temporary(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::NoLeader
+            | Error::LeaderChanged
+            | Error::LeaderFailed
+            | Error::ConnectionLost
+            | Error::TimedOut
+    )
+}
+
+fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(found) = attempt() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn one_member_grows_to_three_and_back() {
+    for log in [LogMode::Memory, LogMode::Fsync] {
+        let mut cluster = Cluster::start(log);
+        cluster.put(0, "alone");
+        let second = cluster.add(0, 1, false);
+        cluster.put(0, "before the second member");
+        cluster.start_member(1);
+        assert_eq!(cluster.id(1), second, "a member keeps the ID with which it was added");
+        cluster.wait_for_voter(0, second);
+        cluster.put(1, "two");
+
+        let third = cluster.add(1, 2, true);
+        cluster.start_member(2);
+        assert_eq!(cluster.id(2), third);
+        eventually("a learner that knows it", || cluster.member(2).is_learner().then_some(()));
+        // It can be promoted when it has the log.
+        let promote = || match block_on(cluster.member(1).promote_member(third)) {
+            Err(MemberError::LearnerNotReady) => Err(MemberError::Unhealthy),
+            other => other,
+        };
+        cluster.until_healthy("promote the learner", promote);
+        cluster.wait_for_voter(2, third);
+        cluster.put(2, "three");
+
+        // The first one leads, unless the machine is very slow.
+        let first = cluster.id(0);
+        let remove = || match block_on(cluster.member(2).remove_member(first)) {
+            // An attempt before has succeeded after all.
+            Err(MemberError::NotFound) => Ok(()),
+            other => other.map(|_| ()),
+        };
+        cluster.until_healthy("remove the first member", remove);
+        eventually("its end", || cluster.member(0).is_removed().then_some(()));
+        cluster.members[0] = None;
+        cluster.put(1, "two again");
+
+        // A member can remove itself.
+        let own = || match block_on(cluster.member(1).remove_member(second)) {
+            Err(MemberError::Failed(Error::Stopped)) if cluster.member(1).is_removed() => Ok(()),
+            other => other.map(|_| ()),
+        };
+        cluster.until_healthy("remove the second member", own);
+        eventually("its end", || cluster.member(1).is_removed().then_some(()));
+        cluster.members[1] = None;
+        cluster.put(2, "alone again");
+        let all = ["alone", "before the second member", "two", "three", "two again", "alone again"];
+        assert!(all.iter().all(|key| cluster.has(2, key)), "{log:?}");
+        assert_eq!(cluster.list(2).len(), 1);
+        let last = block_on(cluster.member(2).remove_member(third)).unwrap_err();
+        assert!(matches!(last, MemberError::NotEnoughStarted), "{last}");
+    }
+}
+
+/// A member without a log that restarts is another process: it gets another identity.
+#[test]
+fn an_added_member_may_restart() {
+    let mut cluster = Cluster::start(LogMode::Memory);
+    let added = cluster.add(0, 1, true);
+    cluster.start_member(1);
+    assert_eq!(cluster.id(1), added);
+    cluster.members[1] = None;
+    cluster.start_member(1);
+    let second = cluster.id(1);
+    assert_ne!(second, added);
+    let is_only_learner = || {
+        let learners: Vec<_> = cluster.list(0).into_iter().filter(|m| m.is_learner).collect();
+        (learners.len() == 1 && learners[0].id == second).then_some(())
+    };
+    eventually("the new identity only", is_only_learner);
+    let promote = || match block_on(cluster.member(0).promote_member(second)) {
+        Err(MemberError::LearnerNotReady) => Err(MemberError::Unhealthy),
+        other => other,
+    };
+    cluster.until_healthy("promote it", promote);
+    cluster.put(1, "key");
+    assert!(cluster.has(0, "key"));
+}
+
+#[test]
+fn what_etcd_refuses_is_refused() {
+    let mut cluster = Cluster::start(LogMode::Memory);
+    let url = |number: usize| vec![cluster.urls[number].clone()];
+    let refused = |result: Result<_, MemberError>| result.map(drop).unwrap_err().to_string();
+    let at = |cluster: &Cluster, number: usize| cluster.member(number).identity().member_id;
+    eventually("a leader", || cluster.member(0).is_leader().then_some(()));
+    let added = cluster.add(0, 1, true);
+    let member = cluster.member(0);
+    let own = at(&cluster, 0);
+    for (result, expected) in [
+        (block_on(member.add_member(url(1), false)), "Peer URLs already exists"),
+        (block_on(member.add_member(url(2), true)), "too many learner members in cluster"),
+        (block_on(member.promote_member(own)), "can only promote a learner member"),
+        (block_on(member.promote_member(added)), "in sync with leader"),
+        (block_on(member.promote_member(77)), "member not found"),
+        (block_on(member.remove_member(77)), "member not found"),
+        (block_on(member.update_member(77, url(3))), "member not found"),
+        (block_on(member.update_member(added, url(0))), "Peer URLs already exists"),
+        (block_on(member.remove_member(own)), "not enough started members"),
+    ] {
+        let error = refused(result);
+        assert!(error.starts_with("etcdserver: ") && error.ends_with(expected), "{error}");
+    }
+    // The member is reached at its new URL.
+    let updated = block_on(member.update_member(added, url(2))).unwrap();
+    let member = updated.members.iter().find(|member| member.id == added).unwrap();
+    assert_eq!(member.peer_urls, url(2));
+    cluster.start_member(2);
+    assert_eq!(at(&cluster, 2), added);
+    // A member that was added as a voter counts, although it does not vote yet.
+    let member = cluster.member(0);
+    block_on(member.remove_member(added)).unwrap();
+    block_on(member.add_member(vec![cluster.urls[1].clone()], false)).unwrap();
+    let error = refused(block_on(member.add_member(vec![cluster.urls[3].clone()], false)));
+    assert!(error.ends_with("not enough started members"), "{error}");
+    cluster.put(0, "key");
+}
+
+/// One of two members is lost, so nothing is committed any more. The other one continues with its data.
+#[test]
+fn a_survivor_continues_alone() {
+    let mut cluster = Cluster::start(LogMode::Fsync);
+    let second = cluster.add(0, 1, false);
+    cluster.start_member(1);
+    cluster.wait_for_voter(0, second);
+    cluster.put(0, "both");
+    assert!(cluster.has(1, "both"));
+    cluster.members[0] = None;
+    cluster.members[1] = None;
+    cluster.force_new_cluster = true;
+    cluster.start_member(1);
+    assert_eq!(cluster.id(1), second);
+    cluster.put(1, "alone");
+    assert_eq!(cluster.list(1).len(), 1);
+    // It stays the only one without the flag, and can get others.
+    cluster.force_new_cluster = false;
+    cluster.members[1] = None;
+    cluster.start_member(1);
+    assert!(cluster.has(1, "both") && cluster.has(1, "alone"));
+    assert_eq!(cluster.list(1).len(), 1);
+    let third = cluster.add(1, 2, false);
+    cluster.start_member(2);
+    cluster.wait_for_voter(1, third);
+    assert!(cluster.has(2, "both"));
+}
