@@ -7,6 +7,7 @@ use consensus::id::MemberId;
 use consensus::message::Message;
 use consensus::output::Role;
 use crossbeam_channel::Receiver;
+use futures_channel::oneshot;
 use peer::Event;
 
 use super::apply::Inconsistent;
@@ -105,6 +106,7 @@ impl Member {
         let error = if self.role.leader.is_some() { Error::TimedOut } else { Error::NoLeader };
         self.reads.expire(now, error);
         self.finish_moving(|moving| moving.deadline <= now, Err(MoveLeaderError::TimedOut));
+        self.resign_if_disk_is_full(now);
         self.announce(now);
     }
 
@@ -169,6 +171,16 @@ impl Member {
         if !readers.is_empty() {
             let number = self.replica.read();
             self.reads.add(number, now + self.settings.request_timeout, readers);
+        }
+    }
+
+    /// Asks another member to lead while the disk of this one is full. A leader applies only what is
+    /// in its own log, so it would not answer writes, although the others have them.
+    fn resign_if_disk_is_full(&mut self, now: Instant) {
+        let is_full = self.shared.no_space.load(std::sync::atomic::Ordering::Relaxed);
+        if is_full && self.role.role == Role::Leader && self.moving.is_empty() {
+            let (done, _) = oneshot::channel();
+            self.move_leader(None, MoveDone::Resign(done), now);
         }
     }
 
