@@ -83,7 +83,9 @@ func awaitVoters(t *testing.T, w *workspace) {
 func membersAreWell(t *testing.T, w *workspace, kills int) {
 	t.Helper()
 	eventually(t, patience, "the pods run on ready nodes", func() error {
-		if s := w.status(t, "members"); s.State != "running" || s.Pods.ByPhase["Running"] != storeFaultPods || s.Pods.Total != storeFaultPods || s.Nodes.Ready != storeFaultNodes {
+		s := w.status(t, "members")
+		run := s.Pods.Total == storeFaultPods && s.Pods.ByPhase["Running"] == storeFaultPods && s.Nodes.Ready == storeFaultNodes
+		if s.State != "running" || !run {
 			return fmt.Errorf("the cluster is %s with the pods %+v and the nodes %+v; problems: %q", s.State, s.Pods, s.Nodes, s.Problems)
 		}
 		return nil
@@ -151,7 +153,8 @@ func startPodChurn(t *testing.T, w *workspace) *podChurn {
 	go func() {
 		for !c.stopping.Load() {
 			for _, what := range []string{"create", "delete"} {
-				cmd := w.command(ctx, "pods", what, "--name", "members", "--count", strconv.Itoa(storeFaultPods), "--prefix", "churn-", "--timeout", patience.String())
+				cmd := w.command(ctx, "pods", what, "--name", "members", "--count", strconv.Itoa(storeFaultPods),
+					"--prefix", "churn-", "--timeout", patience.String())
 				if output, err := cmd.CombinedOutput(); err != nil {
 					c.ended <- fmt.Errorf("pods %s: %w: %s", what, err, output)
 					return
