@@ -32,7 +32,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check images images-test dist dist-test bench bench-store bench-cluster bench-proxy bench-scheduler-perf chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster faults fuzz gateway gateway-faults gateway-upstream hostile kubeadm node-path node-requests node-sim oracle simulate upstream clean tools FORCE
+.PHONY: help build up down test check images images-test dist dist-test bench bench-store bench-cluster bench-proxy bench-scheduler-perf chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster etcd-upstream faults fuzz gateway gateway-faults gateway-upstream hostile kubeadm node-path node-requests node-sim oracle simulate store-faults upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -81,7 +81,10 @@ node-requests: $(addprefix bin/,node-sim mem_etcd k1m $(KUBERNETES) kwok kubemar
 controller-manager: $(addprefix bin/,warm-controller-manager mem_etcd k1m $(KUBERNETES) kwok) ## Test warm-controller-manager beside kube-controller-manager: leaders that are stopped under load, flags, pages
 	@go test -v -count=1 -timeout 1h ./test/controller-manager
 
-controller-manager-upstream: bin/mem_etcd ## Run Kubernetes' integration tests of controllers with warm-controller-manager and with warm informers (an hour)
+controller-manager-etcd-upstream: bin/mem_etcd $(addprefix bin/,$(PEERS)) ## Run etcd's own tests against mem_etcd, in clusters with one and more members (10 minutes)
+	@test/etcd-upstream/run.sh
+
+upstream: bin/mem_etcd ## Run Kubernetes' integration tests of controllers with warm-controller-manager and with warm informers (an hour)
 	@test/controller-manager/upstream.sh
 
 gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour; NODE_PATH=1: those with nodes, with the node path on)
@@ -93,7 +96,7 @@ chart: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok etcdctl helm kubeconform) ## T
 kubeadm: $(addprefix bin/,mem_etcd k1m dist-scheduler kube-apiserver kube-scheduler etcd etcdctl etcdutl) ## Run the guide for control planes of kubeadm, and compare all objects (5 minutes, as root)
 	@CHART=full go test -v -count=1 -timeout 1h -run TestKubeadm ./test/deploy
 
-conformance: bin/mem_etcd ## Run Kubernetes' storage test suites against mem_etcd
+conformance: bin/mem_etcd ## Run Kubernetes' storage test suites against mem_etcd; STORE_MEMBERS=3: against clusters of three members
 	@test/conformance/run.sh
 
 conformance-proxied: bin/mem_etcd bin/etcd-proxy ## Run Kubernetes' storage test suites and API test packages through etcd-proxy, and report their requests
@@ -108,10 +111,14 @@ crash: bin/mem_etcd ## Kill mem_etcd under load in all WAL modes: KILLS=2000
 
 crash-cluster: bin/mem_etcd bin/etcd ## Inject faults into the members of a replicated store under load: KILLS=2000 MEMBERS=3 STORE=mem_etcd|etcd REPLICATION_LOG=memory|buffered|fsync
 	@KILLS=$(KILLS) MEMBERS=$(MEMBERS) STORE=$(STORE) REPLICATION_LOG=$(REPLICATION_LOG) \
-		go test -v -count=1 -run 'TestFaults$$|TestMajorityLost$$|TestPartition$$' -timeout 12h ./test/store-cluster
+		go test -v -count=1 -run 'TestFaults$$|TestFullDisk$$|TestMajorityLost$$|TestPartition$$' -timeout 12h ./test/store-cluster
 
 faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## Inject faults into scheduler replicas under load: FAULTS=100
 	@FAULTS=$(FAULTS) go test -v -count=1 -run 'TestReplicaFaults$$|TestSuspendedLeader$$' -timeout 6h ./test/e2e
+
+# The run goes on until the API server has compared its caches with the store, which takes at least five minutes.
+store-faults: $(addprefix bin/,k1m mem_etcd dist-scheduler kube-gateway node-sim $(KUBERNETES) kwok) ## Kill the leader of a cluster's mem_etcd with three members every 30 s while pods come and go: FAULTS=100
+	@STORE_FAULTS=$(FAULTS) go test -v -count=1 -run 'TestStoreFaults$$' -timeout 6h ./test/e2e
 
 fuzz: tools ## Fuzz the code that reads untrusted bytes; duration per fuzz target: FUZZTIME=60s
 	@build/fuzz.sh $(FUZZTIME)

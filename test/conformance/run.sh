@@ -9,6 +9,8 @@
 #
 #   MEM_ETCD         server under test (bin/mem_etcd); etcd works as well
 #   ETCD_WAL_MODE    WAL mode of mem_etcd (buffered)
+#   STORE_MEMBERS    members of each server (1); the suites then have the endpoints of all members
+#   ETCD_REPLICATION_LOG  log of each of several members of mem_etcd (buffered)
 #   PACKAGES         packages of k8s.io/apiserver to test
 #   CONFORMANCE_DIR  scratch directory (target/conformance)
 #

@@ -5,23 +5,31 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/k8s-1m/k8s-1m/internal/util/storemembers"
 )
 
 const memberNodes = 20
 
-// TestStoreMembers runs a cluster on an etcd with three members: it kills, cuts off and replaces members under pods, stops
+// TestStoreMembers runs a cluster on a store with three members: it kills, cuts off and replaces members under pods, stops
 // and starts the cluster, saves it and restores it.
 func TestStoreMembers(t *testing.T) {
+	for store, title := range map[string]string{
+		"etcd":     "(etcd, 3 members, kube-scheduler)",
+		"mem_etcd": "(mem_etcd, 3 members, replication-log buffered, kube-scheduler)",
+	} {
+		t.Run(store, func(t *testing.T) { storeHasMembers(t, store, title) })
+	}
+}
+
+// storeHasMembers is [TestStoreMembers] for a store, which the status describes in its first line.
+func storeHasMembers(t *testing.T, store, title string) {
 	w := newWorkspace(t)
 	t.Cleanup(func() {
 		for _, name := range []string{"members", "copy"} {
 			w.k1m(t, "down", "--name", name)
 		}
 	})
-	t.Log(w.succeed(t, "up", "--name", "members", "--store", "etcd", "--store-replicas", "3", "--store-faults", "--nodes", fmt.Sprint(memberNodes)).stdout)
-	statusShowsMembers(t, w)
+	t.Log(w.succeed(t, "up", "--name", "members", "--store", store, "--store-replicas", "3", "--store-faults", "--nodes", fmt.Sprint(memberNodes)).stdout)
+	statusShowsMembers(t, w, title)
 	refusedFaults(t, w)
 
 	pods := 0
@@ -47,14 +55,18 @@ func TestStoreMembers(t *testing.T) {
 
 	replaceFollower(t, w)
 	create()
-	stopAndRestoreMembers(t, w, pods)
+	file := stopAndStartMembers(t, w, pods)
+	// A mem_etcd with several members cannot be restored yet.
+	if store == "etcd" {
+		restoreMembers(t, w, file, pods)
+	}
 }
 
-func statusShowsMembers(t *testing.T, w *workspace) {
+func statusShowsMembers(t *testing.T, w *workspace, title string) {
 	t.Helper()
 	awaitLeader(t, w, func(name string) bool { return name != "" })
 	text := w.succeed(t, "status", "--name", "members").stdout
-	for _, want := range []string{"(etcd, 3 members, kube-scheduler)", "Leader:     store-", "store-1 ", "store-2 ", "store-3 "} {
+	for _, want := range []string{title, "Leader:     store-", "store-1 ", "store-2 ", "store-3 "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("k1m status printed\n%s\nwant %q in it", text, want)
 		}
@@ -80,13 +92,6 @@ func refusedFaults(t *testing.T, w *workspace) {
 		if r := w.k1m(t, c.args...); r.code != c.code || !strings.Contains(r.stderr, c.want) {
 			t.Errorf("k1m %s: exit code %d, %q, want %d with %q", strings.Join(c.args, " "), r.code, r.stderr, c.code, c.want)
 		}
-	}
-	if storemembers.Replicates(filepath.Join(w.bin, "mem_etcd")) == nil {
-		return
-	}
-	r := w.k1m(t, "up", "--name", "other", "--store", "mem_etcd", "--store-replicas", "3")
-	if left := w.k1m(t, "status", "--name", "other"); r.code != 1 || !strings.Contains(r.stderr, "mem_etcd does not replicate yet") || left.code != 1 {
-		t.Errorf("up with a replicated mem_etcd: exit code %d, %q; the status of the cluster then: %q", r.code, r.stderr, left.stdout)
 	}
 }
 
@@ -140,10 +145,10 @@ func memberIDs(t *testing.T, w *workspace, member string) map[string]uint64 {
 	return ids
 }
 
-// stopAndRestoreMembers stops the cluster, saves it, starts it again, and restores it under another name.
-func stopAndRestoreMembers(t *testing.T, w *workspace, pods int) {
+// stopAndStartMembers stops the cluster, saves it to a file, and starts it again.
+func stopAndStartMembers(t *testing.T, w *workspace, pods int) (file string) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "members.k1m")
+	file = filepath.Join(t.TempDir(), "members.k1m")
 	w.succeed(t, "down", "--name", "members", "--keep-data")
 	w.assertNothingRuns(t)
 	w.succeed(t, "snapshot", "save", "members", file)
@@ -151,6 +156,12 @@ func stopAndRestoreMembers(t *testing.T, w *workspace, pods int) {
 	if s := w.status(t, "members"); s.Pods.Total != pods || s.Nodes.Ready != memberNodes {
 		t.Errorf("after a restart there are %+v and %+v, want %d pods", s.Pods, s.Nodes, pods)
 	}
+	return file
+}
+
+// restoreMembers removes the cluster, and restores it under another name.
+func restoreMembers(t *testing.T, w *workspace, file string, pods int) {
+	t.Helper()
 	w.succeed(t, "down", "--name", "members")
 	w.succeed(t, "snapshot", "restore", "copy", file)
 	w.succeed(t, "up", "--name", "copy")

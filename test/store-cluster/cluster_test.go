@@ -72,15 +72,11 @@ func number(t *testing.T, variable string, fallback int) int {
 }
 
 // start starts a cluster, in network namespaces if possible. It ends with the test, which shows the ends of the logs if it
-// fails.
-func start(t *testing.T, s settings) (*storemembers.Cluster, *network.Network) {
+// fails. disks are those of the members; without any, their data is in one temporary directory.
+func start(t *testing.T, s settings, disks ...string) (*storemembers.Cluster, *network.Network) {
 	t.Helper()
-	program := binary(t, s.store)
-	if err := storemembers.Replicates(program); err != nil {
-		t.Fatal(err)
-	}
 	o := storemembers.Options{
-		Program: program, Dir: t.TempDir(), Members: s.members, ReplicationLog: s.log, Heartbeat: heartbeat, Election: election,
+		Program: binary(t, s.store), Dir: t.TempDir(), Members: s.members, ReplicationLog: s.log, Heartbeat: heartbeat, Election: election, Disks: disks,
 		Args: []string{"--watch-progress-notify-interval", "200ms"},
 	}
 	n, err := network.New(t, s.members)

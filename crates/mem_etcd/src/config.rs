@@ -23,7 +23,8 @@ pub const ETCD_VERSION: &str = "3.7.3";
 /// The storage version that mem_etcd reports: [`ETCD_VERSION`] with patch version 0, as
 /// in etcd.
 pub const STORAGE_VERSION: &str = "3.7.0";
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (etcd API 3.7.3)");
+/// What `--version` prints after the name. Programs that start etcd read the second line, which etcd prints too.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (etcd API 3.7.3)\netcd Version: 3.7.3");
 
 const DEFAULT_AUTH_TOKEN_TTL_SECONDS: u32 = 300;
 const DEFAULT_FLUSH_INTERVAL: Duration = Duration::from_millis(100);

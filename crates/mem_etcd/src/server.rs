@@ -80,7 +80,12 @@ async fn serve(config: Config) -> Result<()> {
         true => config.cluster.log().name(),
         false => config.wal_mode().name(),
     };
-    tracing::info!(wal_mode = log, revision = pipeline.revision(), "ready");
+    // etcd logs the same message, for which programs that start a server wait.
+    tracing::info!(
+        wal_mode = log,
+        revision = pipeline.revision(),
+        "ready to serve client requests"
+    );
 
     let compaction = config.auto_compaction().map(|retention| {
         let task = auto_compaction::run(retention, pipeline.clone());

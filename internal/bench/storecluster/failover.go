@@ -27,7 +27,7 @@ func (b *bench) stops(ctx context.Context) error {
 	if own := p99[storemembers.MemEtcd]; own > 0 {
 		b.judge(limitTerminate, own, b.options.Stops.N, "")
 	} else {
-		b.judge(limitTerminate, 0, 0, b.unableToReplicate())
+		b.judge(limitTerminate, 0, 0, b.notMeasured())
 	}
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
-	"github.com/k8s-1m/k8s-1m/internal/util/storemembers"
 )
 
 // limit is what a figure of mem_etcd must meet, and what it should meet.
@@ -52,21 +51,11 @@ func (b *bench) judge(l limit, measured float64, operations int, reason string) 
 // judgeRatio judges the ratio of a figure of two stores, above ÷ below. operations is the smaller number of operations.
 func (b *bench) judgeRatio(l limit, above, below string, values map[string]float64, operations int) {
 	if values[above] == 0 || values[below] == 0 {
-		b.judge(l, 0, 0, b.missing(above, below))
+		b.judge(l, 0, 0, b.notMeasured())
 		return
 	}
 	b.judge(l, values[above]/values[below], operations, "")
 }
 
-// missing says why a figure of these stores was not measured.
-func (b *bench) missing(stores ...string) string {
-	for _, store := range stores {
-		if reason := b.unable[store]; reason != "" {
-			return reason
-		}
-	}
-	return fmt.Sprintf("--stores has only %v", b.options.Stores)
-}
-
-// unableToReplicate says why no figure of mem_etcd with several members was measured.
-func (b *bench) unableToReplicate() string { return b.missing(storemembers.MemEtcd) }
+// notMeasured says why a figure of a store was not measured.
+func (b *bench) notMeasured() string { return fmt.Sprintf("--stores has only %v", b.options.Stores) }

@@ -51,7 +51,7 @@ func (b *bench) puts(ctx context.Context) error {
 	if cpu[storemembers.MemEtcd] > 0 {
 		b.judge(limitPut, cpu[storemembers.MemEtcd], operations, "")
 	} else {
-		b.judge(limitPut, 0, 0, b.unableToReplicate())
+		b.judge(limitPut, 0, 0, b.notMeasured())
 	}
 	b.judgeRatio(limitPutRatio, storemembers.Etcd, storemembers.MemEtcd, cpu, operations)
 	return nil

@@ -140,8 +140,6 @@ type bench struct {
 	*experiment.Run
 	options *options
 	lab     storeserver.Lab
-	// unable maps a store that cannot have several members to the reason.
-	unable map[string]string
 }
 
 // Run implements experiment.Options.
@@ -150,16 +148,10 @@ func (o *options) Run(ctx context.Context, run *experiment.Run) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{Run: run, options: o, lab: storeserver.Lab{Bin: filepath.Dir(program)}, unable: map[string]string{}}
+	b := &bench{Run: run, options: o, lab: storeserver.Lab{Bin: filepath.Dir(program)}}
 	b.lab.ServerCores, b.lab.ClientCores = storeserver.SplitCores(run.Result.Machine.Cores)
 	run.Result.Note("The members run on cores %s, the load generator on %s. Data of etcd is on %s; mem_etcd's members have no disk.",
 		b.lab.ServerCores, b.lab.ClientCores, machine.FileSystem(o.Disk))
-	for _, store := range o.Stores {
-		if err := storemembers.Replicates(b.lab.Program(store)); err != nil {
-			b.unable[store] = err.Error()
-			run.Result.Note("%s is not measured with %d members: %v.", store, o.Members, err)
-		}
-	}
 	parts := map[string]func(context.Context) error{
 		partPuts: b.puts, partKill: b.kills, partTerminate: b.stops, partRejoin: b.rejoins, partLeases: b.leases,
 	}
@@ -174,13 +166,10 @@ func (o *options) Run(ctx context.Context, run *experiment.Run) error {
 	return nil
 }
 
-// each calls measure for each store that can have several members, with the members of a new, empty store. It displays
-// what is measured, and the text that measure returns.
+// each calls measure for each store, with the members of a new, empty store. It displays what is measured, and the text that
+// measure returns.
 func (b *bench) each(ctx context.Context, what string, measure func(context.Context, string, *storemembers.Cluster) (string, error)) error {
 	for _, store := range b.options.Stores {
-		if b.unable[store] != "" {
-			continue
-		}
 		task := b.Display.Task(store, 0)
 		task.Say(what)
 		text := ""

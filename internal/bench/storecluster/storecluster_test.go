@@ -38,28 +38,23 @@ func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	}
 }
 
-// newBench returns a run at medium scale in which mem_etcd cannot replicate, if reason is not empty.
-func newBench(reason string) *bench {
-	return &bench{
-		Run:     &experiment.Run{Result: &experiment.Result{}, Scale: experiment.Scale{Factor: 1}},
-		options: defaultOptions(), unable: map[string]string{storemembers.MemEtcd: reason},
-	}
+// newBench returns a run at medium scale.
+func newBench() *bench {
+	return &bench{Run: &experiment.Run{Result: &experiment.Result{}, Scale: experiment.Scale{Factor: 1}}, options: defaultOptions()}
 }
 
 // TestWhatIsNotMeasuredIsNotMet checks that a verdict without a measurement has the reason, and fails the run.
 func TestWhatIsNotMeasuredIsNotMet(t *testing.T) {
-	b := newBench("mem_etcd does not replicate yet")
+	const reason = "--stores has only [etcd]"
+	b := newBench()
+	b.options.Stores = []string{storemembers.Etcd}
 	b.judgeRatio(limitKill, storemembers.MemEtcd, storemembers.Etcd, map[string]float64{storemembers.Etcd: 1800}, 30)
 	must, aim := b.Result.Verdicts[0], b.Result.Verdicts[1]
-	if must.Met || !must.Must || must.Reason != "mem_etcd does not replicate yet" || must.Operations != 0 || aim.Met || aim.Must {
+	if must.Met || !must.Must || must.Reason != reason || must.Operations != 0 || aim.Met || aim.Must {
 		t.Errorf("the verdicts are %+v and %+v", must, aim)
 	}
-	if text := must.String(); !strings.HasSuffix(text, "not measured: mem_etcd does not replicate yet") {
+	if text := must.String(); !strings.HasSuffix(text, "not measured: "+reason) {
 		t.Errorf("the verdict is %q", text)
-	}
-	b.options.Stores = []string{storemembers.Etcd}
-	if got := newBench("").missing(storemembers.MemEtcd); !strings.Contains(got, "--stores has only") {
-		t.Errorf("missing() = %q", got)
 	}
 }
 
@@ -68,7 +63,7 @@ func TestRatiosAreJudged(t *testing.T) {
 		ours      float64
 		must, aim bool
 	}{{1000, true, true}, {2000, true, false}, {2200, false, false}} {
-		b := newBench("")
+		b := newBench()
 		b.judgeRatio(limitKill, storemembers.MemEtcd, storemembers.Etcd, map[string]float64{storemembers.MemEtcd: c.ours, storemembers.Etcd: 1800}, 30)
 		if v := b.Result.Verdicts; v[0].Met != c.must || v[1].Met != c.aim || v[0].Reason != "" {
 			t.Errorf("with %.0f ms against 1800 ms the verdicts are %+v", c.ours, v)

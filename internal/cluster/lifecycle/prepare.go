@@ -12,7 +12,6 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
-	"github.com/k8s-1m/k8s-1m/internal/util/storemembers"
 )
 
 // prepare kills remaining processes of an earlier run, makes all checks that are possible before a process
@@ -48,11 +47,6 @@ func prepare(ctx context.Context, o UpOptions, config clusterdir.Config) ([]comp
 	components, err := component.Build(config, o.Dir, component.FindBinary)
 	if err != nil {
 		return nil, config, err
-	}
-	if config.Settings.HasStoreReplicas() {
-		if err := storemembers.Replicates(components[0].Binary); err != nil {
-			return nil, config, err
-		}
 	}
 	return components, config, writeFiles(o.Dir, config)
 }

@@ -1,5 +1,5 @@
-// Package storemembers runs the members of a replicated store as processes of this machine: etcd, or mem_etcd if
-// its program replicates ([Replicates]). Tests inject faults into members, and benchmarks measure them.
+// Package storemembers runs the members of a replicated store, etcd or mem_etcd, as processes of this machine. Tests inject
+// faults into members, and benchmarks measure them.
 //
 // A [Cluster] has the members. member.go starts, stops and signals the process of one member, flags.go has its
 // command line, and health.go asks members who leads and whether they serve.
@@ -11,11 +11,9 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -39,9 +37,6 @@ const (
 	DefaultElection  = time.Second
 )
 
-// ErrNotReplicated means that a program cannot be a member of a replicated store.
-var ErrNotReplicated = errors.New("mem_etcd does not replicate yet")
-
 // Options are the options of [Start].
 type Options struct {
 	// Program is the path of etcd or mem_etcd. Its base name decides which flags it gets.
@@ -49,6 +44,8 @@ type Options struct {
 	// Dir is an existing directory for the data and the logs of the members.
 	Dir     string
 	Members int
+	// Disks are existing directories for the data of the members, one for each; empty for Dir.
+	Disks []string
 	// ReplicationLog is --replication-log of mem_etcd; ignored for etcd, which has only one kind of log.
 	ReplicationLog string
 	// Heartbeat and Election are the timings of the members; 0 for the defaults.
@@ -81,9 +78,6 @@ type Cluster struct {
 
 // Start starts all members of a new cluster and waits until each of them serves. If it fails, no member is left.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
-	if err := Replicates(o.Program); err != nil {
-		return nil, err
-	}
 	c := &Cluster{options: o}
 	for i := range o.Members {
 		m, err := newMember(c, i)
@@ -239,21 +233,6 @@ func (c *Cluster) others(m *Member) []string {
 		}
 	}
 	return urls
-}
-
-// Replicates returns an error that wraps [ErrNotReplicated] if the program cannot be a member of a replicated store.
-func Replicates(program string) error {
-	if filepath.Base(program) != MemEtcd {
-		return nil
-	}
-	help, err := exec.Command(program, "--help").Output()
-	if err != nil {
-		return fmt.Errorf("reading the flags of %s: %w", program, err)
-	}
-	if !strings.Contains(string(help), "--replication-log") {
-		return fmt.Errorf("%w: its program has no flag --replication-log; use etcd", ErrNotReplicated)
-	}
-	return nil
 }
 
 // site returns the address and the ports of the i-th member.

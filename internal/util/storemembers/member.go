@@ -18,6 +18,7 @@ type Member struct {
 
 	cluster *Cluster
 	site    Site
+	disk    string // directory of the data directory
 	// joins is true if the member was added to an existing cluster.
 	joins bool
 
@@ -31,12 +32,16 @@ func newMember(c *Cluster, i int) (*Member, error) {
 	if err != nil {
 		return nil, err
 	}
+	disk := c.options.Dir
+	if len(c.options.Disks) > 0 {
+		disk = c.options.Disks[i]
+	}
 	scheme := "http"
 	if c.options.PeerTLS.CA != "" {
 		scheme = "https"
 	}
 	return &Member{
-		Name: fmt.Sprintf("store-%d", i+1), cluster: c, site: site,
+		Name: fmt.Sprintf("store-%d", i+1), cluster: c, site: site, disk: disk,
 		ClientURL: "http://" + address(site.Host, client), PeerURL: scheme + "://" + address(site.Host, peer),
 	}, nil
 }
@@ -125,4 +130,4 @@ func (m *Member) PID() int { return m.cmd.Process.Pid }
 // LogFile returns the path of the log of the member.
 func (m *Member) LogFile() string { return filepath.Join(m.cluster.options.Dir, m.Name+".log") }
 
-func (m *Member) dataDir() string { return filepath.Join(m.cluster.options.Dir, m.Name) }
+func (m *Member) dataDir() string { return filepath.Join(m.disk, m.Name) }

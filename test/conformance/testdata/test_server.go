@@ -2,8 +2,9 @@
 //
 // It replaces the package of the same name in k8s.io/apiserver and has the same exported
 // functions. That package embeds etcd; this one starts one process of the program $MEM_ETCD
-// for each server. The suite's embed.Config is passed as etcd's environment variables, which
-// mem_etcd and etcd both read, so this file runs the suites against either.
+// for each server, or $STORE_MEMBERS processes that are the members of one cluster. The suite's
+// embed.Config is passed as etcd's environment variables, which mem_etcd and etcd both read, so
+// this file runs the suites against either.
 package testserver
 
 import (
@@ -87,23 +88,31 @@ func NewTestConfig(t testing.TB) *embed.Config {
 }
 
 // RunEtcd starts a server with cfg, or with NewTestConfig(t) if cfg is nil, and returns a
-// client. The server is stopped at the end of the test.
+// client of all its members. The server is stopped at the end of the test.
 func RunEtcd(t testing.TB, cfg *embed.Config) *kubernetes.Client {
 	t.Helper()
 	if cfg == nil {
 		cfg = NewTestConfig(t)
 	}
-	exited := start(t, cfg)
+	var endpoints []string
+	all := members(t, cfg)
+	exited := make([]<-chan struct{}, len(all))
+	for i, member := range all {
+		exited[i] = start(t, member, len(all))
+		endpoints = append(endpoints, urlStrings(member.AdvertiseClientUrls)...)
+	}
 
 	tlsConfig, err := cfg.ClientTLSInfo.ClientConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The client is created after the server listens, because it waits a second after a refused connection.
-	awaitSocket(t, cfg.ListenClientUrls[0], exited)
+	for i, member := range all {
+		awaitSocket(t, member.ListenClientUrls[0], exited[i])
+	}
 	client, err := kubernetes.New(clientv3.Config{
 		TLS:         tlsConfig,
-		Endpoints:   urlStrings(cfg.AdvertiseClientUrls),
+		Endpoints:   endpoints,
 		DialTimeout: 10 * time.Second,
 		Logger:      zaptest.NewLogger(t, zaptest.Level(zapcore.ErrorLevel)).Named("etcd-client"),
 	})
@@ -120,8 +129,56 @@ func RunEtcd(t testing.TB, cfg *embed.Config) *kubernetes.Client {
 	return client
 }
 
-// start starts the server. The returned channel is closed when the server has exited.
-func start(t testing.TB, cfg *embed.Config) <-chan struct{} {
+// members returns the configurations of all members: the given one, and $STORE_MEMBERS - 1 others that differ from it in
+// their names, ports and directories.
+func members(t testing.TB, cfg *embed.Config) []*embed.Config {
+	t.Helper()
+	count := 1
+	if value := os.Getenv("STORE_MEMBERS"); value != "" {
+		var err error
+		if count, err = strconv.Atoi(value); err != nil || count < 1 {
+			t.Fatalf("STORE_MEMBERS=%s: choose 1, 3 or 5", value)
+		}
+	}
+	all := []*embed.Config{cfg}
+	initial := []string{cfg.InitialCluster}
+	for i := 1; i < count; i++ {
+		other := *cfg
+		other.Name = fmt.Sprintf("%s-%d", cfg.Name, i)
+		other.ListenClientUrls = elsewhere(t, cfg.ListenClientUrls, i)
+		other.AdvertiseClientUrls = append([]url.URL(nil), other.ListenClientUrls...)
+		other.ListenPeerUrls = elsewhere(t, cfg.ListenPeerUrls, i)
+		other.AdvertisePeerUrls = append([]url.URL(nil), other.ListenPeerUrls...)
+		other.Dir = fmt.Sprintf("%s-%d", cfg.Dir, i)
+		all, initial = append(all, &other), append(initial, other.InitialClusterFromName(other.Name))
+	}
+	for _, member := range all {
+		member.InitialCluster = strings.Join(initial, ",")
+	}
+	return all
+}
+
+// elsewhere returns URLs like the given ones for the i-th member: with free ports, or with other paths of Unix sockets.
+func elsewhere(t testing.TB, urls []url.URL, i int) []url.URL {
+	t.Helper()
+	var others []url.URL
+	for _, u := range urls {
+		if strings.HasPrefix(u.Scheme, "unix") {
+			u.Host, u.Path = "", fmt.Sprintf("%s%s-%d", u.Host, u.Path, i)
+		} else {
+			port, err := freePort()
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.Host = net.JoinHostPort(u.Hostname(), strconv.Itoa(port))
+		}
+		others = append(others, u)
+	}
+	return others
+}
+
+// start starts one of several members. The returned channel is closed when its process has exited.
+func start(t testing.TB, cfg *embed.Config, members int) <-chan struct{} {
 	t.Helper()
 	path := os.Getenv("MEM_ETCD")
 	if path == "" {
@@ -130,7 +187,7 @@ func start(t testing.TB, cfg *embed.Config) <-chan struct{} {
 
 	var output bytes.Buffer // must be read only after the process has exited
 	cmd := exec.Command(path)
-	cmd.Env = environment(cfg)
+	cmd.Env = environment(cfg, members)
 	cmd.Stdout = &output
 	cmd.Stderr = &output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -174,12 +231,17 @@ func start(t testing.TB, cfg *embed.Config) <-chan struct{} {
 	return exited
 }
 
-// environment returns the environment of the server for cfg. ETCD_* variables of this process
-// are not passed on, except ETCD_WAL_MODE, which selects mem_etcd's durability.
-func environment(cfg *embed.Config) []string {
-	walMode := os.Getenv("ETCD_WAL_MODE")
-	if walMode == "" {
-		walMode = "buffered"
+// environment returns the environment of one of several members. ETCD_* variables of this process
+// are not passed on, except those that select mem_etcd's durability: ETCD_WAL_MODE of a server without
+// peers, and ETCD_REPLICATION_LOG of a member.
+func environment(cfg *embed.Config, members int) []string {
+	durability := "WAL_MODE"
+	if members > 1 {
+		durability = "REPLICATION_LOG"
+	}
+	mode := os.Getenv("ETCD_" + durability)
+	if mode == "" {
+		mode = "buffered"
 	}
 	var env []string
 	for _, v := range os.Environ() {
@@ -193,8 +255,8 @@ func environment(cfg *embed.Config) []string {
 	urls := func(list []url.URL) string { return strings.Join(urlStrings(list), ",") }
 
 	set("NAME", cfg.Name)
-	set("WAL_MODE", walMode)
-	if walMode != "none" { // without a WAL, a data directory is not allowed
+	set(durability, mode)
+	if mode != "none" && mode != "memory" { // without a log, a data directory is not allowed
 		set("DATA_DIR", cfg.Dir)
 	}
 	set("LOG_LEVEL", cfg.LogLevel)
@@ -215,8 +277,8 @@ func environment(cfg *embed.Config) []string {
 		set("TRUSTED_CA_FILE", ca)
 	}
 
-	// mem_etcd ignores the settings for peers, fsync and the quota. A suite that depends on the
-	// quota fails with mem_etcd.
+	// Without peers, mem_etcd ignores the settings for peers. It always ignores those for fsync and the quota. A suite that
+	// depends on the quota fails with mem_etcd.
 	set("LISTEN_PEER_URLS", urls(cfg.ListenPeerUrls))
 	set("INITIAL_ADVERTISE_PEER_URLS", urls(cfg.AdvertisePeerUrls))
 	set("INITIAL_CLUSTER", cfg.InitialCluster)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -79,10 +80,15 @@ func (n *Network) addMember(i int) error {
 	)
 }
 
-// Sites returns where the members run.
+// Sites returns where the members run: in their namespaces, and with clocks of their own if the kernel supports that.
 func (n *Network) Sites() (sites []storemembers.Site) {
+	var clock []string
+	if hasOwnClocks() {
+		clock = ownClock
+	}
 	for i := range n.members {
-		sites = append(sites, storemembers.Site{Host: n.address(firstNumber + i), Prefix: []string{"ip", "netns", "exec", n.namespace(i)}})
+		prefix := append(slices.Clone(clock), "ip", "netns", "exec", n.namespace(i))
+		sites = append(sites, storemembers.Site{Host: n.address(firstNumber + i), Prefix: prefix})
 	}
 	return sites
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use consensus::id::MemberId;
 use consensus::message::Message;
 use consensus::output::Role;
+use futures_channel::oneshot;
 use peer::Event;
 
 use super::apply::Inconsistent;
@@ -19,6 +20,8 @@ use crate::{Error, pace};
 
 /// A member that was suspended for longer than this number of ticks does not make up for them.
 const MAX_TICKS: u32 = 3;
+/// Interval at which a leader whose disk is full asks another member to lead.
+const FULL_DISK_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the end of the transport is awaited.
 const TRANSPORT_END: Duration = Duration::from_secs(2);
 
@@ -113,6 +116,7 @@ impl Member {
         let error = if self.role.leader.is_some() { Error::TimedOut } else { Error::NoLeader };
         self.reads.expire(now, error);
         self.finish_moving(|moving| moving.deadline <= now, Err(MoveLeaderError::TimedOut));
+        self.resign_if_disk_is_full(now);
         self.announce(now);
     }
 
@@ -181,6 +185,19 @@ impl Member {
         if !readers.is_empty() {
             let number = self.replica.read();
             self.reads.add(number, now + self.settings.request_timeout, readers);
+        }
+    }
+
+    /// Asks another member to lead while the disk of this one is full. A leader applies only what is
+    /// in its own log, so it would not answer writes, although the others have them. The disks of the
+    /// others may be full too, so it does not do so again at once.
+    fn resign_if_disk_is_full(&mut self, now: Instant) {
+        let is_full = self.shared.no_space.load(std::sync::atomic::Ordering::Relaxed);
+        let may = now >= self.resign_again_at && self.moving.is_empty();
+        if is_full && may && self.role.role == Role::Leader {
+            self.resign_again_at = now + FULL_DISK_INTERVAL;
+            let (done, _) = oneshot::channel();
+            self.move_leader(None, MoveDone::Resign(done), now);
         }
     }
 

@@ -58,6 +58,8 @@ pub(super) struct Member {
     /// Small commands that other members have forwarded.
     pub(super) remote: VecDeque<Submission>,
     pub(super) large_commands: Arc<LargeCommands>,
+    /// When a leader whose disk is full may ask another member to lead.
+    pub(super) resign_again_at: Instant,
     /// Since when commands can neither be executed nor forwarded.
     pub(super) blocked_since: Option<Instant>,
     pub(super) log_size: LogSize,

@@ -476,6 +476,7 @@ fn member(
         batch: Vec::new(),
         remote: VecDeque::new(),
         large_commands,
+        resign_again_at: Instant::now(),
         blocked_since: None,
         log_size: LogSize::default(),
         transfer: Transfer {
