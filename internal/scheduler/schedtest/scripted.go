@@ -53,7 +53,11 @@ func (s *scriptedInformer) AddEventHandlerWithOptions(h toolscache.ResourceEvent
 func (s *scriptedInformer) send(event watch.Event) {
 	object := event.Object.(metav1.Object)
 	if event.Type == watch.Deleted {
-		s.must(s.GetIndexer().Delete(object))
+		// A late event may be that of an earlier object with the name. The present one stays in the list, so
+		// its deletion is noticed even if that event is lost.
+		if known, exists, _ := s.GetIndexer().GetByKey(KeyOf(object)); exists && known.(metav1.Object).GetUID() == object.GetUID() {
+			s.must(s.GetIndexer().Delete(object))
+		}
 		s.each(func(h toolscache.ResourceEventHandler) { h.OnDelete(object) })
 		return
 	}
