@@ -52,7 +52,7 @@ down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m
 
 # The environment variable E2E_STANDBY_NODES sets the number of nodes in the end-to-end test of the
 # standby scheduler, for example 5000.
-test: build bin/h2spec bin/helm bin/kubeconform ## Run all tests; the last line is the number of passed and of failed tests
+test: build bin/h2spec ## Run all tests; the last line is the number of passed and of failed tests
 	@test/run.sh
 
 check: $(addprefix bin/,$(OWN)) ## Check format, lints, import cycles, and links and commands in documents
@@ -81,10 +81,10 @@ node-requests: $(addprefix bin/,node-sim mem_etcd k1m $(KUBERNETES) kwok kubemar
 controller-manager: $(addprefix bin/,warm-controller-manager mem_etcd k1m $(KUBERNETES) kwok) ## Test warm-controller-manager beside kube-controller-manager: leaders that are stopped under load, flags, pages
 	@go test -v -count=1 -timeout 1h ./test/controller-manager
 
-controller-manager-etcd-upstream: bin/mem_etcd $(addprefix bin/,$(PEERS)) ## Run etcd's own tests against mem_etcd, in clusters with one and more members (10 minutes)
+etcd-upstream: bin/mem_etcd $(addprefix bin/,$(PEERS)) ## Run etcd's own tests against mem_etcd, in clusters with one and more members (10 minutes)
 	@test/etcd-upstream/run.sh
 
-upstream: bin/mem_etcd ## Run Kubernetes' integration tests of controllers with warm-controller-manager and with warm informers (an hour)
+controller-manager-upstream: bin/mem_etcd ## Run Kubernetes' integration tests of controllers with warm-controller-manager and with warm informers (an hour)
 	@test/controller-manager/upstream.sh
 
 gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour; NODE_PATH=1: those with nodes, with the node path on)
@@ -157,7 +157,7 @@ images: tools ## Build container images into target/images, without a daemon (15
 images-test: images ## Run each program in its image (needs root): PROGRAMS="mem_etcd"
 	@PROGRAMS="$(PROGRAMS)" IMAGES=$(CURDIR)/target/images go test -v -count=1 ./tools/images
 
-dist: tools bin/nfpm ## Build archives, Debian packages and the list of their contents into target/dist
+dist: tools bin/nfpm ## Build archives, Debian packages and an SBOM into target/dist
 	@build/release.sh dist
 
 dist-test: dist ## Check the files of `make dist`

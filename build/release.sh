@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # release.sh images [PROGRAM...]: builds container images of all programs, or only of some, into target/images.
-# release.sh dist: builds archives, Debian packages, the list of their contents and checksums into target/dist.
+# release.sh dist: builds archives, Debian packages, an SBOM and checksums into target/dist.
 # The version is that of Cargo.toml with the commit. All times are that of the commit, so the same commit gives the
 # same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-images=(mem_etcd etcd-proxy kube-gateway node-sim dist-scheduler warm-controller-manager)
+images=(mem_etcd etcd-proxy kube-gateway node-sim dist-scheduler warm-controller-manager k1m)
 packages=(mem_etcd kube-gateway dist-scheduler etcd-proxy)
 
 revision=$(git rev-parse HEAD)
@@ -36,7 +36,7 @@ case ${1:-} in
     go run ./tools/images -version "${version//+/-}" -revision "$revision" -time "$SOURCE_DATE_EPOCH" "$@"
     ;;
   dist)
-    build/static.sh "${images[@]}" k1m
+    build/static.sh "${images[@]}"
     rm -rf target/dist
     go run ./tools/dist archives -version "$version" -time "$SOURCE_DATE_EPOCH"
     for program in "${packages[@]}"; do package "$program"; done

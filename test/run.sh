@@ -24,7 +24,11 @@ conformance() {
 }
 upstream() { SHORT=1 test/upstream/run.sh; }
 gateway-upstream() { SHORT=1 test/gateway-upstream/run.sh; }
-deploy() { go test -v -count=1 -p 1 -timeout 30m ./test/controller-manager ./test/deploy ./test/operations; }
+deploy() {
+  # They are built here, while the end-to-end stage waits: no other stage needs them.
+  make bin/helm bin/kubeconform || return 1
+  go test -v -count=1 -p 1 -timeout 30m ./test/controller-manager ./test/deploy ./test/operations
+}
 # One package after the other: the tests of each measure or wait for real processes.
 e2e() { go test -v -count=1 -p 1 -timeout 90m ./test/e2e/... ./test/gateway/... ./test/node-path/... ./test/node-sim/... ./test/oracle/...; }
 

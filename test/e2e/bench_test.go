@@ -218,7 +218,7 @@ func TestBenchLadder(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	printed := finish(t, w.command(ctx, "bench", "ladder", "--rung", "20000,1000000", "--nodes", "200", "--interval", "10s", "--hold", "30s", "--grace", "30s",
+	printed := finish(t, w.command(ctx, "bench", "ladder", "--rung", "20000,1000000", "--nodes", "200", "--interval", "10s", "--hold", "15s", "--grace", "30s",
 		"--pods", "50", "--replicas", "20", "--stopped", "3", "--samples", "3", "--kubectl", "2", "--out", out, "-o", "json"))
 	if printed.code != 0 {
 		t.Fatalf("the ladder does not hold: exit code %d\n%s%s", printed.code, printed.stdout, printed.stderr)
@@ -264,7 +264,7 @@ func benchWith(t *testing.T, args ...string) benchResult {
 // TestBenchNodeSim measures few nodes and pods in node-sim and in kwok: everything is measured, and judged.
 func TestBenchNodeSim(t *testing.T) {
 	r := benchWith(t, "node-sim", "--scale", "small", "--shared-nodes", "100", "--wire-nodes", "20", "--kwok-nodes", "50", "--intervals", "2s",
-		"--duration", "12s", "--pod-nodes", "5", "--pods", "50")
+		"--duration", "6s", "--pod-nodes", "5", "--pods", "50")
 	heartbeats, pods := r.rows(t, "Heartbeats"), r.rows(t, "Life of a pod, from its binding until it is gone")
 	if len(heartbeats) != 3 || len(pods) != 3 {
 		t.Fatalf("the tables have the rows %v and %v, want 3 each: node-sim in two modes, and kwok", heartbeats, pods)

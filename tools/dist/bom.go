@@ -18,7 +18,7 @@ type contents struct {
 	depends    map[string][]string
 }
 
-// writeBOM writes the list of all libraries that are compiled into the programs.
+// writeBOM writes the SBOM: all libraries that are compiled into the programs.
 func (r *release) writeBOM() error {
 	found := contents{map[string]cdx.Component{}, map[string][]string{}}
 	for _, program := range goPrograms {

@@ -32,6 +32,7 @@ var all = []program{
 	{name: "etcd-proxy", description: "a proxy in front of etcd that records and replays traffic", ports: []string{"2379/tcp"}, state: true},
 	{name: "node-sim", description: "a simulator of many Kubernetes nodes"},
 	{name: "warm-controller-manager", description: "a drop-in kube-controller-manager with a warm standby", ports: []string{"10257/tcp"}},
+	{name: "k1m", description: "the tool for clusters; the Helm chart uses it for certificates"},
 }
 
 // release says what the images are built from.

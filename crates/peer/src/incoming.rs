@@ -42,7 +42,7 @@ pub(crate) async fn serve(
         }
     };
     let window = stream.class.window();
-    tokio::select! {
+    let result = tokio::select! {
         () = admitted.replaced.cancelled() => Ok(()),
         result = async {
             // The previous stream of this sender has ended.
@@ -50,7 +50,12 @@ pub(crate) async fn serve(
             write_answer(shared, &mut writer, Answer::Accepted, window).await?;
             receive(shared, &admitted.peer, stream.class, reader, writer).await
         } => result,
+    };
+    if stream.class == Class::Forward {
+        // Responses that the sender had on its way are lost.
+        shared.inbox.forward_lost(admitted.peer.id);
     }
+    result
 }
 
 fn admit<'a>(

@@ -11,23 +11,27 @@ use pipeline::{ClientId, Origin, Pipeline};
 use super::service::Api;
 use super::status;
 
-/// The permission to read. It holds for a revision of users and roles.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ReadPermit {
-    /// `None` if authentication is disabled.
-    revision: Option<u64>,
+/// The permission to read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReadPermit {
+    /// Nothing has to be confirmed.
+    Always,
+    /// Authentication was disabled. A member that has just started does not know yet that it is not.
+    WhileDisabled,
+    /// It holds for this revision of users and roles.
+    Revision(u64),
 }
 
 impl ReadPermit {
     /// Fails if users or roles have changed since the permission was given. Call it after the
     /// read.
     pub(super) fn confirm(self, pipeline: &Pipeline) -> Result<(), pipeline::Error> {
-        match self.revision {
-            Some(revision) if revision != pipeline.auth().revision() => {
-                Err(mvcc::Error::from(Error::OldRevision).into())
-            }
-            _ => Ok(()),
-        }
+        let holds = match self {
+            ReadPermit::Always => true,
+            ReadPermit::WhileDisabled => !pipeline.is_auth_enabled(),
+            ReadPermit::Revision(revision) => revision == pipeline.auth().revision(),
+        };
+        holds.then_some(()).ok_or_else(|| mvcc::Error::from(Error::OldRevision).into())
     }
 }
 
@@ -72,6 +76,13 @@ impl Api {
         self.pipeline.auth().check_admin(&caller).map_err(status::from_auth)
     }
 
+    /// As [`Api::require_admin`], for what is not checked again when it is executed. Waits until this
+    /// member knows all changes of users and roles that were acknowledged before.
+    pub(super) async fn require_admin_now(&self, call: &Admission) -> Result<(), Status> {
+        self.linearize().await?;
+        self.require_admin(call)
+    }
+
     /// Permits to read the keys of a range.
     #[inline]
     pub(super) fn permit_range(
@@ -80,7 +91,7 @@ impl Api {
         request: &RangeRequest,
     ) -> Result<ReadPermit, Status> {
         if !self.pipeline.is_auth_enabled() {
-            return Ok(ReadPermit::default());
+            return Ok(ReadPermit::WhileDisabled);
         }
         let caller = self.caller(call)?;
         self.permit(&caller, |auth| auth.permit(&caller).read(&request.key, &request.range_end))
@@ -94,8 +105,11 @@ impl Api {
         caller: &Caller,
         request: &TxnRequest,
     ) -> Result<ReadPermit, Status> {
-        if !self.pipeline.is_auth_enabled() || !mvcc::is_read_only(request) {
-            return Ok(ReadPermit::default());
+        if !mvcc::is_read_only(request) {
+            return Ok(ReadPermit::Always);
+        }
+        if !self.pipeline.is_auth_enabled() {
+            return Ok(ReadPermit::WhileDisabled);
         }
         self.permit(caller, |auth| mvcc::authorize_reads(auth, caller, request))
     }
@@ -114,11 +128,10 @@ impl Api {
     ) -> Result<ReadPermit, Status> {
         let auth = self.pipeline.auth();
         check(&auth).map_err(status::from_auth)?;
-        let revision = match caller {
-            Caller::User { revision, .. } if auth.is_enabled() => Some(*revision),
-            _ => None,
-        };
-        Ok(ReadPermit { revision })
+        Ok(match caller {
+            Caller::User { revision, .. } if auth.is_enabled() => ReadPermit::Revision(*revision),
+            _ => ReadPermit::Always,
+        })
     }
 
     /// Fails unless the client may watch a range. `key` is its first key. Returns why not, in the
@@ -163,7 +176,7 @@ impl Api {
         check: impl FnOnce(&Permit<'_>, &dyn Fn(&Spans) -> bool) -> Result<(), Error>,
     ) -> Result<ReadPermit, Status> {
         if !self.pipeline.is_auth_enabled() {
-            return Ok(ReadPermit::default());
+            return Ok(ReadPermit::WhileDisabled);
         }
         let (caller, auth) = (self.caller(call)?, self.pipeline.auth());
         let has_key_outside = |spans: &Spans| self.pipeline.lease_has_key_outside(id, spans);
@@ -172,7 +185,10 @@ impl Api {
         if auth.check_admin(&caller).is_err() && has_keys() {
             check(&auth.permit(&caller), &has_key_outside).map_err(status::from_auth)?;
         }
-        Ok(ReadPermit { revision: auth.is_enabled().then(|| auth.revision()) })
+        Ok(match auth.is_enabled() {
+            true => ReadPermit::Revision(auth.revision()),
+            false => ReadPermit::WhileDisabled,
+        })
     }
 
     /// Fails unless the caller may see that all leases exist: it needs permission to read all their

@@ -48,7 +48,7 @@ impl Api {
         admission: Admission,
     ) -> Result<MemberAddResponse, Status> {
         let urls = peer_urls(&request.peer_ur_ls)?;
-        self.require_admin(&admission)?;
+        self.require_admin_now(&admission).await?;
         let changed = self.pipeline.add_member(urls, request.is_learner).await;
         let MembersChanged { added, members } = changed.map_err(status::from_member_error)?;
         let members = to_wire_all(members);
@@ -61,7 +61,7 @@ impl Api {
         request: MemberRemoveRequest,
         admission: Admission,
     ) -> Result<MemberRemoveResponse, Status> {
-        self.require_admin(&admission)?;
+        self.require_admin_now(&admission).await?;
         let changed = self.pipeline.remove_member(request.id).await;
         let members = to_wire_all(changed.map_err(status::from_member_error)?.members);
         Ok(MemberRemoveResponse { header: self.header(0), members })
@@ -72,7 +72,7 @@ impl Api {
         request: MemberUpdateRequest,
         admission: Admission,
     ) -> Result<MemberUpdateResponse, Status> {
-        self.require_admin(&admission)?;
+        self.require_admin_now(&admission).await?;
         let urls = peer_urls(&request.peer_ur_ls)?;
         let changed = self.pipeline.update_member(request.id, urls).await;
         let members = to_wire_all(changed.map_err(status::from_member_error)?.members);
@@ -84,7 +84,7 @@ impl Api {
         request: MemberPromoteRequest,
         admission: Admission,
     ) -> Result<MemberPromoteResponse, Status> {
-        self.require_admin(&admission)?;
+        self.require_admin_now(&admission).await?;
         let changed = self.pipeline.promote_member(request.id).await;
         let members = to_wire_all(changed.map_err(status::from_member_error)?.members);
         Ok(MemberPromoteResponse { header: self.header(0), members })

@@ -74,7 +74,7 @@ impl Api {
         self.linearize().await?;
         let permit = match keys {
             true => self.permit_lease_keys(&admission, id)?,
-            false => ReadPermit::default(),
+            false => ReadPermit::Always,
         };
         let mut response = LeaseTimeToLiveResponse {
             header: self.header_now(),

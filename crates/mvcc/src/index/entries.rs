@@ -1,9 +1,8 @@
 //! Iteration over the entries of a span.
 
 use super::entry::Entry;
-use super::inner::Child;
 use super::leaf::Leaf;
-use super::node::Node;
+use super::node::{Child, Node};
 
 /// An iterator over the entries of consecutive keys, in key order.
 #[derive(Default)]

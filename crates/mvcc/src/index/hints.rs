@@ -1,7 +1,7 @@
 //! Short numbers in the order of the keys of a node. A search reads them instead of most keys: each key
 //! is in memory of its own, which a large store seldom has in the cache.
 
-use super::leaf::{insert, shrink};
+use super::growth::{insert, shrink};
 
 /// A number for each key: the four bytes after the part that all keys have in common. Keys with
 /// different numbers have the order of their numbers.

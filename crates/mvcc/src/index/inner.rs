@@ -1,27 +1,26 @@
-//! The children of an inner node.
+//! The children of an inner node. `N` is the type of a node.
 
 use super::hints::Hints;
-use super::node::Node;
 
 /// A node below an inner node.
-pub(super) struct Child {
+pub(super) struct Child<N> {
     /// A lower bound of the keys of the node, and an upper bound of the keys before it, which
     /// are less. The first child has no own bound, but that of its parent: it is empty.
     pub(super) lower: Box<[u8]>,
     /// Number of existing keys.
     pub(super) live: i64,
-    pub(super) node: Node,
+    pub(super) node: N,
 }
 
 /// The children of an inner node, in key order.
-pub(super) struct Children {
-    children: Vec<Child>,
+pub(super) struct Children<N> {
+    children: Vec<Child<N>>,
     /// Those of the lower bounds, except the first one.
     hints: Hints,
 }
 
-impl Children {
-    pub(super) fn new(children: Vec<Child>) -> Children {
+impl<N> Children<N> {
+    pub(super) fn new(children: Vec<Child<N>>) -> Children<N> {
         let mut children = Children { children, hints: Hints::default() };
         children.update_hints();
         children
@@ -32,7 +31,7 @@ impl Children {
         self.hints = Hints::of(bounds, |at| &self.children[at + 1].lower);
     }
 
-    pub(super) fn as_slice(&self) -> &[Child] {
+    pub(super) fn as_slice(&self) -> &[Child<N>] {
         &self.children
     }
 
@@ -48,19 +47,19 @@ impl Children {
         }
     }
 
-    pub(super) fn insert(&mut self, at: usize, child: Child) {
+    pub(super) fn insert(&mut self, at: usize, child: Child<N>) {
         self.children.insert(at, child);
         self.update_hints();
     }
 
-    pub(super) fn remove(&mut self, at: usize) -> Child {
+    pub(super) fn remove(&mut self, at: usize) -> Child<N> {
         let child = self.children.remove(at);
         self.update_hints();
         child
     }
 
     /// Moves the second half of the children to a new node. Returns its lower bound and the node.
-    pub(super) fn split(&mut self) -> (Box<[u8]>, Children) {
+    pub(super) fn split(&mut self) -> (Box<[u8]>, Children<N>) {
         let mut right = self.children.split_off(self.children.len() / 2);
         self.children.shrink_to_fit();
         self.update_hints();
@@ -70,24 +69,24 @@ impl Children {
 
     /// Moves the children of the node after this one to this node. `lower` is the lower bound of
     /// `right`.
-    pub(super) fn append(&mut self, lower: Box<[u8]>, mut right: Children) {
+    pub(super) fn append(&mut self, lower: Box<[u8]>, mut right: Children<N>) {
         right.children[0].lower = lower;
         self.children.append(&mut right.children);
         self.update_hints();
     }
 }
 
-impl std::ops::Index<usize> for Children {
-    type Output = Child;
+impl<N> std::ops::Index<usize> for Children<N> {
+    type Output = Child<N>;
 
-    fn index(&self, at: usize) -> &Child {
+    fn index(&self, at: usize) -> &Child<N> {
         &self.children[at]
     }
 }
 
-impl std::ops::IndexMut<usize> for Children {
+impl<N> std::ops::IndexMut<usize> for Children<N> {
     /// The lower bound of the child must not change.
-    fn index_mut(&mut self, at: usize) -> &mut Child {
+    fn index_mut(&mut self, at: usize) -> &mut Child<N> {
         &mut self.children[at]
     }
 }

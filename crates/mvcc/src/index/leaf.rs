@@ -3,6 +3,7 @@
 use etcdpb::Record;
 
 use super::entry::Entry;
+use super::growth::{insert, shrink};
 use super::hints::Hints;
 
 /// Maximum number of keys of a leaf, and of children of an inner node.
@@ -10,10 +11,6 @@ pub(super) const MAX_LEN: usize = 64;
 
 /// A node with fewer keys or children is merged with a neighbour.
 pub(super) const MIN_LEN: usize = MAX_LEN / 4;
-
-/// Number of elements by which the vectors of a leaf grow. Small steps leave little memory
-/// unused, whatever the number of keys after a split.
-const GROWTH: usize = 8;
 
 /// The records of one key that are older than its newest record, oldest first. The `Box`
 /// limits an element to the size of one pointer.
@@ -244,19 +241,5 @@ fn compact_older(older: &mut Older, revision: i64, dropped: &mut impl FnMut(&Rec
         *older = None;
     } else if records.capacity() > 4 * records.len() {
         records.shrink_to_fit();
-    }
-}
-
-pub(super) fn insert<T>(vec: &mut Vec<T>, at: usize, element: T) {
-    if vec.len() == vec.capacity() {
-        vec.reserve_exact(GROWTH);
-    }
-    vec.insert(at, element);
-}
-
-/// Releases unused capacity if there is much of it.
-pub(super) fn shrink<T>(vec: &mut Vec<T>) {
-    if vec.capacity() >= vec.len() + 2 * GROWTH {
-        vec.shrink_to(vec.len() + GROWTH);
     }
 }

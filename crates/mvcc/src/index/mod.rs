@@ -8,6 +8,7 @@
 //! - `node`: the nodes, and the operations that descend from the root to a leaf
 //! - `inner`: the children of an inner node
 //! - `hints`: what a search reads instead of most keys
+//! - `growth`: vectors that leave little memory unused
 //! - `entries`: iteration in key order
 //! - `entry`: the records of one key
 //!
@@ -20,6 +21,7 @@ use crate::span::Span;
 
 mod entries;
 mod entry;
+mod growth;
 mod hints;
 mod inner;
 mod leaf;

@@ -3,8 +3,12 @@
 use etcdpb::Record;
 
 use super::entry::Entry;
-use super::inner::{Child, Children};
+use super::inner;
 use super::leaf::{Leaf, MAX_LEN, MIN_LEN, Popped, Replaced};
+
+/// A node below an inner node.
+pub(super) type Child = inner::Child<Node>;
+type Children = inner::Children<Node>;
 
 /// A node of the tree: all leaves have the same depth. Only a root may be small or empty.
 pub(super) enum Node {

@@ -13,7 +13,7 @@ use super::apply::Inconsistent;
 use super::entry_log::Report;
 use super::handle::{MoveLeaderError, Request};
 use super::member::{Member, MoveDone, Moving};
-use super::member_commands::Asker;
+use super::member_command_queue::Asker;
 use crate::pace::STEP_PAUSE;
 use crate::waker::Wake;
 use crate::{Error, pace};
@@ -86,8 +86,8 @@ impl Member {
             Role::Leader => self.execute_commands(),
             Role::Follower | Role::Candidate => self.forward_commands(),
         };
-        self.handle_output(false)?;
         self.expire_commands(now, !worked && self.has_commands());
+        self.handle_output(false)?;
         let needed = self.proposals.needed_revision();
         self.applier.collect_garbage(pace::STEP_ENTRIES, needed);
         Ok(worked)
@@ -219,10 +219,13 @@ impl Member {
         }
     }
 
-    /// Returns the voter that has most of the log.
+    /// Returns the voter that has most of the log, among those to which this member is connected.
     pub(super) fn best_successor(&self) -> Option<MemberId> {
+        let connected = self.transport.connected();
         let members = self.replica.status().members.into_iter();
-        let others = members.filter(|member| member.is_voter && member.info.id != self.id());
+        let others = members.filter(|member| {
+            member.is_voter && member.info.id != self.id() && connected.contains(&member.info.id)
+        });
         others.max_by_key(|member| member.replicated).map(|member| member.info.id)
     }
 

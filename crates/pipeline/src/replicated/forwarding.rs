@@ -10,7 +10,7 @@ use consensus::output::Role;
 use mvcc::Reply;
 
 use super::member::Member;
-use super::member_commands::Asker;
+use super::member_command_queue::Asker;
 use super::wire::{Forwarded, encode_command, encode_member, encode_response};
 use crate::Error;
 use crate::large_commands::{ClientId, Origin};

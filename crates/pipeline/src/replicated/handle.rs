@@ -9,7 +9,6 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use futures_channel::oneshot;
 use parking_lot::RwLock;
 
-use super::member_commands::Answer;
 use super::pending_reads::Reader;
 use crate::Error;
 use crate::export::Export;
@@ -68,6 +67,9 @@ pub(crate) enum Request {
     /// Changes the members.
     ChangeMembers(MemberCommand, Answer),
 }
+
+/// Where the answer to a command that changes the members goes.
+pub(super) type Answer = oneshot::Sender<Result<MembersChanged, MemberError>>;
 
 /// A command that changes the members.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use super::entry_log::LogHandle;
 use super::forwards::Forwards;
 use super::handle::{MoveLeaderError, Replication, Request};
 use super::log_size::LogSize;
-use super::member_commands::MemberCommands;
+use super::member_command_queue::MemberCommands;
 use super::pending_reads::PendingReads;
 use super::proposals::Proposals;
 use crate::Error;

@@ -4,7 +4,7 @@
 //! ([`super::reconfiguration`]) and proposes one at a time. A client gets its answer when the member that
 //! it has asked has applied the change.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -12,10 +12,11 @@ use consensus::ProposeChangeError;
 use consensus::id::{Index, MemberId, Position};
 use consensus::membership::{Change, ChangeError, MemberInfo};
 use consensus::output::Role;
-use futures_channel::oneshot;
 
 use super::handle::{ClusterMember, MemberCommand, MemberError, MembersChanged, cluster_members};
+use super::identity::random_member;
 use super::member::Member;
+use super::member_command_queue::{Asker, Forwarded, Proposed, Queued, send};
 use super::reconfiguration;
 use super::wire::{encode_member_command, encode_members_changed};
 use crate::Error;
@@ -23,100 +24,11 @@ use crate::Error;
 /// Maximum number of commands that wait. Further ones fail.
 const MAX_COMMANDS: usize = 1024;
 
-/// Where the answer goes.
-pub(super) type Answer = oneshot::Sender<Result<MembersChanged, MemberError>>;
-
-/// Who has sent a command.
-pub(super) enum Asker {
-    Client(Answer),
-    /// A member, with the number that it has given to the command.
-    Member(MemberId, u64),
-}
-
-struct Queued {
-    command: MemberCommand,
-    asker: Asker,
-    deadline: Instant,
-}
-
-/// A command that this member has proposed.
-struct Proposed {
-    position: Position,
-    /// The member that it adds.
-    added: Option<MemberId>,
-    queued: Queued,
-}
-
-/// A command that the leader has got from this member.
-struct Forwarded {
-    leader: MemberId,
-    command: MemberCommand,
-    answer: Answer,
-    deadline: Instant,
-}
-
-/// The commands that wait for something.
-#[derive(Default)]
-pub(super) struct MemberCommands {
-    queued: VecDeque<Queued>,
-    proposed: Option<Proposed>,
-    /// By number.
-    forwarded: BTreeMap<u64, Forwarded>,
-    last_number: u64,
-    /// Answers of the leader that wait until this member has applied an entry.
-    answered: Vec<(Index, MemberCommand, Answer, MembersChanged)>,
-}
-
 /// What a leader did with a command.
 enum Step {
     Proposed(Position, Option<MemberId>),
     /// It cannot be proposed now.
     Wait,
-}
-
-impl MemberCommands {
-    /// Whether nobody waits.
-    pub(super) fn is_empty(&self) -> bool {
-        self.queued.is_empty()
-            && self.proposed.is_none()
-            && self.forwarded.is_empty()
-            && self.answered.is_empty()
-    }
-
-    /// Passes answers on whose entries are applied.
-    pub(super) fn on_applied(&mut self, applied: Index) {
-        if self.answered.is_empty() {
-            return;
-        }
-        let answered = std::mem::take(&mut self.answered).into_iter();
-        let (ready, waiting): (Vec<_>, Vec<_>) =
-            answered.partition(|(index, ..)| *index <= applied);
-        self.answered = waiting;
-        ready.into_iter().for_each(|(_, _, answer, changed)| send(answer, Ok(changed)));
-    }
-
-    /// Fails what was forwarded to a member whose connection has ended. If it has removed this one
-    /// (`own`), that is why, and the next attempt to connect says so.
-    pub(super) fn on_lost(&mut self, leader: MemberId, own: MemberId) {
-        let removal = MemberCommand::Remove(own);
-        let is_lost = |f: &Forwarded| f.leader == leader && f.command != removal;
-        for forwarded in self.take_forwarded(is_lost) {
-            send(forwarded.answer, Err(Error::ConnectionLost.into()));
-        }
-    }
-
-    fn take_forwarded(&mut self, is_taken: impl Fn(&Forwarded) -> bool) -> Vec<Forwarded> {
-        let all = std::mem::take(&mut self.forwarded).into_iter();
-        let (taken, kept): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            all.partition(|(_, forwarded)| is_taken(forwarded));
-        self.forwarded = kept;
-        taken.into_values().collect()
-    }
-}
-
-/// The client may not wait any more.
-fn send(answer: Answer, result: Result<MembersChanged, MemberError>) {
-    let _ = answer.send(result);
 }
 
 impl Member {
@@ -346,7 +258,7 @@ fn split<T>(
 /// Returns the change. An added member gets its identity here, and its name when it begins.
 fn change_of(command: &MemberCommand) -> Change {
     let added = |peer_urls: &[String]| MemberInfo {
-        id: super::open::random_member(),
+        id: random_member(),
         name: String::new(),
         peer_urls: peer_urls.to_vec(),
         client_urls: Vec::new(),

@@ -30,11 +30,11 @@
 //! | Module | Subject |
 //! |---|---|
 //! | `options`, `handle` | settings; what other threads ask of the member |
-//! | `open`, `formation`, `directory`, `recovery` | start: files, identity, how a cluster begins |
+//! | `open`, `formation`, `identity`, `directory`, `recovery` | start: files, identity, how a cluster begins |
 //! | `member`, `driver` | the state of a member and its thread |
 //! | `evaluate`, `proposals`, `payload` | the leader: evaluation, undo, replies |
 //! | `output`, `apply` | what the replica asks for; committed entries |
-//! | `member_commands`, `reconfiguration` | commands that change the members, and which are refused |
+//! | `member_commands`, `member_command_queue`, `reconfiguration` | commands that change the members, those that wait, and which are refused |
 //! | `forwarding`, `forwards`, `wire`, `wire_error`, `wire_members`, `wire_format` | commands between members |
 //! | `pending_reads` | linearizable reads |
 //! | `entry_log`, `records`, `log_size` | the log on disk and in memory |
@@ -50,8 +50,10 @@ mod formation;
 mod forwarding;
 mod forwards;
 pub(crate) mod handle;
+mod identity;
 mod log_size;
 mod member;
+mod member_command_queue;
 mod member_commands;
 mod open;
 pub(crate) mod options;

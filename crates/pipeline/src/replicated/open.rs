@@ -25,9 +25,10 @@ use super::evaluate::MAX_ENTRY_BYTES;
 use super::formation::{Formation, Formed, REPORT_INTERVAL, unformed};
 use super::forwards::Forwards;
 use super::handle::{Replication, Request};
+use super::identity::random_member;
 use super::log_size::LogSize;
 use super::member::{Member, Settings, Transfer};
-use super::member_commands::MemberCommands;
+use super::member_command_queue::MemberCommands;
 use super::options::ClusterOptions;
 use super::pending_reads::PendingReads;
 use super::proposals::Proposals;
@@ -345,10 +346,6 @@ fn runtime() -> anyhow::Result<Runtime> {
         .enable_all()
         .build()
         .context("start the threads of the transport")
-}
-
-pub(super) fn random_member() -> MemberId {
-    MemberId::new(rand::random_range(1..=u64::MAX)).expect("it is not 0")
 }
 
 /// Starts the threads of a member.

@@ -10,6 +10,8 @@ const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 17;
 /// Maximum size of the memory that is reserved for effects, in bytes.
 const RESERVED_BYTES: usize = 4 << 20;
+/// Unused memory of an entry that is kept, in bytes, beside a quarter of its size.
+const UNUSED_BYTES: usize = 512;
 
 /// The effects of a batch.
 pub(super) struct Batch {
@@ -38,6 +40,10 @@ pub(super) fn encode(before: i64, after: i64, effects: &Effects, max_bytes: usiz
     buf.extend_from_slice(&before.to_le_bytes());
     buf.extend_from_slice(&after.to_le_bytes());
     effects.iter().for_each(|effect| effect.encode(&mut buf));
+    // Entries stay in memory for a while, and their unused memory is not counted.
+    if buf.capacity() - buf.len() > buf.len() / 4 + UNUSED_BYTES {
+        buf.shrink_to_fit();
+    }
     buf.into()
 }
 
@@ -69,6 +75,7 @@ mod tests {
         assert!(decode(&encode(1, 1, &Effects::new(), 0)).unwrap().effects.is_empty());
         assert_eq!(decode(&bytes[..10]).err(), Some(PayloadError::Truncated));
         assert!(decode(&bytes[..bytes.len() - 1]).is_err());
+        assert_eq!(encode(7, 9, &effects, 1 << 20), bytes);
         assert_eq!(decode(&[9; 17]).err(), Some(PayloadError::Version(9)));
     }
 }

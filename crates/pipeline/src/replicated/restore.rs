@@ -15,7 +15,7 @@ use wal::Log;
 
 use super::directory::{MemberDir, StoredMember};
 use super::formation::formed;
-use super::open::random_member;
+use super::identity::random_member;
 use super::records::{put_base, put_hard_state};
 use crate::snapshot_write::write_snapshot;
 use crate::{OpenError, PipelineOptions, store_recovery};

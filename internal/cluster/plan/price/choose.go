@@ -112,7 +112,7 @@ func candidates(list *List, component string, o Options) ([]Machine, error) {
 	}
 	var found []Machine
 	for _, machine := range list.Machines {
-		if _, priced := machine.Prices[o.Purchase]; priced && (len(machine.For) == 0 || slices.Contains(machine.For, component)) {
+		if _, priced := machine.Prices[o.Purchase]; priced && (machine.For == nil || slices.Contains(machine.For, component)) {
 			found = append(found, machine)
 		}
 	}

@@ -62,7 +62,7 @@ type Machine struct {
 	// that it includes, in GiB a month.
 	Disk    float64 `yaml:"diskGiB"`
 	Traffic float64 `yaml:"trafficGiB"`
-	// For is the list of components for which the type is considered; all if it is empty.
+	// For is the list of components for which the type is considered; all if it is missing.
 	For    []string          `yaml:"for"`
 	Prices map[Purchase]Rate `yaml:"prices"`
 	// Date and Source replace those of the list.

@@ -55,7 +55,7 @@ func (r *Report) notes() []string {
 	if r.Region != "" {
 		place += ", " + r.Region
 	}
-	return append([]string{fmt.Sprintf("Prices of %s, %s, from %s. A month has %d hours. Without tax, and without the nodes.",
+	return append([]string{fmt.Sprintf("Prices of %s, %s, from %s. A month has %d hours. Without tax, nodes, kube-controller-manager and spare machines.",
 		place, r.Date, r.Source, HoursOfMonth)}, r.Notes...)
 }
 
