@@ -2,19 +2,19 @@
 //!
 //! A member is stopped without notice by dropping it: its transport ends, and its log stays as it is.
 
-use std::net::TcpListener;
+mod test_member;
+
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use consensus::identity::LogMode;
-use etcdpb::rpc::{PutRequest, RangeRequest};
 use futures_executor::block_on;
-use mvcc::{Command, Reply};
-use pipeline::{ClientId, ClusterOptions, Error, Pipeline, PipelineOptions, RangeRead};
+use mvcc::Command;
+use pipeline::{ClientId, ClusterOptions, Pipeline, PipelineOptions};
+use test_member::{
+    DEADLINE, cluster_options, eventually, free_urls, get, is_temporary, open, put, try_put,
+};
 use watch::Delivery;
-
-/// A test that has waited for so long has failed.
-const DEADLINE: Duration = Duration::from_secs(180);
 
 struct Cluster {
     root: tempfile::TempDir,
@@ -33,12 +33,7 @@ impl Cluster {
     }
 
     fn start_with(log: LogMode, snapshot_log_bytes: u64) -> Cluster {
-        // The ports stay free until the members bind them, unless another process is very quick.
-        let listeners: Vec<_> =
-            NAMES.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let url = |l: &TcpListener| format!("http://{}", l.local_addr().unwrap());
-        let urls = listeners.iter().map(url).collect();
-        drop(listeners);
+        let urls = free_urls(NAMES.len());
         let root = tempfile::tempdir().unwrap();
         let members = NAMES.iter().map(|_| None).collect();
         let mut cluster = Cluster { root, log, urls, snapshot_log_bytes, members };
@@ -70,25 +65,10 @@ impl Cluster {
     }
 
     fn cluster_options(&self, number: usize) -> ClusterOptions {
-        let member =
-            |(name, url): (&&str, &String)| ((*name).to_owned(), vec![url.parse().unwrap()]);
-        ClusterOptions {
-            name: NAMES[number].to_owned(),
-            initial_cluster: NAMES.iter().zip(&self.urls).map(member).collect(),
-            token: "test".to_owned(),
-            is_existing: false,
-            listen_peer_urls: vec![self.urls[number].parse().unwrap()],
-            client_urls: vec![format!("http://{}", NAMES[number])],
-            tls: None,
-            log: self.log,
-            data_dir: self.root.path().join(NAMES[number]),
-            heartbeat_interval: Duration::from_millis(20),
-            election_timeout: Duration::from_millis(400),
-            force_new_cluster: false,
-            strict_reconfig_check: true,
-            max_learners: 1,
-            snapshot_bytes_per_second: None,
-        }
+        let initial =
+            NAMES.iter().zip(&self.urls).map(|(name, url)| (name.to_string(), url.clone()));
+        let (name, url) = (NAMES[number], &self.urls[number]);
+        cluster_options(name, url, initial, self.log, self.root.path())
     }
 
     fn member(&self, number: usize) -> &Pipeline {
@@ -116,22 +96,14 @@ impl Cluster {
         self.members[number] = None;
     }
 
-    /// Puts a value at a member. Tries again after errors that say that nothing was changed, and
-    /// after uncertain ones, because the value is the same.
+    /// Puts a value at a member, until it is acknowledged.
     fn put(&self, number: usize, key: &str, value: &str) -> i64 {
-        let what = format!("put at member {number}");
-        eventually(&what, || match put(self.member(number), key, value) {
-            Ok(revision) => Some(revision),
-            Err(error) => {
-                assert!(is_temporary(&error), "{error}");
-                None
-            }
-        })
+        put(self.member(number), key, value)
     }
 
     /// Reads a value at a member.
     fn get(&self, number: usize, key: &str) -> Option<String> {
-        eventually("read", || get(self.member(number), key).ok())
+        get(self.member(number), key)
     }
 
     /// Waits until all members have the same revision and history.
@@ -143,58 +115,6 @@ impl Cluster {
         };
         let hashes = eventually("equal revisions", hashes);
         assert!(hashes.windows(2).all(|pair| pair[0] == pair[1]), "{hashes:?}");
-    }
-}
-
-fn open(options: &PipelineOptions, cluster: &ClusterOptions) -> Pipeline {
-    let stop = AtomicBool::new(false);
-    // The port of a member that was just stopped may be in use for a moment.
-    eventually("a member", || match Pipeline::open_member(options, cluster, &stop) {
-        Ok(pipeline) => Some(pipeline),
-        Err(error) if error.to_string().contains("in use") => None,
-        Err(error) => panic!("{error}"),
-    })
-}
-
-fn put(member: &Pipeline, key: &str, value: &str) -> Result<i64, Error> {
-    let request = PutRequest {
-        key: key.as_bytes().to_vec().into(),
-        value: value.as_bytes().to_vec().into(),
-        ..Default::default()
-    };
-    match block_on(member.propose(ClientId(1), Command::Put(request), 100))? {
-        Reply::Put(response) => Ok(response.header.unwrap().revision),
-        other => panic!("unexpected {other:?}"),
-    }
-}
-
-fn get(member: &Pipeline, key: &str) -> Result<Option<String>, Error> {
-    block_on(member.linearize())?;
-    let request = RangeRequest { key: key.as_bytes().to_vec().into(), ..Default::default() };
-    let response = member.range(&request).map(RangeRead::finish)?;
-    let value = response.kvs.first().map(|kv| String::from_utf8(kv.value().to_vec()).unwrap());
-    Ok(value)
-}
-
-fn is_temporary(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::NoLeader
-            | Error::LeaderChanged
-            | Error::LeaderFailed
-            | Error::ConnectionLost
-            | Error::TimedOut
-    )
-}
-
-fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(found) = attempt() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -267,7 +187,7 @@ fn writes_in_flight_are_answered_when_the_leader_stops() {
                     let mut acknowledged = Vec::new();
                     for number in 0.. {
                         let key = format!("{writer}-{number}");
-                        match put(member, &key, &key) {
+                        match try_put(member, &key, &key) {
                             Ok(_) => acknowledged.push(key),
                             Err(error) => assert!(is_temporary(&error), "{error}"),
                         }

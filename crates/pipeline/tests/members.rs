@@ -1,21 +1,12 @@
 //! Clusters whose members are changed by commands, in one process, with real transports on loopback
 //! addresses.
 
-use std::net::TcpListener;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+mod test_member;
 
 use consensus::identity::LogMode;
-use etcdpb::rpc::{PutRequest, RangeRequest};
 use futures_executor::block_on;
-use mvcc::Command;
-use pipeline::{
-    ClientId, ClusterMember, ClusterOptions, Error, MemberError, Pipeline, PipelineOptions,
-    RangeRead,
-};
-
-/// A test that has waited for so long has failed.
-const DEADLINE: Duration = Duration::from_secs(180);
+use pipeline::{ClusterMember, ClusterOptions, Error, MemberError, Pipeline, PipelineOptions};
+use test_member::{cluster_options, eventually, free_urls, get, is_temporary, open, put};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -32,13 +23,9 @@ struct Cluster {
 impl Cluster {
     /// Starts a cluster of one member.
     fn start(log: LogMode) -> Cluster {
-        // The ports stay free until the members bind them, unless another process is very quick.
-        let listeners = NAMES.map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-        let urls = listeners.iter().map(|l| format!("http://{}", l.local_addr().unwrap()));
-        let urls = urls.collect();
+        let urls = free_urls(NAMES.len());
         let root = tempfile::tempdir().unwrap();
         let members = NAMES.iter().map(|_| None).collect();
-        drop(listeners);
         let mut cluster = Cluster { root, log, urls, members, force_new_cluster: false };
         cluster.start_member(0);
         cluster
@@ -47,34 +34,15 @@ impl Cluster {
     /// Starts a member. All but the first one join those that run.
     fn start_member(&mut self, number: usize) {
         let known = (0..NAMES.len()).filter(|i| *i == number || self.members[*i].is_some());
-        let initial_cluster =
-            known.map(|i| (NAMES[i].to_owned(), vec![self.urls[i].parse().unwrap()])).collect();
+        let initial = known.map(|i| (NAMES[i].to_owned(), self.urls[i].clone()));
+        let (name, url) = (NAMES[number], &self.urls[number]);
         let cluster = ClusterOptions {
-            name: NAMES[number].to_owned(),
-            initial_cluster,
-            token: "test".to_owned(),
             is_existing: number > 0,
-            listen_peer_urls: vec![self.urls[number].parse().unwrap()],
-            client_urls: vec![format!("http://{}", NAMES[number])],
-            tls: None,
-            log: self.log,
-            data_dir: self.root.path().join(NAMES[number]),
-            heartbeat_interval: Duration::from_millis(20),
-            election_timeout: Duration::from_millis(400),
             force_new_cluster: self.force_new_cluster,
-            strict_reconfig_check: true,
-            max_learners: 1,
-            snapshot_bytes_per_second: None,
+            ..cluster_options(name, url, initial, self.log, self.root.path())
         };
         let options = PipelineOptions { boot_id: b"boot".to_vec(), ..PipelineOptions::default() };
-        let stop = AtomicBool::new(false);
-        // The port of a member that was just stopped may be in use for a moment.
-        let open = || match Pipeline::open_member(&options, &cluster, &stop) {
-            Ok(pipeline) => Some(pipeline),
-            Err(error) if error.to_string().contains("in use") => None,
-            Err(error) => panic!("{error}"),
-        };
-        self.members[number] = Some(eventually("a member", open));
+        self.members[number] = Some(open(&options, &cluster));
     }
 
     fn member(&self, number: usize) -> &Pipeline {
@@ -121,49 +89,11 @@ impl Cluster {
     }
 
     fn put(&self, number: usize, key: &str) {
-        let request = PutRequest {
-            key: key.as_bytes().to_vec().into(),
-            value: key.as_bytes().to_vec().into(),
-            ..Default::default()
-        };
-        let put = || {
-            let command = Command::Put(request.clone());
-            match block_on(self.member(number).propose(ClientId(1), command, 100)) {
-                Ok(_) => Some(()),
-                Err(error) if is_temporary(&error) => None,
-                Err(error) => panic!("{error}"),
-            }
-        };
-        eventually("a put", put);
+        put(self.member(number), key, key);
     }
 
     fn has(&self, number: usize, key: &str) -> bool {
-        eventually("a read", || block_on(self.member(number).linearize()).ok());
-        let request = RangeRequest { key: key.as_bytes().to_vec().into(), ..Default::default() };
-        let response = self.member(number).range(&request).map(RangeRead::finish).unwrap();
-        !response.kvs.is_empty()
-    }
-}
-
-fn is_temporary(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::NoLeader
-            | Error::LeaderChanged
-            | Error::LeaderFailed
-            | Error::ConnectionLost
-            | Error::TimedOut
-    )
-}
-
-fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(found) = attempt() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        get(self.member(number), key).is_some()
     }
 }
 

@@ -74,7 +74,7 @@ impl Hints {
 }
 
 /// Returns how many bytes two keys have in common at the beginning.
-fn common(left: &[u8], right: &[u8]) -> usize {
+pub(super) fn common(left: &[u8], right: &[u8]) -> usize {
     left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }
 

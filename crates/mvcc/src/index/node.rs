@@ -3,6 +3,7 @@
 use etcdpb::Record;
 
 use super::entry::Entry;
+use super::hints::common;
 use super::inner;
 use super::leaf::{Leaf, MAX_LEN, MIN_LEN, Popped, Replaced};
 
@@ -254,6 +255,5 @@ fn merge_if_too_small(children: &mut Children, at: usize) {
 /// Returns the shortest key that is greater than `left` and not greater than `right`.
 /// `left` must be less than `right`.
 fn separator<'a>(left: &[u8], right: &'a [u8]) -> &'a [u8] {
-    let common = left.iter().zip(right).take_while(|(left, right)| left == right).count();
-    &right[..common + 1]
+    &right[..common(left, right) + 1]
 }

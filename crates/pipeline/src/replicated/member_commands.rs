@@ -189,7 +189,8 @@ impl Member {
         let proposed = commands.proposed.take_if(|proposed| proposed.queued.deadline <= now);
         let forwarded = commands.take_forwarded(|forwarded| forwarded.deadline <= now);
         let all = std::mem::take(&mut commands.queued).into_iter();
-        let (expired, waiting): (Vec<_>, VecDeque<_>) = split(all, |q| q.deadline <= now);
+        let (expired, waiting): (VecDeque<_>, VecDeque<_>) =
+            all.partition(|queued| queued.deadline <= now);
         commands.queued = waiting;
         for forwarded in forwarded {
             send(forwarded.answer, Err(Error::TimedOut.into()));
@@ -238,21 +239,6 @@ impl Member {
         let members: Vec<ClusterMember> = cluster_members(self.replica.membership());
         MembersChanged { added: added.map(MemberId::get), members }
     }
-}
-
-/// Splits elements into those that `is_first` selects, and the others.
-fn split<T>(
-    elements: impl Iterator<Item = T>,
-    is_first: impl Fn(&T) -> bool,
-) -> (Vec<T>, VecDeque<T>) {
-    let (mut first, mut others) = (Vec::new(), VecDeque::new());
-    for element in elements {
-        match is_first(&element) {
-            true => first.push(element),
-            false => others.push_back(element),
-        }
-    }
-    (first, others)
 }
 
 /// Returns the change. An added member gets its identity here, and its name when it begins.
