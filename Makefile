@@ -81,7 +81,7 @@ node-requests: $(addprefix bin/,node-sim mem_etcd k1m $(KUBERNETES) kwok kubemar
 controller-manager: $(addprefix bin/,warm-controller-manager mem_etcd k1m $(KUBERNETES) kwok) ## Test warm-controller-manager beside kube-controller-manager: leaders that are stopped under load, flags, pages
 	@go test -v -count=1 -timeout 1h ./test/controller-manager
 
-etcd-upstream: bin/mem_etcd $(addprefix bin/,$(PEERS)) ## Run etcd's own tests against mem_etcd, in clusters with one and more members (10 minutes)
+etcd-upstream: bin/mem_etcd $(addprefix bin/,$(PEERS)) ## Run etcd's own tests against mem_etcd, in clusters with one and more members
 	@test/etcd-upstream/run.sh
 
 controller-manager-upstream: bin/mem_etcd ## Run Kubernetes' integration tests of controllers with warm-controller-manager and with warm informers (an hour)
