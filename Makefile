@@ -23,7 +23,8 @@ PROGRAMS  ?=
 # of this repository.
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
-OWN        := mem_etcd etcd-bench etcd-proxy kube-gateway node-sim k1m dist-scheduler warm-controller-manager
+RUST       := mem_etcd etcd-bench etcd-proxy node-sim kube-gateway
+OWN        := $(RUST) k1m dist-scheduler warm-controller-manager
 
 # TestKill runs CRASH_ROUNDS rounds in each of CRASH_MODES combinations of WAL modes. About one round in
 # ten ends with a clean shutdown, all others with a kill. 20 more rounds per combination make sure that
@@ -32,12 +33,12 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check images images-test dist dist-test bench bench-store bench-cluster bench-proxy bench-scheduler-perf chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster etcd-upstream faults fuzz gateway gateway-faults gateway-upstream hostile kubeadm node-path node-requests node-sim oracle simulate store-faults upstream clean tools FORCE
+.PHONY: help build up down test check images images-test dist dist-test bench bench-store bench-cluster bench-proxy bench-scheduler-perf chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster etcd-upstream faults fuzz gateway gateway-faults gateway-upstream hostile kubeadm node-path node-requests node-sim oracle simulate store-faults rust-programs upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
 
-build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build all binaries into bin/, including Kubernetes, kwok and etcd
+build: rust-programs $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build all binaries into bin/, including Kubernetes, kwok and etcd
 
 # Programs that a cluster with these flags does not need. With 10,000 nodes and more, `k1m up` uses both (its profiles).
 UP_FLAGS := $(K1M_FLAGS) $(shell [ $(NODES) -ge 10000 ] && echo --gateway node-sim)
@@ -52,6 +53,8 @@ down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m
 
 # The environment variable E2E_STANDBY_NODES sets the number of nodes in the end-to-end test of the
 # standby scheduler, for example 5000.
+# A kube-gateway for tests is built without link-time optimisation over all crates, which takes minutes.
+test: export GATEWAY_LTO := false
 test: build bin/h2spec ## Run all tests; the last line is the number of passed and of failed tests
 	@test/run.sh
 
@@ -169,7 +172,11 @@ clean: ## Remove build and result folders; keeps the caches of Go and Cargo
 tools:
 	@build/tools.sh
 
-bin/mem_etcd bin/etcd-bench bin/etcd-proxy bin/kube-gateway bin/node-sim: tools FORCE
+# One call builds all of them faster than a call for each.
+rust-programs: tools
+	@build/cargo.sh $(RUST)
+
+$(addprefix bin/,$(RUST)): tools FORCE
 	@build/cargo.sh $(@F)
 
 bin/etcd-benchmark: tools/etcd-benchmark/go.mod tools/etcd-benchmark/go.sum | tools
