@@ -5,12 +5,13 @@
 mod test_member;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use consensus::identity::LogMode;
+use etcdpb::rpc::RangeRequest;
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{ClientId, ClusterOptions, Pipeline, PipelineOptions};
+use pipeline::{ClientId, ClusterOptions, Error, Pipeline, PipelineOptions};
 use test_member::{
     DEADLINE, cluster_options, eventually, free_urls, get, is_temporary, open, put, try_put,
 };
@@ -215,6 +216,29 @@ fn writes_in_flight_are_answered_when_the_leader_stops() {
         assert_eq!(cluster.get(follower, &key).as_deref(), Some(key.as_str()));
     }
     cluster.assert_equal();
+}
+
+/// A member that has been without a leader for a while fails what needs one, so that clients ask another
+/// member. With the time for an election, 40 requests would take four minutes.
+#[test]
+fn requests_do_not_wait_at_a_member_without_a_leader() {
+    let mut cluster = Cluster::start(LogMode::Memory);
+    let leader = cluster.leader();
+    let alone = (leader + 1) % 3;
+    cluster.put(alone, "key", "value");
+    cluster.kill(leader);
+    cluster.kill((leader + 2) % 3);
+    let member = cluster.member(alone);
+    let has_no_leader = |result: Result<(), Error>| matches!(result, Err(Error::NoLeader));
+    let read = || has_no_leader(block_on(member.linearize()));
+    let write = || has_no_leader(try_put(member, "key", "other").map(drop));
+    eventually("no leader", || (read() && write()).then_some(()));
+    let start = Instant::now();
+    assert!((0..20).all(|_| read() && write()));
+    assert!(start.elapsed() < DEADLINE / 2, "{:?}", start.elapsed());
+    // What it has is read without a leader.
+    let request = RangeRequest { key: b"key".to_vec().into(), ..Default::default() };
+    assert_eq!(member.range(&request).unwrap().finish().kvs.len(), 1);
 }
 
 /// A member without disk has a new identity after a restart, and gets the state from the leader.

@@ -113,8 +113,7 @@ impl Member {
         for (to, _) in self.proposals.take_expired(now) {
             self.reply(to, 0, Err(Error::LeaderFailed));
         }
-        let error = if self.role.leader.is_some() { Error::TimedOut } else { Error::NoLeader };
-        self.reads.expire(now, error);
+        self.expire_reads(now);
         self.finish_moving(|moving| moving.deadline <= now, Err(MoveLeaderError::TimedOut));
         self.resign_if_disk_is_full(now);
         self.announce(now);
@@ -185,6 +184,16 @@ impl Member {
         if !readers.is_empty() {
             let number = self.replica.read();
             self.reads.add(number, now + self.settings.request_timeout, readers);
+            self.expire_reads(now);
+        }
+    }
+
+    /// Fails the readers that have waited for too long, or that no leader will answer.
+    fn expire_reads(&mut self, now: Instant) {
+        let error = if self.role.leader.is_some() { Error::TimedOut } else { Error::NoLeader };
+        match self.is_abandoned(now) {
+            true => self.reads.fail(error),
+            false => self.reads.expire(now, error),
         }
     }
 

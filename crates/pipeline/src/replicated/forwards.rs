@@ -23,14 +23,21 @@ struct Pending {
     error: Error,
 }
 
+/// A response of the leader that waits until this member has applied an entry.
+struct Answered {
+    to: ReplyTo,
+    result: Result<Reply, Error>,
+    deadline: Instant,
+}
+
 #[derive(Default)]
 pub(super) struct Forwards {
     /// By number. Later commands have higher numbers.
     pending: BTreeMap<u64, Pending>,
     bytes: usize,
     last: u64,
-    /// Responses that wait until this member has applied an entry.
-    answered: BTreeMap<(Index, u64), (ReplyTo, Result<Reply, Error>)>,
+    /// By entry and number.
+    answered: BTreeMap<(Index, u64), Answered>,
 }
 
 impl Forwards {
@@ -57,10 +64,10 @@ impl Forwards {
         self.pending.insert(self.last, pending);
     }
 
-    fn remove(&mut self, number: u64) -> Option<Submission> {
+    fn remove(&mut self, number: u64) -> Option<Pending> {
         let pending = self.pending.remove(&number)?;
         self.bytes -= pending.submission.bytes;
-        Some(pending.submission)
+        Some(pending)
     }
 
     /// Handles a response. Returns the command if the member that got it has not executed it, and
@@ -72,13 +79,16 @@ impl Forwards {
         result: Result<Reply, Error>,
         applied: Index,
     ) -> Option<Submission> {
-        let submission = self.remove(number)?;
+        let Pending { submission, deadline, .. } = self.remove(number)?;
         if matches!(result, Err(Error::LeaderChanged | Error::NoLeader)) {
             return Some(submission);
         }
+        let to = submission.reply;
         match index <= applied {
-            true => submission.reply.send(result.map(Outcome::Done)),
-            false => drop(self.answered.insert((index, number), (submission.reply, result))),
+            true => to.send(result.map(Outcome::Done)),
+            false => {
+                self.answered.insert((index, number), Answered { to, result, deadline });
+            }
         }
         None
     }
@@ -86,8 +96,8 @@ impl Forwards {
     /// Passes responses on whose entries are applied.
     pub(super) fn on_applied(&mut self, applied: Index) {
         while let Some(first) = self.answered.first_entry().filter(|e| e.key().0 <= applied) {
-            let (reply, result) = first.remove();
-            reply.send(result.map(Outcome::Done));
+            let Answered { to, result, .. } = first.remove();
+            to.send(result.map(Outcome::Done));
         }
     }
 
@@ -97,8 +107,8 @@ impl Forwards {
         let lost = self.pending.iter().filter(|(_, pending)| pending.to == to);
         let lost: Vec<u64> = lost.map(|(number, _)| *number).collect();
         for number in lost {
-            if let Some(submission) = self.remove(number) {
-                submission.reply.send(Err(Error::ConnectionLost));
+            if let Some(pending) = self.remove(number) {
+                pending.submission.reply.send(Err(Error::ConnectionLost));
             }
         }
     }
@@ -111,14 +121,19 @@ impl Forwards {
         }
     }
 
-    /// Fails the commands whose responses do not come.
+    /// Fails the commands whose responses do not come, or whose entries this member does not get.
     pub(super) fn expire(&mut self, now: Instant) {
         let expired = self.pending.iter().filter(|(_, pending)| pending.deadline <= now);
         let expired: Vec<_> = expired.map(|(n, pending)| (*n, pending.error.clone())).collect();
         for (number, error) in expired {
-            if let Some(submission) = self.remove(number) {
-                submission.reply.send(Err(error));
+            if let Some(pending) = self.remove(number) {
+                pending.submission.reply.send(Err(error));
             }
+        }
+        let expired = self.answered.iter().filter(|(_, answered)| answered.deadline <= now);
+        let expired: Vec<_> = expired.map(|(entry, _)| *entry).collect();
+        for answered in expired.into_iter().filter_map(|entry| self.answered.remove(&entry)) {
+            answered.to.send(Err(Error::TimedOut));
         }
     }
 
@@ -128,7 +143,7 @@ impl Forwards {
         let pending = std::mem::take(&mut self.pending).into_values();
         pending.for_each(|pending| pending.submission.reply.send(Err(error.clone())));
         let answered = std::mem::take(&mut self.answered).into_values();
-        answered.for_each(|(reply, _)| reply.send(Err(error.clone())));
+        answered.for_each(|answered| answered.to.send(Err(error.clone())));
     }
 }
 
@@ -204,5 +219,13 @@ mod tests {
         assert!(matches!(slow.try_recv(), Ok(None)));
         forwards.expire(now + Duration::from_secs(1));
         assert!(matches!(slow.try_recv(), Ok(Some(Err(Error::TimedOut)))));
+        // The leader has executed it, but this member does not get the entry.
+        let (number, mut cut_off) = add(&mut forwards, 3, later);
+        assert!(forwards.on_response(number, 9, done(), 7).is_none());
+        forwards.expire(now);
+        assert!(matches!(cut_off.try_recv(), Ok(None)));
+        forwards.expire(later);
+        assert!(matches!(cut_off.try_recv(), Ok(Some(Err(Error::TimedOut)))));
+        assert!(forwards.is_empty());
     }
 }

@@ -60,6 +60,8 @@ pub(super) struct Member {
     pub(super) large_commands: Arc<LargeCommands>,
     /// When a leader whose disk is full may ask another member to lead.
     pub(super) resign_again_at: Instant,
+    /// Since when no leader is known.
+    pub(super) leaderless_since: Option<Instant>,
     /// Since when commands can neither be executed nor forwarded.
     pub(super) blocked_since: Option<Instant>,
     pub(super) log_size: LogSize,
@@ -123,6 +125,10 @@ pub(super) struct ReceivedState {
     pub(super) state: std::io::Result<Box<Store>>,
 }
 
+/// Number of election timeouts without a leader after which requests that need one do not wait any more. After
+/// this time, etcd ends the streams that require a leader.
+const MAX_LEADERLESS_TIMEOUTS: u32 = 3;
+
 impl Member {
     pub(super) fn id(&self) -> MemberId {
         self.info.id
@@ -131,6 +137,13 @@ impl Member {
     /// Returns the leader, if it is another member.
     pub(super) fn other_leader(&self) -> Option<MemberId> {
         self.role.leader.filter(|leader| *leader != self.id())
+    }
+
+    /// Whether there has been no leader for so long that this member is probably cut off, or most others are
+    /// lost. Clients should not wait: another member may serve them.
+    pub(super) fn is_abandoned(&self, now: Instant) -> bool {
+        let limit = MAX_LEADERLESS_TIMEOUTS * self.settings.election_timeout;
+        self.leaderless_since.is_some_and(|since| now.saturating_duration_since(since) >= limit)
     }
 
     /// Whether this member knows from its log that it was removed. Before it has the state, it does not

@@ -474,6 +474,7 @@ fn member(
         remote: VecDeque::new(),
         large_commands,
         resign_again_at: Instant::now(),
+        leaderless_since: Some(Instant::now()),
         blocked_since: None,
         log_size: LogSize::default(),
         transfer: Transfer {
