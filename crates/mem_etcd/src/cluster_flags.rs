@@ -78,6 +78,10 @@ pub struct ClusterFlags {
     )]
     pub force_new_cluster: Option<bool>,
 
+    /// Whether another member was added at the peer URLs of this one before it had state.
+    #[arg(skip)]
+    pub is_replaced: bool,
+
     /// Refuse changes of the members that may cost the cluster its quorum [default: true]
     #[arg(
         long,
@@ -421,6 +425,7 @@ impl ClusterFlags {
             heartbeat_interval: Duration::from_millis(self.heartbeat_ms()),
             election_timeout: Duration::from_millis(self.election_ms()),
             force_new_cluster: self.force_new_cluster == Some(true),
+            is_replaced: self.is_replaced,
             strict_reconfig_check: self.strict_reconfig_check.unwrap_or(true),
             max_learners: self.max_learners.unwrap_or(1),
             snapshot_bytes_per_second: None,

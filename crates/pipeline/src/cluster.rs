@@ -57,6 +57,19 @@ impl Pipeline {
         self.replication.as_ref().is_some_and(|replication| replication.is_removed())
     }
 
+    /// Whether this member of a cluster has had the state of the cluster. Before that, it knows neither keys
+    /// nor users. A store without peers has it.
+    #[inline]
+    pub fn has_state(&self) -> bool {
+        self.replication.as_ref().is_none_or(|replication| replication.has_state())
+    }
+
+    /// Whether this member was removed before it got the state, and another one was added at its peer URLs. It
+    /// has ended. Opened again with [`crate::ClusterOptions::is_replaced`], it becomes the other one.
+    pub fn is_replaced(&self) -> bool {
+        self.replication.as_ref().is_some_and(|replication| replication.is_replaced())
+    }
+
     /// Adds a member that will be reached at these URLs. It begins when a process without data is started
     /// there. A learner does not vote before it is promoted; others vote when they have the log.
     ///

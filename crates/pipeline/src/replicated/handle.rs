@@ -182,8 +182,12 @@ pub(crate) struct Replication {
     commit: AtomicU64,
     applied: AtomicU64,
     is_learner: AtomicBool,
+    /// Whether this member knows the members of the cluster.
+    has_state: AtomicBool,
     /// Whether this member was removed, and has ended.
     is_removed: AtomicBool,
+    /// Whether this member has ended because another one has its address.
+    is_replaced: AtomicBool,
     requests: Sender<Request>,
     waker: Waker,
 }
@@ -199,7 +203,9 @@ impl Replication {
             commit: AtomicU64::new(0),
             applied: AtomicU64::new(0),
             is_learner: AtomicBool::new(false),
+            has_state: AtomicBool::new(false),
             is_removed: AtomicBool::new(false),
+            is_replaced: AtomicBool::new(false),
             requests,
             waker,
         };
@@ -230,6 +236,22 @@ impl Replication {
     #[inline]
     pub(crate) fn is_learner(&self) -> bool {
         self.is_learner.load(Ordering::Relaxed)
+    }
+
+    /// Whether this member has had the state of the cluster. Before that, it knows neither keys nor users.
+    #[inline]
+    pub(crate) fn has_state(&self) -> bool {
+        self.has_state.load(Ordering::Acquire)
+    }
+
+    /// Whether another member has the address of this one, which has ended.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Ordering::Acquire)
+    }
+
+    /// Notes that another member has the address of this one.
+    pub(super) fn set_replaced(&self) {
+        self.is_replaced.store(true, Ordering::Release);
     }
 
     /// Whether this member was removed from the cluster.
@@ -307,6 +329,8 @@ impl Replication {
         // One that becomes a voter by itself serves as one: it forwards what it cannot answer.
         status.is_learner = membership.standing(self.member) == Some(Standing::Learner);
         self.is_learner.store(status.is_learner, Ordering::Relaxed);
+        // The store and its users were replaced before.
+        self.has_state.store(!status.members.is_empty(), Ordering::Release);
     }
 }
 

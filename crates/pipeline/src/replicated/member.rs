@@ -60,6 +60,8 @@ pub(super) struct Member {
     pub(super) large_commands: Arc<LargeCommands>,
     /// When a leader whose disk is full may ask another member to lead.
     pub(super) resign_again_at: Instant,
+    /// Since when another member is expected at the address of this one, and nobody reaches this one.
+    pub(super) unknown_since: Option<Instant>,
     /// Since when no leader is known.
     pub(super) leaderless_since: Option<Instant>,
     /// Since when commands can neither be executed nor forwarded.

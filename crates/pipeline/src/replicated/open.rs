@@ -177,6 +177,7 @@ impl Opening<'_> {
             Formed::New(cluster, members) => (cluster, Start::new_cluster(members)),
             Formed::Existing(cluster) => {
                 transport.set_cluster(cluster, true);
+                transport.set_waiting();
                 info.id = self.called(transport, stop).map_err(OpenError::Cluster)?;
                 (cluster, Start::blank())
             }
@@ -205,8 +206,14 @@ impl Opening<'_> {
         };
         if let (Some(member), Some(stored)) = (kept, &stored) {
             let recovered = recovery::recover(dir.replica(stored)?, self.options)?;
-            let recovered = Some((stored.cluster, recovered));
-            return Ok(Found { member, dir: Some(dir), recovered });
+            if !(self.cluster.is_replaced && recovered.is_blank()) {
+                let recovered = Some((stored.cluster, recovered));
+                return Ok(Found { member, dir: Some(dir), recovered });
+            }
+            // The lock ends before the files are renamed.
+            drop(recovered);
+            dir.discard()?;
+            return Ok(Found { member: fresh, dir: Some(dir), recovered: None });
         }
         if self.cluster.force_new_cluster {
             return Err(OpenError::Cluster(anyhow!(
@@ -474,6 +481,7 @@ fn member(
         remote: VecDeque::new(),
         large_commands,
         resign_again_at: Instant::now(),
+        unknown_since: None,
         leaderless_since: Some(Instant::now()),
         blocked_since: None,
         log_size: LogSize::default(),

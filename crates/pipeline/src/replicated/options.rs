@@ -34,6 +34,9 @@ pub struct ClusterOptions {
     /// Whether this member continues alone with its data. All others are removed, and must never run
     /// again.
     pub force_new_cluster: bool,
+    /// Whether the cluster has removed this member before it got the state ([`crate::Pipeline::is_replaced`]):
+    /// it begins again under another identity.
+    pub is_replaced: bool,
     /// Whether changes of the members are refused that may cost the cluster its quorum.
     pub strict_reconfig_check: bool,
     /// Maximum number of learners.

@@ -70,6 +70,11 @@ pub(super) fn recover(
 }
 
 impl RecoveredMember {
+    /// Whether the member has never had the state of the cluster.
+    pub(super) fn is_blank(&self) -> bool {
+        self.start.snapshot.membership.voters().is_empty()
+    }
+
     /// Makes `own` the only member of the cluster, in the log too. Returns the members before.
     ///
     /// # Errors
@@ -78,7 +83,7 @@ impl RecoveredMember {
         &mut self,
         own: &MemberInfo,
     ) -> Result<Vec<MemberInfo>, OpenError> {
-        if self.start.snapshot.membership.voters().is_empty() {
+        if self.is_blank() {
             return Err(OpenError::Cluster(anyhow!(
                 "--force-new-cluster: the data directory has no state of a cluster"
             )));

@@ -43,6 +43,7 @@ pub fn cluster_options(
         heartbeat_interval: Duration::from_millis(20),
         election_timeout: Duration::from_millis(400),
         force_new_cluster: false,
+        is_replaced: false,
         strict_reconfig_check: true,
         max_learners: 1,
         snapshot_bytes_per_second: None,
