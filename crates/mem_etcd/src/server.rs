@@ -77,6 +77,9 @@ async fn serve(
         return Ok(End::Stopped);
     };
     let pipeline = Arc::new(pipeline);
+    if config.cluster.checks_at_start() {
+        compare_members(&pipeline).await?;
+    }
     let metrics = Arc::new(Metrics::new(pipeline.clone()));
     let pages = http::routes(pipeline.clone(), metrics.clone());
     let api = Api::new(pipeline.clone(), metrics, credentials, config, pages.clone());
@@ -130,6 +133,19 @@ async fn serve(
     let stopped = std::thread::spawn(move || pipeline.shutdown());
     stopped.join().map_err(|_| anyhow!("the shutdown of the store panicked"))?;
     end
+}
+
+/// Fails if other members have another content than this one at the same revision.
+async fn compare_members(pipeline: &Pipeline) -> Result<()> {
+    let different = pipeline.compare_members().await?;
+    if different.is_empty() {
+        return Ok(());
+    }
+    let different: Vec<_> = different.iter().map(|id| format!("{id:x}")).collect();
+    Err(anyhow!(
+        "the content of this member differs from that of the members {}: remove its data, and it joins again",
+        different.join(", ")
+    ))
 }
 
 /// Lets another member of the cluster lead before this one stops.

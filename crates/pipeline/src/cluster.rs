@@ -111,6 +111,18 @@ impl Pipeline {
         self.change_members(MemberCommand::Promote(member_id(id)?)).await
     }
 
+    /// Compares the content of this member of a cluster with that of the others that it reaches. Returns the IDs
+    /// of those with another content. The contents at different compacted revisions are not compared.
+    ///
+    /// # Errors
+    /// If the store is stopping.
+    pub async fn compare_members(&self) -> Result<Vec<u64>, Error> {
+        match &self.replication {
+            None => Ok(Vec::new()),
+            Some(replication) => replication.compare().await,
+        }
+    }
+
     async fn change_members(&self, command: MemberCommand) -> Result<MembersChanged, MemberError> {
         match &self.replication {
             None => Err(MemberError::NoPeers),

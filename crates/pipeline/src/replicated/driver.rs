@@ -81,6 +81,7 @@ impl Member {
             self.on_received(received)?;
         }
         self.take_requests(now);
+        self.run_hash_checks(now);
         self.run_member_commands();
         self.handle_output(true)?;
         if self.is_removed() {
@@ -197,6 +198,7 @@ impl Member {
                 Request::MoveLeader(to, done) => {
                     self.move_leader(Some(to), MoveDone::Client(done), now);
                 }
+                Request::Compare(compared) => self.compare_with_others(compared, now),
                 Request::ChangeMembers(command, answer) => {
                     self.queue_member_command(command, Asker::Client(answer), now);
                 }

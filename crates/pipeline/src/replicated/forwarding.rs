@@ -80,6 +80,10 @@ impl Member {
             Ok(Forwarded::MembersChanged { number, index, result }) => {
                 self.on_members_changed(number, index, result);
             }
+            Ok(Forwarded::HashRequest { number, revision }) => {
+                self.on_hash_request(from, number, revision);
+            }
+            Ok(Forwarded::Hash { number, result }) => self.on_hash(from, number, result),
             Ok(Forwarded::Member(info)) => self.set_client_urls(from, &info),
             Err((number, error)) => {
                 tracing::warn!(peer = %from, %error, "a forwarded command cannot be decoded");

@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use futures_channel::oneshot;
 use parking_lot::RwLock;
 
+use super::hash_checks::Compared;
 use super::pending_reads::Reader;
 use crate::Error;
 use crate::export::Export;
@@ -64,6 +65,8 @@ pub(crate) enum Request {
     Resign(oneshot::Sender<()>),
     /// Asks the member with this ID to lead.
     MoveLeader(MemberId, oneshot::Sender<Result<(), MoveLeaderError>>),
+    /// Compares the content of this member with that of the others.
+    Compare(Compared),
     /// Changes the members.
     ChangeMembers(MemberCommand, Answer),
 }
@@ -272,6 +275,13 @@ impl Replication {
         let (answer, done) = oneshot::channel();
         self.send(Request::ChangeMembers(command, answer))?;
         done.await.unwrap_or_else(|_| Err(Error::Stopped.into()))
+    }
+
+    /// Compares the content of this member with that of the others. Returns the members that differ.
+    pub(crate) async fn compare(&self) -> Result<Vec<u64>, Error> {
+        let (compared, different) = oneshot::channel();
+        self.send(Request::Compare(compared))?;
+        different.await.map_err(|_| Error::Stopped)
     }
 
     /// Returns the Raft term.

@@ -17,6 +17,7 @@ use tokio::runtime::Runtime;
 use super::entry_log::LogHandle;
 use super::forwards::Forwards;
 use super::handle::{MoveLeaderError, Replication, Request};
+use super::hash_checks::{HashCheckIntervals, HashChecks};
 use super::log_size::LogSize;
 use super::member_command_queue::MemberCommands;
 use super::pending_reads::PendingReads;
@@ -53,6 +54,7 @@ pub(super) struct Member {
     pub(super) reads: PendingReads,
     pub(super) forwards: Forwards,
     pub(super) member_commands: MemberCommands,
+    pub(super) hash_checks: HashChecks,
     /// Commands that were taken from the queues and are not handled yet.
     pub(super) batch: Vec<Submission>,
     /// Small commands that other members have forwarded.
@@ -86,6 +88,7 @@ pub(super) struct Settings {
     pub(super) snapshot_log_bytes: u64,
     pub(super) strict_reconfig_check: bool,
     pub(super) max_learners: usize,
+    pub(super) hash_checks: HashCheckIntervals,
 }
 
 /// Somebody who waits until another member leads.

@@ -25,6 +25,7 @@ use super::evaluate::MAX_ENTRY_BYTES;
 use super::formation::{Formation, Formed, REPORT_INTERVAL, unformed};
 use super::forwards::Forwards;
 use super::handle::{Replication, Request};
+use super::hash_checks::HashChecks;
 use super::identity::random_member;
 use super::log_size::LogSize;
 use super::member::{Member, Settings, Transfer};
@@ -192,7 +193,7 @@ impl Opening<'_> {
         if self.cluster.log == LogMode::Memory {
             return Ok(Found { member: fresh, dir: None, recovered: None });
         }
-        let dir = MemberDir::open(&self.cluster.data_dir)?;
+        let dir = MemberDir::open(&self.cluster.data_dir, self.options.snapshot_dir.as_deref())?;
         let stored = dir.stored()?;
         let boot_id = Some(&self.options.boot_id[..]).filter(|boot_id| !boot_id.is_empty());
         let identity = stored.as_ref().map(|stored| &stored.identity);
@@ -205,7 +206,7 @@ impl Opening<'_> {
             identity::Identity::Fresh(_) => None,
         };
         if let (Some(member), Some(stored)) = (kept, &stored) {
-            let recovered = recovery::recover(dir.replica(stored)?, self.options)?;
+            let recovered = recovery::recover(dir.replica(stored)?, dir.snapshots(), self.options)?;
             if !(self.cluster.is_replaced && recovered.is_blank()) {
                 let recovered = Some((stored.cluster, recovered));
                 return Ok(Found { member, dir: Some(dir), recovered });
@@ -245,7 +246,7 @@ impl Opening<'_> {
         start: &Start,
     ) -> Result<(MemberDir, MemberFiles), OpenError> {
         let stored = self.stored_member(cluster, member);
-        let files = recovery::create(dir.replica(&stored)?, start, self.options)?;
+        let files = recovery::create(dir.replica(&stored)?, dir.snapshots(), start, self.options)?;
         dir.write_member(&stored)?;
         Ok((dir, files))
     }
@@ -387,6 +388,7 @@ fn start(
         snapshot_log_bytes: options.snapshot_log_bytes,
         strict_reconfig_check: cluster_options.strict_reconfig_check,
         max_learners: cluster_options.max_learners,
+        hash_checks: cluster_options.hash_checks,
     };
     let (replication, requests) = Replication::new(info.id, waker.clone());
     let replication = Arc::new(replication);
@@ -477,6 +479,7 @@ fn member(
         reads: PendingReads::default(),
         forwards: Forwards::default(),
         member_commands: MemberCommands::default(),
+        hash_checks: HashChecks::new(settings.hash_checks, Instant::now()),
         batch: Vec::new(),
         remote: VecDeque::new(),
         large_commands,

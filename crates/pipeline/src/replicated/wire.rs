@@ -22,6 +22,7 @@ use super::wire_members::{
     get_member_command, get_members_changed, put_member_command, put_members_changed,
 };
 use crate::Error;
+use crate::maintenance::HistoryHash;
 
 /// Something that a member says to another one.
 #[derive(Debug)]
@@ -55,6 +56,14 @@ pub(super) enum Forwarded {
         index: Index,
         result: Result<MembersChanged, MemberError>,
     },
+    /// Asks for the hash of the history up to a revision.
+    HashRequest {
+        /// Identifies the request among those of its sender.
+        number: u64,
+        revision: i64,
+    },
+    /// The answer to it.
+    Hash { number: u64, result: Result<HistoryHash, Error> },
     /// Describes the sender: the leader makes its URLs those of the membership.
     Member(MemberInfo),
 }
@@ -64,6 +73,8 @@ const RESPONSE: u8 = 2;
 const MEMBER: u8 = 3;
 const MEMBER_COMMAND: u8 = 4;
 const MEMBERS_CHANGED: u8 = 5;
+const HASH_REQUEST: u8 = 6;
+const HASH: u8 = 7;
 
 impl Forwarded {
     /// Decodes a message. For a command that cannot be decoded, the error comes with its number.
@@ -81,6 +92,8 @@ impl Forwarded {
                 .map(|command| Forwarded::MemberCommand { number, command })
                 .map_err(|error| (None, error)),
             MEMBERS_CHANGED => decode_members_changed(number, bytes).map_err(|error| (None, error)),
+            HASH_REQUEST => decode_hash_request(number, bytes).map_err(|error| (None, error)),
+            HASH => decode_hash(number, bytes).map_err(|error| (None, error)),
             other => Err((None, WireError::Unknown("message", other))),
         }
     }
@@ -142,6 +155,57 @@ pub(super) fn encode_members_changed(
     buf.put_u64_le(index);
     put_members_changed(result, &mut buf);
     buf.into()
+}
+
+/// Encodes the request for a hash.
+pub(super) fn encode_hash_request(number: u64, revision: i64) -> Bytes {
+    let mut buf = vec![HASH_REQUEST];
+    buf.put_u64_le(number);
+    buf.put_i64_le(revision);
+    buf.into()
+}
+
+/// Encodes the answer to the request for a hash.
+pub(super) fn encode_hash(number: u64, result: &Result<HistoryHash, Error>) -> Bytes {
+    let mut buf = vec![HASH];
+    buf.put_u64_le(number);
+    match result {
+        Ok(HistoryHash { hash, compact_revision, revision, current }) => {
+            buf.put_u8(HASHED);
+            buf.put_u32_le(*hash);
+            [compact_revision, revision, current]
+                .iter()
+                .for_each(|number| buf.put_i64_le(**number));
+        }
+        Err(error) => {
+            buf.put_u8(NOT_HASHED);
+            encode_error(error, &mut buf);
+        }
+    }
+    buf.into()
+}
+
+// The kinds of answers to the request for a hash.
+const HASHED: u8 = 0;
+const NOT_HASHED: u8 = 1;
+
+fn decode_hash_request(number: u64, mut bytes: Bytes) -> Result<Forwarded, WireError> {
+    let revision = bytes.try_get_i64_le()?;
+    Ok(Forwarded::HashRequest { number, revision })
+}
+
+fn decode_hash(number: u64, mut bytes: Bytes) -> Result<Forwarded, WireError> {
+    let result = match bytes.try_get_u8()? {
+        HASHED => Ok(HistoryHash {
+            hash: bytes.try_get_u32_le()?,
+            compact_revision: bytes.try_get_i64_le()?,
+            revision: bytes.try_get_i64_le()?,
+            current: bytes.try_get_i64_le()?,
+        }),
+        NOT_HASHED => Err(decode_error(bytes)?),
+        other => return Err(WireError::Unknown("answer to the request for a hash", other)),
+    };
+    Ok(Forwarded::Hash { number, result })
 }
 
 fn decode_members_changed(number: u64, mut bytes: Bytes) -> Result<Forwarded, WireError> {
@@ -441,6 +505,22 @@ mod tests {
         let (number, _) =
             Forwarded::decode(vec![COMMAND, 5, 0, 0, 0, 0, 0, 0, 0, 77].into()).err().unwrap();
         assert_eq!(number, Some(5));
+    }
+
+    #[test]
+    fn hashes_are_read_as_written() {
+        let decoded = Forwarded::decode(encode_hash_request(7, 12)).unwrap();
+        assert!(matches!(decoded, Forwarded::HashRequest { number: 7, revision: 12 }));
+        let hash = HistoryHash { hash: 9, compact_revision: -1, revision: 12, current: 15 };
+        for result in [Ok(hash), Err(mvcc::Error::Compacted.into())] {
+            let bytes = encode_hash(7, &result);
+            for cut in 0..bytes.len() {
+                assert!(Forwarded::decode(bytes.slice(..cut)).is_err());
+            }
+            let decoded = Forwarded::decode(bytes).unwrap();
+            let expected = Forwarded::Hash { number: 7, result };
+            assert_eq!(format!("{decoded:?}"), format!("{expected:?}"));
+        }
     }
 
     #[test]

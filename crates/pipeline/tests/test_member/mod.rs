@@ -9,7 +9,9 @@ use consensus::identity::LogMode;
 use etcdpb::rpc::{PutRequest, RangeRequest};
 use futures_executor::block_on;
 use mvcc::{Command, Reply};
-use pipeline::{ClientId, ClusterOptions, Error, Pipeline, PipelineOptions, RangeRead};
+use pipeline::{
+    ClientId, ClusterOptions, Error, HashCheckIntervals, Pipeline, PipelineOptions, RangeRead,
+};
 
 /// A test that has waited for so long has failed.
 pub const DEADLINE: Duration = Duration::from_secs(180);
@@ -46,6 +48,7 @@ pub fn cluster_options(
         is_replaced: false,
         strict_reconfig_check: true,
         max_learners: 1,
+        hash_checks: HashCheckIntervals::default(),
         snapshot_bytes_per_second: None,
     }
 }
