@@ -30,6 +30,7 @@ type growingCluster struct {
 // growingMember is a process of a growing cluster, and a client of it.
 type growingMember struct {
 	name, peerURL, dataDir string
+	args                   []string // further flags
 	server                 *server
 	client                 *clientv3.Client
 }

@@ -4,6 +4,7 @@
 
 mod test_member;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ struct Cluster {
     log: LogMode,
     urls: Vec<String>,
     snapshot_log_bytes: u64,
+    /// Whether the members have directories for their snapshots beside their data directories.
+    has_snapshot_dirs: bool,
     members: Vec<Option<Pipeline>>,
 }
 
@@ -30,14 +33,15 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 impl Cluster {
     /// Starts three members.
     fn start(log: LogMode) -> Cluster {
-        Cluster::start_with(log, 256 << 20)
+        Cluster::start_with(log, 256 << 20, false)
     }
 
-    fn start_with(log: LogMode, snapshot_log_bytes: u64) -> Cluster {
+    fn start_with(log: LogMode, snapshot_log_bytes: u64, has_snapshot_dirs: bool) -> Cluster {
         let urls = free_urls(NAMES.len());
         let root = tempfile::tempdir().unwrap();
         let members = NAMES.iter().map(|_| None).collect();
-        let mut cluster = Cluster { root, log, urls, snapshot_log_bytes, members };
+        let mut cluster =
+            Cluster { root, log, urls, snapshot_log_bytes, has_snapshot_dirs, members };
         cluster.restart(&[0, 1, 2]);
         cluster
     }
@@ -46,7 +50,7 @@ impl Cluster {
     fn restart(&mut self, numbers: &[usize]) {
         let opened: Vec<_> = std::thread::scope(|scope| {
             let start = |number: &usize| {
-                let (options, cluster) = (self.options(), self.cluster_options(*number));
+                let (options, cluster) = (self.options(*number), self.cluster_options(*number));
                 scope.spawn(move || open(&options, &cluster))
             };
             let threads: Vec<_> = numbers.iter().map(start).collect();
@@ -57,12 +61,17 @@ impl Cluster {
         }
     }
 
-    fn options(&self) -> PipelineOptions {
+    fn options(&self, number: usize) -> PipelineOptions {
         PipelineOptions {
+            snapshot_dir: self.has_snapshot_dirs.then(|| self.snapshot_dir(number)),
             boot_id: b"boot".to_vec(),
             snapshot_log_bytes: self.snapshot_log_bytes,
             ..PipelineOptions::default()
         }
+    }
+
+    fn snapshot_dir(&self, number: usize) -> PathBuf {
+        self.root.path().join(format!("{}-snapshots", NAMES[number]))
     }
 
     fn cluster_options(&self, number: usize) -> ClusterOptions {
@@ -271,13 +280,23 @@ fn a_member_without_disk_joins_again() {
 /// the others reaches back still comes back.
 #[test]
 fn members_restart_from_snapshots() {
-    let mut cluster = Cluster::start_with(LogMode::Fsync, 20_000);
+    for has_snapshot_dirs in [false, true] {
+        restart_from_snapshots(has_snapshot_dirs);
+    }
+}
+
+fn restart_from_snapshots(has_snapshot_dirs: bool) {
+    let mut cluster = Cluster::start_with(LogMode::Fsync, 20_000, has_snapshot_dirs);
     let value = "x".repeat(1000);
     for write in 0..100 {
         cluster.put(write % 3, &format!("key{}", write % 10), &value);
     }
+    let directory = |number: usize| match has_snapshot_dirs {
+        true => cluster.snapshot_dir(number).join("replica"),
+        false => cluster.root.path().join(NAMES[number]).join("replica/snap"),
+    };
     let snapshots = |number: usize| {
-        let dir = cluster.root.path().join(NAMES[number]).join("replica/snap");
+        let dir = directory(number);
         let is_snapshot = |name: &std::ffi::OsStr| name.to_string_lossy().ends_with(".snap");
         let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
         files.filter(|file| is_snapshot(&file.file_name())).count()
@@ -286,9 +305,19 @@ fn members_restart_from_snapshots() {
     cluster.leader();
     cluster.assert_equal();
     let revision = cluster.member(0).revision();
+    let lost = directory(0);
     for number in 0..3 {
         cluster.kill(number);
     }
+    // A member without its snapshots would be empty.
+    let hidden = cluster.root.path().join("hidden");
+    std::fs::rename(&lost, &hidden).unwrap();
+    let (options, stop) = (cluster.options(0), AtomicBool::new(false));
+    let refused = Pipeline::open_member(&options, &cluster.cluster_options(0), &stop);
+    let error = refused.err().expect("its snapshot is missing").to_string();
+    assert!(error.contains("is --snapshot-dir the directory that was used before?"), "{error}");
+    std::fs::remove_dir_all(&lost).unwrap();
+    std::fs::rename(&hidden, &lost).unwrap();
     cluster.restart(&[0, 1, 2]);
     cluster.leader();
     for number in 0..3 {
