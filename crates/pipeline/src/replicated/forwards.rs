@@ -11,6 +11,9 @@ use crate::submission::{Outcome, ReplyTo, Submission};
 
 /// Maximum number of forwarded commands without a response. Further ones wait in the queue.
 const MAX_COMMANDS: usize = 16_384;
+/// Maximum number of batches of commands without a response to their last small command. Commands that arrive
+/// meanwhile share the next one: the larger a batch, the fewer messages and task switches for a command.
+const MAX_BATCHES: usize = 2;
 /// Maximum total size of their requests in bytes.
 const MAX_BYTES: usize = 64 << 20;
 
@@ -36,14 +39,20 @@ pub(super) struct Forwards {
     pending: BTreeMap<u64, Pending>,
     bytes: usize,
     last: u64,
+    /// The numbers of the last small commands of the latest batches. Large ones take turns at the leader, so
+    /// others do not wait for their responses.
+    batches: Vec<u64>,
     /// By entry and number.
     answered: BTreeMap<(Index, u64), Answered>,
 }
 
 impl Forwards {
-    /// Whether another command may be forwarded.
-    pub(super) fn has_room(&self) -> bool {
-        self.pending.len() < MAX_COMMANDS && self.bytes < MAX_BYTES
+    /// Whether another batch of commands may be forwarded.
+    pub(super) fn may_send(&mut self) -> bool {
+        self.batches.retain(|last| self.pending.contains_key(last));
+        self.batches.len() < MAX_BATCHES
+            && self.pending.len() < MAX_COMMANDS
+            && self.bytes < MAX_BYTES
     }
 
     /// Whether nothing is awaited.
@@ -56,12 +65,19 @@ impl Forwards {
         self.last + 1
     }
 
-    /// Adds a command that was sent with [`Forwards::next_number`].
-    pub(super) fn add(&mut self, to: MemberId, submission: Submission, deadline: Instant) {
-        self.last += 1;
-        self.bytes += submission.bytes;
-        let pending = Pending { to, submission, deadline, error: Error::TimedOut };
-        self.pending.insert(self.last, pending);
+    /// Adds a batch of commands that were sent with the numbers from [`Forwards::next_number`] on.
+    pub(super) fn add(&mut self, to: MemberId, commands: Vec<Submission>, deadline: Instant) {
+        let mut last_small = None;
+        for submission in commands {
+            self.last += 1;
+            self.bytes += submission.bytes;
+            if submission.command.is_small() {
+                last_small = Some(self.last);
+            }
+            let pending = Pending { to, submission, deadline, error: Error::TimedOut };
+            self.pending.insert(self.last, pending);
+        }
+        self.batches.extend(last_small);
     }
 
     fn remove(&mut self, number: u64) -> Option<Pending> {
@@ -166,13 +182,13 @@ mod tests {
     fn add(forwards: &mut Forwards, to: u64, deadline: Instant) -> (u64, Receiver) {
         let (sender, receiver) = oneshot::channel();
         let submission = Submission {
-            command: Command::LeaseRevoke { id: 1 },
+            command: Command::LeaseRenew { id: 1 },
             caller: Caller::Store,
             bytes: 10,
             reply: ReplyTo::Client(sender),
         };
         let number = forwards.next_number();
-        forwards.add(id(to), submission, deadline);
+        forwards.add(id(to), vec![submission], deadline);
         (number, receiver)
     }
 
@@ -194,6 +210,21 @@ mod tests {
         assert!(matches!(late.try_recv(), Ok(Some(Ok(_)))));
         assert!(forwards.is_empty() && forwards.bytes == 0);
         assert!(forwards.on_response(second, 9, done(), 9).is_none(), "it is known no more");
+    }
+
+    #[test]
+    fn two_batches_are_on_their_way() {
+        let (now, mut forwards) = (Instant::now(), Forwards::default());
+        let (first, _client) = add(&mut forwards, 1, now);
+        assert!(forwards.may_send());
+        let (second, _client) = add(&mut forwards, 1, now);
+        assert!(!forwards.may_send());
+        forwards.on_response(second, 9, done(), 7);
+        assert!(forwards.may_send());
+        add(&mut forwards, 1, now);
+        assert!(!forwards.may_send());
+        forwards.on_lost(id(1));
+        assert!(forwards.may_send() && !forwards.pending.contains_key(&first));
     }
 
     #[test]

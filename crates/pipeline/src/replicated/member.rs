@@ -14,6 +14,7 @@ use mvcc::Store;
 use peer::{IncomingSnapshot, Transport};
 use tokio::runtime::Runtime;
 
+use super::batch::Batch;
 use super::entry_log::LogHandle;
 use super::forwards::Forwards;
 use super::handle::{MoveLeaderError, Replication, Request};
@@ -53,6 +54,8 @@ pub(super) struct Member {
     pub(super) proposals: Proposals,
     pub(super) reads: PendingReads,
     pub(super) forwards: Forwards,
+    /// Responses to commands of other members, which are sent together at the end of a turn.
+    pub(super) responses: BTreeMap<MemberId, Batch>,
     pub(super) member_commands: MemberCommands,
     pub(super) hash_checks: HashChecks,
     /// Commands that were taken from the queues and are not handled yet.
@@ -173,7 +176,7 @@ impl Member {
 
     /// Replies to a client of this or of another member. `index` is the entry after which the
     /// client may know the reply.
-    pub(super) fn reply(&self, to: ReplyTo, index: Index, reply: Result<Outcome, Error>) {
+    pub(super) fn reply(&mut self, to: ReplyTo, index: Index, reply: Result<Outcome, Error>) {
         match to {
             ReplyTo::Member(member, number) => self.respond(member, number, index, reply),
             client => client.send(reply),

@@ -35,7 +35,7 @@
 //! | `evaluate`, `proposals`, `payload` | the leader: evaluation, undo, replies |
 //! | `output`, `apply` | what the replica asks for; committed entries |
 //! | `member_commands`, `member_command_queue`, `reconfiguration` | commands that change the members, those that wait, and which are refused |
-//! | `forwarding`, `forwards`, `wire`, `wire_error`, `wire_members`, `wire_format` | commands between members |
+//! | `forwarding`, `forwards`, `batch`, `wire`, `wire_error`, `wire_members`, `wire_format` | commands between members |
 //! | `pending_reads` | linearizable reads |
 //! | `hash_checks`, `hash_comparison` | whether all members have the same content |
 //! | `entry_log`, `records`, `log_size` | the log on disk and in memory |
@@ -43,6 +43,7 @@
 //! | `transfer`, `state` | the whole state, for other members and for exports |
 
 mod apply;
+mod batch;
 mod directory;
 mod driver;
 mod entry_log;

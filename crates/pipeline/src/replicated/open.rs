@@ -459,6 +459,7 @@ fn member(
     let (received_sender, received) = unbounded();
     handle.set_membership(replica.membership());
     let applied = replica.describe_state().position.index;
+    let hash_checks = HashChecks::new(settings.hash_checks, Instant::now());
     let applier =
         Applier::new(shared.clone(), queue, large_commands.clone(), Committer::Replicated);
     Member {
@@ -478,8 +479,9 @@ fn member(
         proposals: Proposals::default(),
         reads: PendingReads::default(),
         forwards: Forwards::default(),
+        responses: BTreeMap::new(),
         member_commands: MemberCommands::default(),
-        hash_checks: HashChecks::new(settings.hash_checks, Instant::now()),
+        hash_checks,
         batch: Vec::new(),
         remote: VecDeque::new(),
         large_commands,

@@ -28,6 +28,7 @@ impl Member {
             }
             self.handle_one(output)?;
         }
+        self.send_responses();
         // What was forwarded, and the responses.
         self.transport.flush();
         // What the replica has not taken now, it never takes.

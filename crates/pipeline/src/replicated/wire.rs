@@ -99,34 +99,38 @@ impl Forwarded {
     }
 }
 
-/// Encodes a command.
-pub(super) fn encode_command(
+/// Appends a command. `bytes` is the encoded size of the client's request.
+pub(super) fn write_command(
     number: u64,
     caller: &Caller,
     bytes: usize,
     command: &Command,
-) -> Bytes {
-    let mut buf = vec![COMMAND];
+    buf: &mut Vec<u8>,
+) {
+    buf.push(COMMAND);
     buf.put_u64_le(number);
-    put_caller(caller, &mut buf);
+    put_caller(caller, buf);
     buf.put_u64_le(bytes as u64);
-    put_command(command, &mut buf);
-    buf.into()
+    put_command(command, buf);
 }
 
-/// Encodes a response.
-pub(super) fn encode_response(number: u64, index: Index, result: &Result<Reply, Error>) -> Bytes {
-    let mut buf = vec![RESPONSE];
+/// Appends a response.
+pub(super) fn write_response(
+    number: u64,
+    index: Index,
+    result: &Result<Reply, Error>,
+    buf: &mut Vec<u8>,
+) {
+    buf.push(RESPONSE);
     buf.put_u64_le(number);
     buf.put_u64_le(index);
     match result {
-        Ok(reply) => put_reply(reply, &mut buf),
+        Ok(reply) => put_reply(reply, buf),
         Err(error) => {
             buf.put_u8(FAILED);
-            encode_error(error, &mut buf);
+            encode_error(error, buf);
         }
     }
-    buf.into()
 }
 
 /// Encodes the description of a member.
@@ -492,7 +496,9 @@ mod tests {
         let callers =
             [Caller::Store, Caller::Anonymous, Caller::User { name: "user".into(), revision: 3 }];
         for (command, caller) in commands().into_iter().zip(callers.iter().cycle()) {
-            let bytes = encode_command(5, caller, 100, &command);
+            let mut buf = Vec::new();
+            write_command(5, caller, 100, &command, &mut buf);
+            let bytes = Bytes::from(buf);
             let decoded = Forwarded::decode(bytes.clone()).unwrap();
             let expected =
                 Forwarded::Command { number: 5, caller: caller.clone(), bytes: 100, command };
@@ -535,8 +541,9 @@ mod tests {
             Err(Error::NoLeader),
         ];
         for result in results {
-            let bytes = encode_response(6, 9, &result);
-            let decoded = Forwarded::decode(bytes).unwrap();
+            let mut buf = Vec::new();
+            write_response(6, 9, &result, &mut buf);
+            let decoded = Forwarded::decode(buf.into()).unwrap();
             let expected = Forwarded::Response { number: 6, index: 9, result };
             assert_eq!(format!("{decoded:?}"), format!("{expected:?}"));
         }
