@@ -197,7 +197,7 @@ impl Member {
         }
         while self.take_batch() {
             for submission in std::mem::take(&mut self.batch) {
-                self.reply(submission.reply, 0, Err(Error::NoLeader));
+                self.reply(submission.reply, 0, Err(Error::NoConnection));
             }
         }
     }

@@ -96,7 +96,7 @@ impl Forwards {
         applied: Index,
     ) -> Option<Submission> {
         let Pending { submission, deadline, .. } = self.remove(number)?;
-        if matches!(result, Err(Error::LeaderChanged | Error::NoLeader)) {
+        if matches!(result, Err(Error::LeaderChanged | Error::NoLeader | Error::NoConnection)) {
             return Some(submission);
         }
         let to = submission.reply;

@@ -128,7 +128,9 @@ fn a_member_with_another_content_is_found() {
     eventually("an alarm", || members.iter().all(|member| has_alarm(member, id)).then_some(()));
     let put = Command::Put(PutRequest { key: b"key".to_vec().into(), ..Default::default() });
     let error = eventually("a refusal", || match propose(&members[0], &put) {
-        Err(Error::NoLeader | Error::LeaderChanged | Error::LeaderFailed | Error::TimedOut) => None,
+        Err(Error::NoConnection | Error::LeaderChanged | Error::LeaderFailed | Error::TimedOut) => {
+            None
+        }
         other => Some(other),
     });
     assert!(matches!(error, Err(Error::Refused(mvcc::Error::Corrupt))));

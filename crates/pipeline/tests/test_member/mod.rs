@@ -101,6 +101,7 @@ pub fn is_temporary(error: &Error) -> bool {
     matches!(
         error,
         Error::NoLeader
+            | Error::NoConnection
             | Error::LeaderChanged
             | Error::LeaderFailed
             | Error::ConnectionLost
