@@ -120,8 +120,8 @@ faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## I
 	@FAULTS=$(FAULTS) go test -v -count=1 -run 'TestReplicaFaults$$|TestSuspendedLeader$$' -timeout 6h ./test/e2e
 
 # The run goes on until the API server has compared its caches with the store, which takes at least five minutes.
-store-faults: $(addprefix bin/,k1m mem_etcd dist-scheduler kube-gateway node-sim $(KUBERNETES) kwok) ## Kill the leader of a cluster's mem_etcd with three members every 30 s while pods come and go: FAULTS=100
-	@STORE_FAULTS=$(FAULTS) go test -v -count=1 -run 'TestStoreFaults$$' -timeout 6h ./test/e2e
+store-faults: $(addprefix bin/,k1m mem_etcd dist-scheduler kube-gateway node-sim $(KUBERNETES) kwok) ## Kill, cut off and replace members of a cluster's mem_etcd, and kill its leader every 30 s while pods come and go: FAULTS=100
+	@STORE_FAULTS=$(FAULTS) go test -v -count=1 -run 'TestStoreFaults$$|TestStoreMembers$$/^mem_etcd$$' -timeout 6h ./test/e2e
 
 fuzz: tools ## Fuzz the code that reads untrusted bytes; duration per fuzz target: FUZZTIME=60s
 	@build/fuzz.sh $(FUZZTIME)

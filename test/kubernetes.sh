@@ -4,8 +4,9 @@
 # copy_module MODULE SCRATCH: copies the module, in the version that go.mod pins, to a
 # folder in SCRATCH and sets version, source and copy (the folder). It copies because
 # the module cache is read-only and shared. It keeps one copy per version so that the
-# tests are compiled only once.
+# tests are compiled only once. `go list` does not know the folder of a module that was not downloaded.
 copy_module() {
+  go mod download "$1"
   read -r version source < <(go list -m -f '{{.Version}} {{.Dir}}' "$1")
   copy=$2/${1##*/}@$version
   if [[ ! -d $copy ]]; then

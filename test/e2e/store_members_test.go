@@ -11,8 +11,7 @@ import (
 const memberNodes = 20
 
 // TestStoreMembers runs a cluster on a store with three members: it kills, cuts off and replaces members under pods, stops
-// and starts the cluster, saves it and restores it. With mem_etcd it runs only if
-// STORE_FAULTS is set: while a member is cut off, pods do not become Running in time there.
+// and starts the cluster, saves it and restores it. With mem_etcd it runs only if STORE_FAULTS is set (make store-faults).
 func TestStoreMembers(t *testing.T) {
 	for store, title := range map[string]string{
 		"etcd":     "(etcd, 3 members, kube-scheduler)",

@@ -30,6 +30,7 @@ type growingCluster struct {
 // growingMember is a process of a growing cluster, and a client of it.
 type growingMember struct {
 	name, peerURL, dataDir string
+	args                   []string // further flags
 	server                 *server
 	client                 *clientv3.Client
 }
@@ -84,7 +85,7 @@ func (c *growingCluster) start(m *growingMember, state string, initial []string)
 	if c.log != "memory" {
 		args = append(args, "--data-dir", m.dataDir)
 	}
-	m.server = &server{t: c.t, address: address, args: args}
+	m.server = &server{t: c.t, address: address, args: append(args, m.args...)}
 	m.server.startWithoutWaiting(binary(c.t, "mem_etcd"))
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, Logger: zap.NewNop()})
 	if err != nil {
@@ -494,7 +495,8 @@ func TestSingleServerHasPeerURLs(t *testing.T) {
 	}
 }
 
-// TestSnapshotIsRestoredIntoCluster restores a snapshot into a member, and adds another one, which gets the state from it.
+// TestSnapshotIsRestoredIntoCluster restores a snapshot into a member, and adds another one, which gets the state from it. Both
+// compare their contents, and have directories for their snapshots.
 func TestSnapshotIsRestoredIntoCluster(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -522,9 +524,14 @@ func TestSnapshotIsRestoredIntoCluster(t *testing.T) {
 
 	c := newGrowing(t, "fsync")
 	a := c.prepare("a")
+	snapshots := t.TempDir()
+	a.args = []string{
+		"--snapshot-dir", snapshots, "--feature-gates", "InitialCorruptCheck=true,CompactHashCheck=true", "--corrupt-check-time", "100ms",
+		"--snapshot-send-rate", "100000000",
+	}
 	restore := func(initialCluster string) (string, error) {
 		output, err := exec.Command(binary(t, "mem_etcd"), "snapshot", "restore", file, "--data-dir", a.dataDir, "--name", "a",
-			"--initial-cluster", initialCluster, "--replication-log", "fsync").CombinedOutput()
+			"--initial-cluster", initialCluster, "--replication-log", "fsync", "--snapshot-dir", snapshots).CombinedOutput()
 		return string(output), err
 	}
 	if output, err := restore("a=" + a.peerURL + ",b=http://127.0.0.1:1"); err == nil || !strings.Contains(output, "member add") {
@@ -536,9 +543,15 @@ func TestSnapshotIsRestoredIntoCluster(t *testing.T) {
 	if output, err := restore("a=" + a.peerURL); err == nil {
 		t.Errorf("a directory is restored twice: %s", output)
 	}
+	if found, err := filepath.Glob(filepath.Join(snapshots, "replica", "*.snap")); err != nil || len(found) != 1 {
+		t.Errorf("the snapshot directory has the snapshots %q (%v), want one", found, err)
+	}
 	c.startFirst(a)
 	b, idB := c.add(a, "b", false)
 	c.waitForMember(a, "b", idB, false)
+	waitFor(t, "a comparison with the second member", func() bool {
+		return strings.Contains(a.server.log.String(), `"message":"compared the members","revision":1000000101,"equal":1,"members":2`)
+	})
 	waitFor(t, "the keys at the second member", func() bool {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()

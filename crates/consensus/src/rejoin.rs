@@ -6,7 +6,7 @@
 //! one by it in one step.
 //!
 //! **Starting members that were added by a command.** Such a member has an identity, but no name and no
-//! process. The leader gives the identity to the first blank process that it finds at the peer URLs
+//! process. The leader gives the identity to the first waiting process that it finds at the peer URLs
 //! ([`Change::Claim`]). The process begins to speak under it when it learns this from the committed log, so
 //! no two processes ever have the same identity. If the process is lost before or after that, its
 //! successor is replaced like any other one.
@@ -42,13 +42,13 @@ impl Rejoin {
         &mut self,
         expected: MemberId,
         info: MemberInfo,
-        is_blank: bool,
+        is_waiting: bool,
         membership: &Membership,
     ) {
         let Some(member) = membership.get(expected) else { return };
         // A process with another name is not that member: it does not join by itself.
         let is_restarted = member.name == info.name;
-        let begins = member.name.is_empty() && is_blank;
+        let begins = member.name.is_empty() && is_waiting;
         if !info.name.is_empty() && (is_restarted || begins) {
             self.found.insert(info.name.clone(), Found { expected, info });
         }
@@ -205,7 +205,7 @@ mod tests {
         membership.apply(&Change::AddVoter(info(2, "")));
         let mut rejoin = Rejoin::default();
         assert_eq!(rejoin.next_change(&membership, |_| false), None);
-        // A process with state is another member, which has just been removed.
+        // A process that does not wait is another member, which has just been removed.
         rejoin.on_identity(id(2), info(7, "b"), false, &membership);
         assert_eq!(rejoin.next_change(&membership, |_| false), None);
         rejoin.on_identity(id(2), info(8, "b"), true, &membership);

@@ -229,10 +229,10 @@ impl Replica {
     }
 
     /// Notes the identity that answered at the address of the member `expected`, and whether it is a
-    /// process without state. The leader replaces members that have lost their log, and lets added
+    /// process that waits for an identity. The leader replaces members that have lost their log, and lets added
     /// members begin ([`crate::rejoin`]).
-    pub fn found(&mut self, expected: MemberId, info: MemberInfo, is_blank: bool) {
-        self.rejoin.on_identity(expected, info, is_blank, &self.committed.membership);
+    pub fn found(&mut self, expected: MemberId, info: MemberInfo, is_waiting: bool) {
+        self.rejoin.on_identity(expected, info, is_waiting, &self.committed.membership);
     }
 
     // Requests.

@@ -4,6 +4,7 @@
 //! `--replication-log` is set. So command lines of an etcd with one member work, and mean the same
 //! store as without their flags for peers.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,7 +12,10 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use consensus::identity::LogMode;
 use peer::{PeerTlsFiles, PeerUrl};
-use pipeline::ClusterOptions;
+use pipeline::{ClusterOptions, HashCheckIntervals};
+
+use crate::feature_gates::{Feature, FeatureGate};
+use crate::go_duration::parse_duration;
 
 /// The token of a cluster by default.
 pub const DEFAULT_TOKEN: &str = "etcd-cluster";
@@ -19,6 +23,8 @@ pub const DEFAULT_TOKEN: &str = "etcd-cluster";
 const DEFAULT_PEER_URL: &str = "http://localhost:2380";
 /// As in etcd, the election timeout has at least this number of heartbeat intervals.
 const MIN_HEARTBEATS: u64 = 5;
+/// The interval at which the leader looks whether there was a compaction, by default.
+const DEFAULT_COMPACT_HASH_CHECK_TIME: Duration = Duration::from_secs(60);
 /// As in etcd, the longest election timeout in milliseconds.
 const MAX_ELECTION_MS: u64 = 50_000;
 
@@ -78,6 +84,10 @@ pub struct ClusterFlags {
     )]
     pub force_new_cluster: Option<bool>,
 
+    /// Whether another member was added at the peer URLs of this one before it had state.
+    #[arg(skip)]
+    pub is_replaced: bool,
+
     /// Refuse changes of the members that may cost the cluster its quorum [default: true]
     #[arg(
         long,
@@ -92,6 +102,26 @@ pub struct ClusterFlags {
     /// Maximum number of learners in the cluster [default: 1]
     #[arg(long, env = "ETCD_MAX_LEARNERS", value_name = "COUNT")]
     pub max_learners: Option<usize>,
+
+    /// Maximum rate at which this member sends its state to another one, in bytes per second; 0 means no
+    /// limit [default: 0]
+    #[arg(long, env = "ETCD_SNAPSHOT_SEND_RATE", value_name = "BYTES")]
+    pub snapshot_send_rate: Option<u64>,
+
+    /// Interval at which the leader compares the contents of the members; 0 means never [default: 0]
+    #[arg(long, env = "ETCD_CORRUPT_CHECK_TIME", value_name = "DURATION", value_parser = parse_duration)]
+    pub corrupt_check_time: Option<Duration>,
+
+    /// Interval at which the leader looks whether there was a compaction, and then compares the contents of
+    /// the members; with --feature-gates CompactHashCheck=true [default: 1m]
+    #[arg(long, env = "ETCD_COMPACT_HASH_CHECK_TIME", value_name = "DURATION", value_parser = parse_duration)]
+    pub compact_hash_check_time: Option<Duration>,
+
+    /// Features to turn on or off: FEATURE=BOOL, comma-separated. InitialCorruptCheck: a member compares its
+    /// content with that of the others before it serves clients; CompactHashCheck: the leader compares
+    /// contents after compactions.
+    #[arg(long, env = "ETCD_FEATURE_GATES", value_name = "FEATURE=BOOL", value_delimiter = ',')]
+    pub feature_gates: Vec<FeatureGate>,
 
     /// Interval between two heartbeats of the leader, in milliseconds [default: 100]
     #[arg(long, env = "ETCD_HEARTBEAT_INTERVAL", value_name = "MS")]
@@ -241,6 +271,21 @@ impl ClusterFlags {
         self.replication_log.unwrap_or(ReplicationLog::Buffered)
     }
 
+    /// Whether a member compares its content with that of the others before it serves clients.
+    pub fn checks_at_start(&self) -> bool {
+        self.is_member() && FeatureGate::is_on(&self.feature_gates, Feature::InitialCorruptCheck)
+    }
+
+    /// Returns when the leader compares the contents of the members.
+    fn hash_checks(&self) -> HashCheckIntervals {
+        let compacted = self.compact_hash_check_time.unwrap_or(DEFAULT_COMPACT_HASH_CHECK_TIME);
+        let checks_compacted = FeatureGate::is_on(&self.feature_gates, Feature::CompactHashCheck);
+        HashCheckIntervals {
+            current: self.corrupt_check_time.filter(|interval| !interval.is_zero()),
+            compacted: checks_compacted.then_some(compacted),
+        }
+    }
+
     fn heartbeat_ms(&self) -> u64 {
         self.heartbeat_interval.unwrap_or(100)
     }
@@ -276,6 +321,9 @@ impl ClusterFlags {
     /// # Errors
     /// Returns one line for flags that contradict each other.
     pub fn validate(&self, name: &str) -> Result<(), String> {
+        if self.compact_hash_check_time.is_some_and(|interval| interval.is_zero()) {
+            return Err("--compact-hash-check-time must be more than 0".into());
+        }
         if !self.is_member() {
             return self.validate_without_peers(name);
         }
@@ -421,9 +469,11 @@ impl ClusterFlags {
             heartbeat_interval: Duration::from_millis(self.heartbeat_ms()),
             election_timeout: Duration::from_millis(self.election_ms()),
             force_new_cluster: self.force_new_cluster == Some(true),
+            is_replaced: self.is_replaced,
             strict_reconfig_check: self.strict_reconfig_check.unwrap_or(true),
             max_learners: self.max_learners.unwrap_or(1),
-            snapshot_bytes_per_second: None,
+            hash_checks: self.hash_checks(),
+            snapshot_bytes_per_second: self.snapshot_send_rate.and_then(NonZeroU64::new),
         })
     }
 

@@ -14,6 +14,7 @@ use url::Url;
 use crate::auto_compaction::Retention;
 use crate::cluster_flags::{ClusterFlags, MemberFlags, ReplicationLog};
 use crate::credentials::TokenOptions;
+use crate::go_duration::parse_duration;
 use crate::permissions::Permission;
 use crate::wal_mode::{self, PrefixMode, WalMode};
 use crate::{auto_compaction, etcd_flags, host};
@@ -299,14 +300,13 @@ impl Config {
                 "--{flag} does not apply to a member of a cluster: use --replication-log"
             ));
         }
-        if self.snapshot_dir.is_some() {
-            return Err("--snapshot-dir is not implemented for members of a cluster yet".into());
-        }
-        match self.cluster.log() == ReplicationLog::Memory && self.data_dir.is_some() {
-            true => {
-                Err("--replication-log memory stores nothing, so it takes no --data-dir".into())
+        let directories = [("data-dir", &self.data_dir), ("snapshot-dir", &self.snapshot_dir)];
+        let is_memory = self.cluster.log() == ReplicationLog::Memory;
+        match directories.into_iter().find(|(_, path)| is_memory && path.is_some()) {
+            Some((flag, _)) => {
+                Err(format!("--replication-log memory stores nothing, so it takes no --{flag}"))
             }
-            false => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -516,10 +516,6 @@ fn one_line_message(error: &clap::Error) -> String {
 fn slow_reads() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     MIN_SLOW_READS.max(2 * cores)
-}
-
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "is not a duration such as 100ms, 5s or 10m".into())
 }
 
 #[cfg(test)]

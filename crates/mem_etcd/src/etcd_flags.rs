@@ -37,7 +37,6 @@ pub fn rejection_reason(name: &str) -> Option<&'static str> {
         _ if name.contains("distributed-tracing") => "there is no tracing; remove the flag",
         "enable-pprof" => "there is no profiling endpoint: use perf",
         "metrics" => "/metrics always contains all metrics; remove the flag",
-        "feature-gates" => "there are no feature gates; remove the flag",
         "socket-reuse-port" | "socket-reuse-address" => {
             "socket options cannot be changed yet; remove the flag"
         }
@@ -48,9 +47,8 @@ pub fn rejection_reason(name: &str) -> Option<&'static str> {
         "initial-election-tick-advance" | "raft-read-timeout" | "raft-write-timeout" => {
             "it tunes etcd's Raft, which mem_etcd does not have; remove the flag"
         }
-        "corrupt-check-time" | "compact-hash-check-time" | "initial-corrupt-check" => {
-            "members compare revisions with each entry, and hashes are not compared yet; remove the flag"
-        }
+        "initial-corrupt-check" => "use --feature-gates InitialCorruptCheck=true",
+        "compact-hash-check-enabled" => "use --feature-gates CompactHashCheck=true",
         _ if name.starts_with("discovery") || name == "proxy" => {
             "clusters are not discovered; use --initial-cluster"
         }

@@ -28,3 +28,8 @@ pub fn parse(text: &str) -> Option<Duration> {
         rest = next;
     }
 }
+
+/// Parses the duration of a flag, for example `100ms`, or `1h 30m`.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "is not a duration such as 100ms, 5s or 10m".into())
+}

@@ -13,6 +13,7 @@ mod command;
 mod config;
 mod credentials;
 mod etcd_flags;
+mod feature_gates;
 mod go_duration;
 mod host;
 mod http;

@@ -1,5 +1,6 @@
 //! Startup, serving and shutdown of the server.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -30,14 +31,35 @@ pub fn run(config: Config) -> Result<()> {
         .enable_all()
         .max_blocking_threads(MAX_BLOCKING_THREADS)
         .build()?;
-    let result = runtime.block_on(serve(config));
+    let result = runtime.block_on(serve_until_stopped(config));
     // Reads may still run on blocking threads. Their clients are disconnected, so do not
     // wait.
     runtime.shutdown_background();
     result
 }
 
-async fn serve(config: Config) -> Result<()> {
+/// Why the server ends.
+enum End {
+    Stopped,
+    /// The cluster has another member at the peer URLs of this one, which had no state.
+    Replaced,
+}
+
+async fn serve_until_stopped(mut config: Config) -> Result<()> {
+    let shutdown_signal = shutdown::install_signal_handlers().context("listen for signals")?;
+    let mut shutdown_signal = std::pin::pin!(shutdown_signal);
+    loop {
+        match serve(&config, shutdown_signal.as_mut()).await? {
+            End::Stopped => return Ok(()),
+            End::Replaced => config.cluster.is_replaced = true,
+        }
+    }
+}
+
+async fn serve(
+    config: &Config,
+    mut shutdown_signal: Pin<&mut impl Future<Output = &'static str>>,
+) -> Result<End> {
     // Bind the sockets before the recovery, which takes long: the most likely failure is
     // that a port is in use.
     let tls = sockets::tls_acceptor(&config.tls)?;
@@ -49,17 +71,18 @@ async fn serve(config: Config) -> Result<()> {
     for url in &config.listen_metrics_urls {
         metrics_only.extend(sockets::bind(url, None).await?);
     }
-    let credentials = Credentials::new(&config).map_err(|error| anyhow!(error))?;
-    let shutdown_signal = shutdown::install_signal_handlers().context("listen for signals")?;
-    let mut shutdown_signal = std::pin::pin!(shutdown_signal);
+    let credentials = Credentials::new(config).map_err(|error| anyhow!(error))?;
 
-    let Some(pipeline) = open_pipeline(&config, shutdown_signal.as_mut()).await? else {
-        return Ok(());
+    let Some(pipeline) = open_pipeline(config, shutdown_signal.as_mut()).await? else {
+        return Ok(End::Stopped);
     };
     let pipeline = Arc::new(pipeline);
+    if config.cluster.checks_at_start() {
+        compare_members(&pipeline).await?;
+    }
     let metrics = Arc::new(Metrics::new(pipeline.clone()));
     let pages = http::routes(pipeline.clone(), metrics.clone());
-    let api = Api::new(pipeline.clone(), metrics, credentials, &config, pages.clone());
+    let api = Api::new(pipeline.clone(), metrics, credentials, config, pages.clone());
     let names_clients = config.tls.client_cert_auth;
     let permissions = &config.client_cert_permission;
     let calls = Arc::new(ClientRoutes::new(Arc::new(api), permissions, names_clients));
@@ -95,10 +118,10 @@ async fn serve(config: Config) -> Result<()> {
     let end = tokio::select! {
         signal = shutdown_signal => {
             tracing::info!(signal, "shutting down");
-            resign(&config, &pipeline).await;
-            Ok(())
+            resign(config, &pipeline).await;
+            Ok(End::Stopped)
         }
-        end = member_end(&config, &pipeline) => end,
+        end = member_end(config, &pipeline) => end,
     };
     if let Some(task) = compaction {
         task.abort();
@@ -110,6 +133,19 @@ async fn serve(config: Config) -> Result<()> {
     let stopped = std::thread::spawn(move || pipeline.shutdown());
     stopped.join().map_err(|_| anyhow!("the shutdown of the store panicked"))?;
     end
+}
+
+/// Fails if other members have another content than this one at the same revision.
+async fn compare_members(pipeline: &Pipeline) -> Result<()> {
+    let different = pipeline.compare_members().await?;
+    if different.is_empty() {
+        return Ok(());
+    }
+    let different: Vec<_> = different.iter().map(|id| format!("{id:x}")).collect();
+    Err(anyhow!(
+        "the content of this member differs from that of the members {}: remove its data, and it joins again",
+        different.join(", ")
+    ))
 }
 
 /// Lets another member of the cluster lead before this one stops.
@@ -129,7 +165,7 @@ async fn resign(config: &Config, pipeline: &Arc<Pipeline>) {
 /// Waits until a member of a cluster ends. A failed one returns why: its process then ends, so that it is
 /// started again. One that was removed ends without an error, as in etcd. A server without peers goes on to
 /// serve reads.
-async fn member_end(config: &Config, pipeline: &Pipeline) -> Result<()> {
+async fn member_end(config: &Config, pipeline: &Pipeline) -> Result<End> {
     if !config.cluster.is_member() {
         return std::future::pending().await;
     }
@@ -139,7 +175,10 @@ async fn member_end(config: &Config, pipeline: &Pipeline) -> Result<()> {
             return Err(anyhow!("the member has failed: {reason}"));
         }
         if pipeline.is_removed() {
-            return Ok(());
+            return Ok(End::Stopped);
+        }
+        if pipeline.is_replaced() {
+            return Ok(End::Replaced);
         }
     }
 }

@@ -56,6 +56,9 @@ pub struct Identity {
     pub member: MemberInfo,
     /// Whether it has no state: it has not been in the cluster since its start.
     pub is_blank: bool,
+    /// Whether it waits until the cluster calls it ([`crate::Transport::called`]): it has not begun under
+    /// an identity of the cluster.
+    pub is_waiting: bool,
 }
 
 /// Whether a stream begins. Members of different versions use the numbers, so they never change.
@@ -137,7 +140,7 @@ impl Welcome {
             buf.push(self.answer as u8);
             buf.extend_from_slice(&self.window.to_le_bytes());
             buf.extend_from_slice(&self.identity.cluster.0.to_le_bytes());
-            buf.push(self.identity.is_blank.into());
+            buf.push(self.identity.flags());
             self.identity.member.encode(buf);
         });
     }
@@ -148,9 +151,27 @@ impl Welcome {
         let answer = answer.ok_or_else(|| invalid("answer to the handshake"))?;
         let window = body.try_get_u32_le().map_err(truncated)?;
         let cluster = ClusterId(body.try_get_u64_le().map_err(truncated)?);
-        let is_blank = body.try_get_u8().map_err(truncated)? != 0;
+        let flags = body.try_get_u8().map_err(truncated)?;
         let member = MemberInfo::decode(body).map_err(invalid)?;
-        Ok(Welcome { answer, window, identity: Identity { cluster, member, is_blank } })
+        let identity = Identity {
+            cluster,
+            member,
+            is_blank: flags & BLANK != 0,
+            is_waiting: flags & (BLANK | BEGUN) == BLANK,
+        };
+        Ok(Welcome { answer, window, identity })
+    }
+}
+
+/// A member without state.
+const BLANK: u8 = 1;
+/// A member that has begun. Earlier versions do not say so.
+const BEGUN: u8 = 2;
+
+impl Identity {
+    fn flags(&self) -> u8 {
+        let begun = if self.is_waiting { 0 } else { BEGUN };
+        if self.is_blank { BLANK | begun } else { begun }
     }
 }
 
@@ -196,8 +217,12 @@ mod tests {
 
     #[test]
     fn welcomes_are_read_as_written_and_nothing_else_is() {
-        for answer in Answer::ALL {
-            let identity = Identity { cluster: ClusterId(5), member: info(), is_blank: true };
+        let states = [(true, true), (true, false), (false, false)];
+        for (answer, (is_blank, is_waiting)) in
+            Answer::ALL.into_iter().flat_map(|answer| states.map(|state| (answer, state)))
+        {
+            let (cluster, member) = (ClusterId(5), info());
+            let identity = Identity { cluster, member, is_blank, is_waiting };
             let welcome = Welcome { answer, window: 1 << 20, identity };
             let mut buf = Vec::new();
             welcome.encode(&mut buf);

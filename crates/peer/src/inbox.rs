@@ -41,6 +41,8 @@ pub enum Event {
     },
     /// This member says that the own one was removed from the cluster.
     RemovedBy(MemberId),
+    /// A member of the cluster expects another identity at the address of this member.
+    Expected(MemberId),
     /// Bytes that a member has sent with [`crate::Transport::forward`].
     Forwarded {
         /// The sender.
@@ -69,6 +71,7 @@ struct State {
     /// By the identity that was expected.
     found: BTreeMap<MemberId, Identity>,
     removed_by: BTreeSet<MemberId>,
+    expected: BTreeSet<MemberId>,
     forwarded: Vec<(MemberId, Bytes, Held)>,
     forward_lost: BTreeSet<MemberId>,
     has_events: bool,
@@ -106,6 +109,10 @@ impl Inbox {
         self.add(|state| state.removed_by.extend([member]));
     }
 
+    pub(crate) fn expected(&self, member: MemberId) {
+        self.add(|state| state.expected.extend([member]));
+    }
+
     pub(crate) fn forwarded(&self, from: MemberId, body: Bytes, held: Held) {
         self.add(|state| state.forwarded.push((from, body, held)));
     }
@@ -133,6 +140,7 @@ impl Inbox {
         };
         let mut events: Vec<_> = state.control.into_iter().map(message).collect();
         events.extend(state.removed_by.into_iter().map(Event::RemovedBy));
+        events.extend(state.expected.into_iter().map(Event::Expected));
         let found = state.found.into_iter();
         events.extend(found.map(|(expected, identity)| Event::Found { expected, identity }));
         events.extend(state.unreachable.into_iter().map(Event::Unreachable));

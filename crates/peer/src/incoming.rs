@@ -68,13 +68,16 @@ fn admit<'a>(
         return Err(Answer::OtherCluster);
     }
     let is_own = stream.to == shared.id();
-    if !is_own && stream.process != Some(shared.id()) {
-        return Err(Answer::OtherMember);
-    }
+    let is_known = is_own || stream.process == Some(shared.id());
     if let Some((tls, certificate)) = certificate
         && !(tls.is_allowed(&certificate) && tls.may_claim(&certificate, &stream.from.peer_urls))
     {
-        return Err(Answer::Certificate);
+        // Without the certificate of a member, one learns who is here, as from a probe.
+        return Err(if is_known { Answer::Certificate } else { Answer::OtherMember });
+    }
+    if !is_known {
+        shared.expect_other(stream.to);
+        return Err(Answer::OtherMember);
     }
     shared.called.send_if_modified(|called| called.replace(stream.to) != Some(stream.to));
     if !is_own {

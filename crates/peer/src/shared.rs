@@ -36,6 +36,8 @@ pub(crate) struct Belonging {
     pub(crate) id: MemberId,
     /// [`Identity::is_blank`].
     pub(crate) is_blank: bool,
+    /// [`Identity::is_waiting`].
+    pub(crate) is_waiting: bool,
 }
 
 impl Shared {
@@ -49,11 +51,20 @@ impl Shared {
         self.belonging.read().id
     }
 
+    /// Notes that a member of the cluster expects another identity here. It matters only to one that has
+    /// begun and has no state.
+    pub(crate) fn expect_other(&self, expected: MemberId) {
+        let Belonging { is_blank, is_waiting, .. } = *self.belonging.read();
+        if is_blank && !is_waiting {
+            self.inbox.expected(expected);
+        }
+    }
+
     /// Returns who the own member is.
     pub(crate) fn identity(&self) -> Identity {
-        let Belonging { cluster, id, is_blank } = *self.belonging.read();
+        let Belonging { cluster, id, is_blank, is_waiting } = *self.belonging.read();
         let member = MemberInfo { id, ..self.config.member.clone() };
-        Identity { cluster, member, is_blank }
+        Identity { cluster, member, is_blank, is_waiting }
     }
 
     /// Returns the first frame of a stream to a peer.

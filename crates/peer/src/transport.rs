@@ -61,6 +61,7 @@ impl Transport {
                 cluster: config.cluster,
                 id: config.member.id,
                 is_blank: true,
+                is_waiting: false,
             }),
             called: watch::Sender::new(None),
             config,
@@ -95,9 +96,16 @@ impl Transport {
         (belonging.cluster, belonging.is_blank) = (cluster, is_blank);
     }
 
+    /// Says that this member waits until the cluster calls it. It does so until it has its identity
+    /// ([`Transport::set_id`]).
+    pub fn set_waiting(&self) {
+        self.shared.belonging.write().is_waiting = true;
+    }
+
     /// Sets the identity of this member. Call it before [`Transport::set_members`].
     pub fn set_id(&self, id: MemberId) {
-        self.shared.belonging.write().id = id;
+        let mut belonging = self.shared.belonging.write();
+        (belonging.id, belonging.is_waiting) = (id, false);
     }
 
     /// Waits until a member of the cluster calls this one. Returns by which identity: its own one, or one
@@ -184,6 +192,11 @@ impl Transport {
         };
         let sending = snapshot_send::run(self.shared.clone(), peer, message, content);
         self.shared.tasks.spawn_on(sending, &self.runtime);
+    }
+
+    /// Whether any member sends to this one.
+    pub fn is_reached(&self) -> bool {
+        self.peers.all().iter().any(|peer| peer.incoming.load(Ordering::Relaxed) > 0)
     }
 
     /// Returns the peers to which this member has a stream of control messages.

@@ -273,12 +273,40 @@ async fn messages_to_unknown_members_are_dropped() {
     assert_eq!(a.wait("notice", choose).await, id(2));
 }
 
+/// A member that was removed before it got the state learns that another one was added at its address.
+#[tokio::test]
+async fn a_member_without_state_learns_that_another_one_is_expected() {
+    let settings = Settings::default();
+    let a = Node::start(1, "a", &settings).await;
+    let mut b = Node::start(2, "b", &settings).await;
+    a.transport.set_members([&b.info]);
+    eventually("a stream", || b.transport.is_reached()).await;
+    a.transport.set_members([&MemberInfo { id: id(3), ..b.info.clone() }]);
+    let choose = |event| match event {
+        Event::Expected(id) => Some(id),
+        _ => None,
+    };
+    assert_eq!(b.wait("notice", choose).await, id(3));
+    eventually("the end of the streams", || !b.transport.is_reached()).await;
+    // One that has state ignores it.
+    b.transport.set_state();
+    b.transport.events();
+    let refused = || b.transport.status().refused[&Answer::OtherMember];
+    let before = refused();
+    eventually("other attempts", || refused() > before + 3).await;
+    assert!(!b.transport.events().iter().any(|event| matches!(event, Event::Expected(_))));
+}
+
 #[tokio::test]
 async fn a_probe_says_who_is_there() {
     let (a, b) = pair(&Settings::default()).await;
     let identity = a.transport.probe(&b.url()).await.unwrap();
     assert_eq!((identity.cluster, identity.member), (node::CLUSTER, b.info.clone()));
-    assert!(identity.is_blank);
+    assert!(identity.is_blank && !identity.is_waiting);
+    b.transport.set_waiting();
+    assert!(a.transport.probe(&b.url()).await.unwrap().is_waiting);
+    b.transport.set_id(b.info.id);
+    assert!(!a.transport.probe(&b.url()).await.unwrap().is_waiting);
     b.transport.set_state();
     assert!(!a.transport.probe(&b.url()).await.unwrap().is_blank);
     b.transport.stop().await;

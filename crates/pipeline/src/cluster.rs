@@ -57,6 +57,19 @@ impl Pipeline {
         self.replication.as_ref().is_some_and(|replication| replication.is_removed())
     }
 
+    /// Whether this member of a cluster has had the state of the cluster. Before that, it knows neither keys
+    /// nor users. A store without peers has it.
+    #[inline]
+    pub fn has_state(&self) -> bool {
+        self.replication.as_ref().is_none_or(|replication| replication.has_state())
+    }
+
+    /// Whether this member was removed before it got the state, and another one was added at its peer URLs. It
+    /// has ended. Opened again with [`crate::ClusterOptions::is_replaced`], it becomes the other one.
+    pub fn is_replaced(&self) -> bool {
+        self.replication.as_ref().is_some_and(|replication| replication.is_replaced())
+    }
+
     /// Adds a member that will be reached at these URLs. It begins when a process without data is started
     /// there. A learner does not vote before it is promoted; others vote when they have the log.
     ///
@@ -96,6 +109,18 @@ impl Pipeline {
     /// If the change is refused, or it is not known whether it was made.
     pub async fn promote_member(&self, id: u64) -> Result<MembersChanged, MemberError> {
         self.change_members(MemberCommand::Promote(member_id(id)?)).await
+    }
+
+    /// Compares the content of this member of a cluster with that of the others that it reaches. Returns the IDs
+    /// of those with another content. The contents at different compacted revisions are not compared.
+    ///
+    /// # Errors
+    /// If the store is stopping.
+    pub async fn compare_members(&self) -> Result<Vec<u64>, Error> {
+        match &self.replication {
+            None => Ok(Vec::new()),
+            Some(replication) => replication.compare().await,
+        }
     }
 
     async fn change_members(&self, command: MemberCommand) -> Result<MembersChanged, MemberError> {

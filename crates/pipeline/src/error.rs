@@ -32,6 +32,10 @@ pub enum Error {
     /// No member leads the cluster, or the leader cannot be reached. The command had no effect.
     #[error("etcdserver: no leader")]
     NoLeader,
+    /// This member reaches no leader, and the command had no effect. Of all errors for writes, etcd's client sends
+    /// the request to another member only after one with this text: it means that nobody has got the request.
+    #[error("there is no connection available")]
+    NoConnection,
     /// Another member leads now. The command had no effect.
     #[error("etcdserver: leader changed")]
     LeaderChanged,

@@ -113,6 +113,7 @@ pub use repair::Repair;
 pub use replicated::handle::{
     ClusterMember, ClusterStatus, MemberError, MembersChanged, MoveLeaderError,
 };
+pub use replicated::hash_checks::HashCheckIntervals;
 pub use replicated::options::ClusterOptions;
 pub use replicated::restore::RestoredMember;
 pub use snapshot_restore::{BumpTooLarge, SavedSnapshot, SavedSnapshotStatus};

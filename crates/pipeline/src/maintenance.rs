@@ -10,6 +10,7 @@ use mvcc::HashCursor;
 use crate::export::Export;
 use crate::pace::{self, STEP_ENTRIES};
 use crate::pins::Pin;
+use crate::shared_store::SharedStore;
 use crate::{Error, Pipeline};
 
 /// Interval at which an export checks whether it may begin.
@@ -44,31 +45,7 @@ impl Pipeline {
         revision: i64,
         stops: &dyn Fn(usize) -> bool,
     ) -> Result<HistoryHash, Error> {
-        let shared = self.shared();
-        let (mut cursor, current, pin) = {
-            let store = shared.store.read();
-            let current = shared.published.load(Ordering::Acquire);
-            let cursor = HashCursor::new(&store, revision, current)?;
-            let pin = Pin::new(&shared.pins, cursor.oldest_needed_revision(), None);
-            (cursor, current, pin)
-        };
-        loop {
-            if shared.stopping.load(Ordering::Relaxed) {
-                return Err(Error::Stopped);
-            }
-            let store = shared.store.read();
-            pin.check(&store)?;
-            let more = cursor.gather(&store, STEP_ENTRIES);
-            drop(store);
-            if !more {
-                break;
-            }
-            cursor.digest();
-            pace::pause(&|| stops(cursor.memory_bytes()))?;
-        }
-        let revision = cursor.revision();
-        let (hash, compact_revision) = cursor.finish();
-        Ok(HistoryHash { hash, compact_revision, revision, current })
+        hash(self.shared(), revision, stops)
     }
 
     /// Whether all history that a compaction at `revision` made unreadable has been
@@ -116,6 +93,38 @@ impl Pipeline {
             std::thread::sleep(POLL_INTERVAL);
         }
     }
+}
+
+/// Hashes the history of a store, as [`Pipeline::hash_unless`] does.
+pub(crate) fn hash(
+    shared: &SharedStore,
+    revision: i64,
+    stops: &dyn Fn(usize) -> bool,
+) -> Result<HistoryHash, Error> {
+    let (mut cursor, current, pin) = {
+        let store = shared.store.read();
+        let current = shared.published.load(Ordering::Acquire);
+        let cursor = HashCursor::new(&store, revision, current)?;
+        let pin = Pin::new(&shared.pins, cursor.oldest_needed_revision(), None);
+        (cursor, current, pin)
+    };
+    loop {
+        if shared.stopping.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
+        let store = shared.store.read();
+        pin.check(&store)?;
+        let more = cursor.gather(&store, STEP_ENTRIES);
+        drop(store);
+        if !more {
+            break;
+        }
+        cursor.digest();
+        pace::pause(&|| stops(cursor.memory_bytes()))?;
+    }
+    let revision = cursor.revision();
+    let (hash, compact_revision) = cursor.finish();
+    Ok(HistoryHash { hash, compact_revision, revision, current })
 }
 
 /// Waits for what another thread sends, on a thread that may block.

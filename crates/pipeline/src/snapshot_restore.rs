@@ -125,12 +125,18 @@ impl SavedSnapshot {
     }
 
     /// Writes the data directory of a member, which is the only one of a new cluster. `data_dir` must be
-    /// empty or missing. A server ignores the directory if the write was interrupted.
+    /// empty or missing. The snapshot is written to `snapshot_dir` if it is set. A server ignores the
+    /// directory if the write was interrupted.
     ///
     /// # Errors
     /// If the directory is not empty, or cannot be written.
-    pub fn write_member(&self, data_dir: &Path, member: RestoredMember) -> Result<(), OpenError> {
-        replicated::restore::create(data_dir, member, &self.store)
+    pub fn write_member(
+        &self,
+        data_dir: &Path,
+        snapshot_dir: Option<&Path>,
+        member: RestoredMember,
+    ) -> Result<(), OpenError> {
+        replicated::restore::create(data_dir, snapshot_dir, member, &self.store)
     }
 
     /// Returns the revision of the last change.

@@ -4,13 +4,15 @@
 
 mod test_member;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use consensus::identity::LogMode;
+use etcdpb::rpc::RangeRequest;
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{ClientId, ClusterOptions, Pipeline, PipelineOptions};
+use pipeline::{ClientId, ClusterOptions, Error, Pipeline, PipelineOptions};
 use test_member::{
     DEADLINE, cluster_options, eventually, free_urls, get, is_temporary, open, put, try_put,
 };
@@ -21,6 +23,8 @@ struct Cluster {
     log: LogMode,
     urls: Vec<String>,
     snapshot_log_bytes: u64,
+    /// Whether the members have directories for their snapshots beside their data directories.
+    has_snapshot_dirs: bool,
     members: Vec<Option<Pipeline>>,
 }
 
@@ -29,14 +33,15 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 impl Cluster {
     /// Starts three members.
     fn start(log: LogMode) -> Cluster {
-        Cluster::start_with(log, 256 << 20)
+        Cluster::start_with(log, 256 << 20, false)
     }
 
-    fn start_with(log: LogMode, snapshot_log_bytes: u64) -> Cluster {
+    fn start_with(log: LogMode, snapshot_log_bytes: u64, has_snapshot_dirs: bool) -> Cluster {
         let urls = free_urls(NAMES.len());
         let root = tempfile::tempdir().unwrap();
         let members = NAMES.iter().map(|_| None).collect();
-        let mut cluster = Cluster { root, log, urls, snapshot_log_bytes, members };
+        let mut cluster =
+            Cluster { root, log, urls, snapshot_log_bytes, has_snapshot_dirs, members };
         cluster.restart(&[0, 1, 2]);
         cluster
     }
@@ -45,7 +50,7 @@ impl Cluster {
     fn restart(&mut self, numbers: &[usize]) {
         let opened: Vec<_> = std::thread::scope(|scope| {
             let start = |number: &usize| {
-                let (options, cluster) = (self.options(), self.cluster_options(*number));
+                let (options, cluster) = (self.options(*number), self.cluster_options(*number));
                 scope.spawn(move || open(&options, &cluster))
             };
             let threads: Vec<_> = numbers.iter().map(start).collect();
@@ -56,12 +61,17 @@ impl Cluster {
         }
     }
 
-    fn options(&self) -> PipelineOptions {
+    fn options(&self, number: usize) -> PipelineOptions {
         PipelineOptions {
+            snapshot_dir: self.has_snapshot_dirs.then(|| self.snapshot_dir(number)),
             boot_id: b"boot".to_vec(),
             snapshot_log_bytes: self.snapshot_log_bytes,
             ..PipelineOptions::default()
         }
+    }
+
+    fn snapshot_dir(&self, number: usize) -> PathBuf {
+        self.root.path().join(format!("{}-snapshots", NAMES[number]))
     }
 
     fn cluster_options(&self, number: usize) -> ClusterOptions {
@@ -217,6 +227,28 @@ fn writes_in_flight_are_answered_when_the_leader_stops() {
     cluster.assert_equal();
 }
 
+/// A member that has been without a leader for a while fails what needs one, so that clients ask another
+/// member. With the time for an election, 40 requests would take four minutes.
+#[test]
+fn requests_do_not_wait_at_a_member_without_a_leader() {
+    let mut cluster = Cluster::start(LogMode::Memory);
+    let leader = cluster.leader();
+    let alone = (leader + 1) % 3;
+    cluster.put(alone, "key", "value");
+    cluster.kill(leader);
+    cluster.kill((leader + 2) % 3);
+    let member = cluster.member(alone);
+    let read = || matches!(block_on(member.linearize()), Err(Error::NoLeader));
+    let write = || matches!(try_put(member, "key", "other"), Err(Error::NoConnection));
+    eventually("no leader", || (read() && write()).then_some(()));
+    let start = Instant::now();
+    assert!((0..20).all(|_| read() && write()));
+    assert!(start.elapsed() < DEADLINE / 2, "{:?}", start.elapsed());
+    // What it has is read without a leader.
+    let request = RangeRequest { key: b"key".to_vec().into(), ..Default::default() };
+    assert_eq!(member.range(&request).unwrap().finish().kvs.len(), 1);
+}
+
 /// A member without disk has a new identity after a restart, and gets the state from the leader.
 #[test]
 fn a_member_without_disk_joins_again() {
@@ -247,13 +279,23 @@ fn a_member_without_disk_joins_again() {
 /// the others reaches back still comes back.
 #[test]
 fn members_restart_from_snapshots() {
-    let mut cluster = Cluster::start_with(LogMode::Fsync, 20_000);
+    for has_snapshot_dirs in [false, true] {
+        restart_from_snapshots(has_snapshot_dirs);
+    }
+}
+
+fn restart_from_snapshots(has_snapshot_dirs: bool) {
+    let mut cluster = Cluster::start_with(LogMode::Fsync, 20_000, has_snapshot_dirs);
     let value = "x".repeat(1000);
     for write in 0..100 {
         cluster.put(write % 3, &format!("key{}", write % 10), &value);
     }
+    let directory = |number: usize| match has_snapshot_dirs {
+        true => cluster.snapshot_dir(number).join("replica"),
+        false => cluster.root.path().join(NAMES[number]).join("replica/snap"),
+    };
     let snapshots = |number: usize| {
-        let dir = cluster.root.path().join(NAMES[number]).join("replica/snap");
+        let dir = directory(number);
         let is_snapshot = |name: &std::ffi::OsStr| name.to_string_lossy().ends_with(".snap");
         let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
         files.filter(|file| is_snapshot(&file.file_name())).count()
@@ -262,9 +304,19 @@ fn members_restart_from_snapshots() {
     cluster.leader();
     cluster.assert_equal();
     let revision = cluster.member(0).revision();
+    let lost = directory(0);
     for number in 0..3 {
         cluster.kill(number);
     }
+    // A member without its snapshots would be empty.
+    let hidden = cluster.root.path().join("hidden");
+    std::fs::rename(&lost, &hidden).unwrap();
+    let (options, stop) = (cluster.options(0), AtomicBool::new(false));
+    let refused = Pipeline::open_member(&options, &cluster.cluster_options(0), &stop);
+    let error = refused.err().expect("its snapshot is missing").to_string();
+    assert!(error.contains("is --snapshot-dir the directory that was used before?"), "{error}");
+    std::fs::remove_dir_all(&lost).unwrap();
+    std::fs::rename(&hidden, &lost).unwrap();
     cluster.restart(&[0, 1, 2]);
     cluster.leader();
     for number in 0..3 {

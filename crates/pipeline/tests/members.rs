@@ -3,6 +3,8 @@
 
 mod test_member;
 
+use std::num::NonZeroU64;
+
 use consensus::identity::LogMode;
 use futures_executor::block_on;
 use pipeline::{ClusterMember, ClusterOptions, Error, MemberError, Pipeline, PipelineOptions};
@@ -18,15 +20,29 @@ struct Cluster {
     members: Vec<Option<Pipeline>>,
     /// Whether members that are started continue alone.
     force_new_cluster: bool,
+    /// Whether members that are started were replaced.
+    is_replaced: bool,
+    /// Rate at which states are sent.
+    snapshot_bytes_per_second: Option<NonZeroU64>,
 }
 
 impl Cluster {
     /// Starts a cluster of one member.
     fn start(log: LogMode) -> Cluster {
-        let urls = free_urls(NAMES.len());
-        let root = tempfile::tempdir().unwrap();
-        let members = NAMES.iter().map(|_| None).collect();
-        let mut cluster = Cluster { root, log, urls, members, force_new_cluster: false };
+        Cluster::start_with_rate(log, None)
+    }
+
+    /// Starts a cluster of one member that sends its state at this rate.
+    fn start_with_rate(log: LogMode, bytes_per_second: Option<u64>) -> Cluster {
+        let mut cluster = Cluster {
+            root: tempfile::tempdir().unwrap(),
+            log,
+            urls: free_urls(NAMES.len()),
+            members: NAMES.iter().map(|_| None).collect(),
+            force_new_cluster: false,
+            is_replaced: false,
+            snapshot_bytes_per_second: bytes_per_second.and_then(NonZeroU64::new),
+        };
         cluster.start_member(0);
         cluster
     }
@@ -39,6 +55,8 @@ impl Cluster {
         let cluster = ClusterOptions {
             is_existing: number > 0,
             force_new_cluster: self.force_new_cluster,
+            is_replaced: self.is_replaced,
+            snapshot_bytes_per_second: self.snapshot_bytes_per_second,
             ..cluster_options(name, url, initial, self.log, self.root.path())
         };
         let options = PipelineOptions { boot_id: b"boot".to_vec(), ..PipelineOptions::default() };
@@ -174,6 +192,32 @@ fn an_added_member_may_restart() {
     cluster.until_healthy("promote it", promote);
     cluster.put(1, "key");
     assert!(cluster.has(0, "key"));
+}
+
+/// A process whose member is removed before it got the state, and at whose URL another one is added, becomes the
+/// other one.
+#[test]
+fn a_process_without_state_becomes_the_next_member_at_its_url() {
+    for log in [LogMode::Memory, LogMode::Fsync] {
+        // The state is never complete.
+        let mut cluster = Cluster::start_with_rate(log, Some(1));
+        let value = "x".repeat(1 << 20);
+        put(cluster.member(0), "large", &value);
+        let first = cluster.add(0, 1, true);
+        cluster.start_member(1);
+        assert_eq!(cluster.id(1), first);
+        let remove = || block_on(cluster.member(0).remove_member(first)).map(drop);
+        cluster.until_healthy("remove the member", remove);
+        let second = cluster.add(0, 1, true);
+        assert!(!cluster.member(1).has_state());
+        // It is told that it was removed if it connects at the right moment.
+        let has_ended = || cluster.member(1).is_replaced() || cluster.member(1).is_removed();
+        eventually("its end", || has_ended().then_some(()));
+        cluster.members[1] = None;
+        cluster.is_replaced = true;
+        cluster.start_member(1);
+        assert_eq!(cluster.id(1), second, "{log:?}");
+    }
 }
 
 #[test]

@@ -24,7 +24,9 @@ const (
 	// pollInterval is how often a connection of a member that is cut off looks whether it still is.
 	pollInterval = 10 * time.Millisecond
 	dialTimeout  = time.Second
-	copyBuffer   = 64 << 10
+	// newTimeout is how long a connection that was opened while a member is cut off is kept. Its sender has given up before.
+	newTimeout = 30 * time.Second
+	copyBuffer = 64 << 10
 )
 
 // Proxy forwards connections between members.
@@ -41,7 +43,8 @@ type Proxy struct {
 }
 
 // Start forwards connections between the members of a store until the proxy is closed. The members need not run yet. pids
-// returns the process IDs of those that run, by component name; connections of other processes count as those of no member.
+// returns the process IDs of those that run, by component name. While a member is cut off, nothing is forwarded for other
+// processes.
 func Start(config clusterdir.Config, pids func() map[string]int) (*Proxy, error) {
 	p := &Proxy{pids: pids, cut: map[string]time.Time{}}
 	p.done, p.cancel = context.WithCancel(context.Background())
@@ -72,12 +75,48 @@ func (p *Proxy) Cut(member string, duration time.Duration) {
 	p.cut[member] = time.Now().Add(duration)
 }
 
-// isCut reports whether one of two members is cut off. from is empty for a process that is no member.
-func (p *Proxy) isCut(from, to string) bool {
+// isCut reports whether one of the members is cut off; without members, whether any is.
+func (p *Proxy) isCut(members ...string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	return p.cut[from].After(now) || p.cut[to].After(now)
+	for member, until := range p.cut {
+		if until.After(now) && (len(members) == 0 || slices.Contains(members, member)) {
+			return true
+		}
+	}
+	return false
+}
+
+// connection is a connection to a member. Who has opened it may become known later, because a member can connect to others
+// before the supervisor has noted its process ID.
+type connection struct {
+	proxy *Proxy
+	near  net.Addr
+	to    string
+
+	mu   sync.Mutex
+	from string // empty as long as it is not known
+}
+
+// isCut reports whether one of the two members is cut off. While any member is, a connection of a process that is not known
+// counts as one of that member.
+func (c *connection) isCut() bool {
+	if !c.proxy.isCut() {
+		return false
+	}
+	from := c.owner()
+	return from == "" || c.proxy.isCut(from, c.to)
+}
+
+// owner returns the member that has opened the connection; empty if it is not known.
+func (c *connection) owner() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.from == "" {
+		c.from = c.proxy.owner(c.near)
+	}
+	return c.from
 }
 
 // accept forwards the connections to a member, which listens at target, until the listener is closed.
@@ -98,8 +137,9 @@ func (p *Proxy) accept(ctx context.Context, listener net.Listener, member, targe
 // forward forwards a connection to a member until one side closes it.
 func (p *Proxy) forward(ctx context.Context, near net.Conn, to, target string) {
 	defer near.Close()
-	from := p.owner(near.RemoteAddr())
-	if !p.await(ctx, from, to) {
+	c := &connection{proxy: p, near: near.RemoteAddr(), to: to}
+	c.owner()
+	if !c.await(ctx, newTimeout) {
 		return
 	}
 	far, err := net.DialTimeout("tcp", target, dialTimeout)
@@ -110,18 +150,18 @@ func (p *Proxy) forward(ctx context.Context, near net.Conn, to, target string) {
 	stop := context.AfterFunc(ctx, func() { _, _ = near.Close(), far.Close() })
 	defer stop()
 	var both sync.WaitGroup
-	both.Go(func() { p.copyBytes(ctx, from, to, near, far) })
-	both.Go(func() { p.copyBytes(ctx, to, from, far, near) })
+	both.Go(func() { c.copyBytes(ctx, near, far) })
+	both.Go(func() { c.copyBytes(ctx, far, near) })
 	both.Wait()
 }
 
 // copyBytes copies bytes until one side closes the connection. While a member is cut off, it forwards neither bytes nor the
 // end of the connection.
-func (p *Proxy) copyBytes(ctx context.Context, from, to string, source, sink net.Conn) {
+func (c *connection) copyBytes(ctx context.Context, source, sink net.Conn) {
 	buffer := make([]byte, copyBuffer)
 	for {
 		n, err := source.Read(buffer)
-		if !p.await(ctx, from, to) {
+		if !c.await(ctx, 0) {
 			return
 		}
 		if n > 0 {
@@ -136,9 +176,13 @@ func (p *Proxy) copyBytes(ctx context.Context, from, to string, source, sink net
 	}
 }
 
-// await waits while one of two members is cut off. It returns false if ctx is done.
-func (p *Proxy) await(ctx context.Context, from, to string) bool {
-	for p.isCut(from, to) {
+// await waits while one of the two members is cut off, at most for a time; 0 is no limit. It returns false if the time is
+// over, or ctx is done.
+func (c *connection) await(ctx context.Context, limit time.Duration) bool {
+	for start := time.Now(); c.isCut(); {
+		if limit > 0 && time.Since(start) > limit {
+			return false
+		}
 		select {
 		case <-ctx.Done():
 			return false
@@ -151,14 +195,15 @@ func (p *Proxy) await(ctx context.Context, from, to string) bool {
 // owner returns the name of the member whose process has the socket with a local address of this machine; empty if none has.
 func (p *Proxy) owner(address net.Addr) string {
 	tcp, ok := address.(*net.TCPAddr)
-	if !ok {
+	pids := p.pids()
+	if !ok || len(pids) == 0 {
 		return ""
 	}
 	target, err := socketTarget(tcp.Port)
 	if err != nil {
 		return ""
 	}
-	for name, pid := range p.pids() {
+	for name, pid := range pids {
 		process, err := procfs.NewProc(pid)
 		if err != nil {
 			continue

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +32,12 @@ type fixture struct {
 
 func start(t *testing.T) fixture {
 	t.Helper()
+	return startWith(t, func() map[string]int { return map[string]int{"store-2": os.Getpid()} })
+}
+
+// startWith is [start] with another source of process IDs.
+func startWith(t *testing.T, pids func() map[string]int) fixture {
+	t.Helper()
 	settings := clusterdir.DefaultSettings()
 	settings.StoreReplicas = 3
 	f := fixture{config: clusterdir.NewConfig("test", settings)}
@@ -41,7 +48,7 @@ func start(t *testing.T) fixture {
 	listener, err := net.Listen("tcp", f.config.Ports.Address(clusterdir.StorePeerListenPort("store-1")))
 	must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
-	f.proxy, err = Start(f.config, func() map[string]int { return map[string]int{"store-2": os.Getpid()} })
+	f.proxy, err = Start(f.config, pids)
 	must(t, err)
 	t.Cleanup(f.proxy.Close)
 	f.client, err = net.Dial("tcp", f.config.Ports.Address(clusterdir.StorePeerPort("store-1")))
@@ -85,6 +92,29 @@ func TestMemberIsCutOff(t *testing.T) {
 	}
 }
 
+// TestUnknownProcessIsCutOff checks connections of a member whose process becomes known after it has connected, as at a start.
+func TestUnknownProcessIsCutOff(t *testing.T) {
+	var known atomic.Pointer[map[string]int]
+	known.Store(&map[string]int{})
+	f := startWith(t, func() map[string]int { return *known.Load() })
+	if !arrives(t, f.client, f.server, patience) {
+		t.Fatal("no data arrives although no member is cut off")
+	}
+	f.proxy.Cut("store-3", time.Hour)
+	if arrives(t, f.client, f.server, notAtAll) {
+		t.Fatal("data of an unknown process arrives while a member is cut off")
+	}
+	known.Store(&map[string]int{"store-2": os.Getpid()})
+	must(t, f.server.SetReadDeadline(time.Now().Add(patience)))
+	if _, err := io.ReadFull(f.server, make([]byte, 1)); err != nil {
+		t.Fatalf("the data of store-2 does not arrive when its process is known: %v", err)
+	}
+	f.proxy.Cut("store-2", time.Hour)
+	if arrives(t, f.client, f.server, notAtAll) || arrives(t, f.server, f.client, notAtAll) {
+		t.Fatal("data arrives although store-2 is cut off")
+	}
+}
+
 // TestClosedProxyFreesThePorts checks that the supervisor can take the ports of a proxy that was closed before.
 func TestClosedProxyFreesThePorts(t *testing.T) {
 	f := start(t)
@@ -108,11 +138,11 @@ func TestRequestsOfPartitions(t *testing.T) {
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	must(t, Request(t.Context(), server.URL, "store-1", time.Hour))
-	if !f.proxy.isCut("", "store-1") || f.proxy.isCut("store-2", "store-3") {
+	if !f.proxy.isCut("store-3", "store-1") || f.proxy.isCut("store-2", "store-3") {
 		t.Error("after the request, store-1 is not cut off, or another member is")
 	}
 	must(t, Request(t.Context(), server.URL, "store-1", 0))
-	if f.proxy.isCut("", "store-1") {
+	if f.proxy.isCut() {
 		t.Error("a request for no time did not end the partition")
 	}
 	for _, c := range []struct {

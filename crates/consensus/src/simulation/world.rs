@@ -387,8 +387,8 @@ impl World {
         let running = self.nodes[node].process.as_ref().map(|process| process.id);
         let Some(id) = running.or(waiting).filter(|id| *id != expected) else { return Ok(()) };
         let info = self.nodes[node].info(id);
-        let is_blank = waiting.is_some();
-        self.process(dialer).replica.found(expected, info, is_blank);
+        let is_waiting = waiting.is_some();
+        self.process(dialer).replica.found(expected, info, is_waiting);
         Ok(())
     }
 

@@ -29,6 +29,7 @@ fn code_of(error: &pipeline::Error) -> Code {
         pipeline::Error::Stopped
         | pipeline::Error::CannotGrow(_)
         | pipeline::Error::NoLeader
+        | pipeline::Error::NoConnection
         | pipeline::Error::LeaderChanged
         | pipeline::Error::TimedOut
         | pipeline::Error::LeaderFailed

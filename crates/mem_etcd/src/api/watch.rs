@@ -9,8 +9,9 @@ use std::time::Duration;
 use etcdpb::rpc::watch_create_request::FilterType;
 use etcdpb::rpc::watch_request::RequestUnion;
 use etcdpb::rpc::{WatchCreateRequest, WatchRequest, WatchResponse};
+use futures_util::future::BoxFuture;
 use futures_util::task::AtomicWaker;
-use futures_util::{Stream, StreamExt};
+use futures_util::{FutureExt, Stream, StreamExt};
 use grpc::{Admission, Encoded, Reservation, Status};
 use mvcc::Span;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -56,6 +57,7 @@ impl Api {
         progress_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let failure = self.check_leader(&admission).err();
         let leader_checks = admission.requires_leader().then(LeaderChecks::new);
+        let state = (!self.pipeline.has_state()).then(|| self.clone().until_state().boxed());
         WatchCall {
             api: self,
             grants,
@@ -63,11 +65,23 @@ impl Api {
             requests: failure.is_none().then_some(requests),
             failure,
             leader_checks,
+            state,
             stream,
             waker,
             watch_memory: admission.reserve(),
             progress_ticks,
             fragments: None,
+        }
+    }
+}
+
+impl Api {
+    /// Waits until a member of a cluster has the state of the cluster.
+    async fn until_state(self: Arc<Self>) -> Result<(), Status> {
+        self.linearize().await?;
+        match self.pipeline.is_learner() {
+            true => Err(status::not_supported_for_learner()),
+            false => Ok(()),
         }
     }
 }
@@ -93,6 +107,8 @@ struct WatchCall {
     progress_ticks: Interval,
     /// Set if the client wants the call to fail while there is no leader.
     leader_checks: Option<LeaderChecks>,
+    /// Ends when the member of a cluster knows who may watch what; `None` if it does.
+    state: Option<BoxFuture<'static, Result<(), Status>>>,
     /// The parts of a split delivery that have not been returned yet.
     fragments: Option<Fragments>,
 }
@@ -115,7 +131,7 @@ impl Stream for WatchCall {
                 return Poll::Ready(Some(Err(failure)));
             }
             self.check_leader(cx);
-            let received = self.receive_requests(cx);
+            let received = self.knows_users(cx) && self.receive_requests(cx);
             let tick_due = self.progress_ticks.poll_tick(cx).is_ready();
             if tick_due {
                 self.stream.send_periodic_progress();
@@ -156,6 +172,18 @@ impl WatchCall {
                 return;
             }
         }
+    }
+
+    /// Whether the member knows who may watch what. The call fails if it does not learn it in time.
+    fn knows_users(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(state) = &mut self.state else { return true };
+        let Poll::Ready(result) = state.poll_unpin(cx) else { return false };
+        self.state = None;
+        if let Err(failure) = result {
+            self.requests = None;
+            self.failure = Some(failure);
+        }
+        true
     }
 
     /// Handles requests of the client, unless the client leaves too many responses

@@ -78,7 +78,9 @@ impl Restore {
         let before = saved.revision();
         saved.bump(self.bump_revision)?;
         match member {
-            Some(member) => saved.write_member(&self.data_dir, member)?,
+            Some(member) => {
+                saved.write_member(&self.data_dir, self.snapshot_dir.as_deref(), member)?;
+            }
             None => {
                 let id = || rand::random_range(1..=u64::MAX);
                 let fresh = Identity { cluster_id: id(), member_id: id() };
@@ -97,7 +99,6 @@ impl Restore {
             log != ReplicationLog::Memory,
             "--replication-log memory keeps no data: restore with fsync or buffered"
         );
-        ensure!(self.snapshot_dir.is_none(), "--snapshot-dir is not implemented for members yet");
         let urls = InitialMember::urls_of(&self.initial_cluster, &self.name);
         ensure!(!urls.is_empty(), "--initial-cluster has no member {}: set --name", self.name);
         ensure!(

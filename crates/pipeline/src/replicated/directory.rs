@@ -9,6 +9,8 @@
 //! `MEMBER` is written last, so a directory without it belongs to no member. A member that may have
 //! lost a part of its log gets a new identity ([`consensus::identity`]); its old files are kept in
 //! `replica.discarded` until the next time.
+//!
+//! With `--snapshot-dir`, the snapshots are in `replica/` of that directory, and are set aside in the same way.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -27,6 +29,8 @@ const DISCARDED: &str = "replica.discarded";
 /// The data directory of a member, locked by this process.
 pub(super) struct MemberDir {
     path: PathBuf,
+    /// `--snapshot-dir`.
+    snapshot_dir: Option<PathBuf>,
     _lock: File,
 }
 
@@ -42,26 +46,28 @@ impl MemberDir {
     ///
     /// # Errors
     /// If another process uses it, or it belongs to a store without peers or to another program.
-    pub(super) fn open(path: &Path) -> Result<MemberDir, Error> {
+    pub(super) fn open(path: &Path, snapshot_dir: Option<&Path>) -> Result<MemberDir, Error> {
         fs::create_dir_all(path).map_err(Error::io("create data directory", path))?;
         refuse_foreign(path)?;
         let lock = lock::exclusive(path)?.ok_or_else(|| Error::InUse { path: path.to_owned() })?;
-        Ok(MemberDir { path: path.to_owned(), _lock: lock })
+        let snapshot_dir = snapshot_dir.map(Path::to_owned);
+        Ok(MemberDir { path: path.to_owned(), snapshot_dir, _lock: lock })
     }
 
     /// Locks a directory for a new member. Creates it if it is missing.
     ///
     /// # Errors
     /// If it is not empty.
-    pub(super) fn create(path: &Path) -> Result<MemberDir, Error> {
-        let dir = MemberDir::open(path)?;
-        let is_used = [MEMBER, REPLICA, DISCARDED].iter().any(|name| path.join(name).exists());
-        match is_used {
-            true => Err(Error::Foreign {
+    pub(super) fn create(path: &Path, snapshot_dir: Option<&Path>) -> Result<MemberDir, Error> {
+        let dir = MemberDir::open(path, snapshot_dir)?;
+        let names = [MEMBER, REPLICA, DISCARDED];
+        let is_used = |path: &&Path| names.iter().any(|name| path.join(name).exists());
+        match [Some(path), snapshot_dir].into_iter().flatten().find(is_used) {
+            Some(path) => Err(Error::Foreign {
                 path: path.to_owned(),
                 reason: "it contains the data of a member: use an empty directory".into(),
             }),
-            false => Ok(dir),
+            None => Ok(dir),
         }
     }
 
@@ -90,15 +96,24 @@ impl MemberDir {
 
     /// Removes what an earlier member has left, except its files, which are renamed.
     pub(super) fn discard(&self) -> Result<(), Error> {
-        let (member, replica) = (self.path.join(MEMBER), self.path.join(REPLICA));
-        remove(&member, |path| fs::remove_file(path))?;
-        let discarded = self.path.join(DISCARDED);
-        if replica.exists() {
-            remove(&discarded, |path| fs::remove_dir_all(path))?;
-            fs::rename(&replica, &discarded).map_err(Error::io("rename", &replica))?;
-            tracing::warn!(path = %discarded.display(), "set the files of an earlier member aside");
+        if let Some(snapshots) = self.snapshot_dir.as_ref().map(|dir| dir.join(REPLICA))
+            && snapshots.exists()
+        {
+            // They may be those of another member, which runs.
+            let lock = lock::exclusive(&snapshots)?;
+            drop(lock.ok_or(Error::SnapshotsInUse { path: snapshots })?);
         }
-        Ok(())
+        remove(&self.path.join(MEMBER), |path| fs::remove_file(path))?;
+        set_aside(&self.path)?;
+        self.snapshot_dir.as_deref().map_or(Ok(()), set_aside)
+    }
+
+    /// Returns the directory of the snapshots of the member.
+    pub(super) fn snapshots(&self) -> PathBuf {
+        match &self.snapshot_dir {
+            Some(dir) => dir.join(REPLICA),
+            None => self.path.join(REPLICA).join("snap"),
+        }
     }
 
     /// Makes the directory that of a member, whose files are complete.
@@ -112,6 +127,17 @@ impl StoredMember {
     fn data_identity(&self) -> Identity {
         Identity { cluster_id: self.cluster.0, member_id: self.identity.member.get() }
     }
+}
+
+/// Renames the files of an earlier member in a directory. Removes those of the one before it.
+fn set_aside(directory: &Path) -> Result<(), Error> {
+    let (replica, discarded) = (directory.join(REPLICA), directory.join(DISCARDED));
+    if replica.exists() {
+        remove(&discarded, |path| fs::remove_dir_all(path))?;
+        fs::rename(&replica, &discarded).map_err(Error::io("rename", &replica))?;
+        tracing::warn!(path = %discarded.display(), "set the files of an earlier member aside");
+    }
+    Ok(())
 }
 
 fn prepare(dir: &DataDir) -> Result<(), Error> {
@@ -208,8 +234,8 @@ mod tests {
     #[test]
     fn a_directory_has_one_member_at_a_time() {
         let root = tempfile::tempdir().unwrap();
-        let dir = MemberDir::open(root.path()).unwrap();
-        assert!(matches!(MemberDir::open(root.path()), Err(Error::InUse { .. })));
+        let dir = MemberDir::open(root.path(), None).unwrap();
+        assert!(matches!(MemberDir::open(root.path(), None), Err(Error::InUse { .. })));
         assert_eq!(dir.stored().unwrap(), None);
         drop(dir.replica(&member(LogMode::Fsync)).unwrap());
         dir.write_member(&member(LogMode::Fsync)).unwrap();
@@ -224,14 +250,35 @@ mod tests {
     }
 
     #[test]
+    fn snapshots_elsewhere_are_set_aside_too_unless_they_are_in_use() {
+        let (root, snapshots) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dir = MemberDir::open(root.path(), Some(snapshots.path())).unwrap();
+        assert_eq!(dir.snapshots(), snapshots.path().join(REPLICA));
+        for content in ["first", "second"] {
+            fs::create_dir_all(dir.snapshots()).unwrap();
+            fs::write(dir.snapshots().join("file"), content).unwrap();
+            let running = lock::exclusive(&dir.snapshots()).unwrap();
+            assert!(matches!(dir.discard(), Err(Error::SnapshotsInUse { .. })));
+            drop(running);
+            dir.discard().unwrap();
+            assert!(!dir.snapshots().exists());
+            let kept = fs::read_to_string(snapshots.path().join(DISCARDED).join("file"));
+            assert_eq!(kept.unwrap(), content);
+        }
+        let other = tempfile::tempdir().unwrap();
+        let created = MemberDir::create(other.path(), Some(snapshots.path()));
+        assert!(matches!(created, Err(Error::Foreign { .. })));
+    }
+
+    #[test]
     fn other_stores_are_refused() {
         let root = tempfile::tempdir().unwrap();
         let identity = Identity { cluster_id: 1, member_id: 2 };
         drop(DataDir::open(root.path(), identity, |_| Ok(())).unwrap());
-        let error = MemberDir::open(root.path()).err().unwrap().to_string();
+        let error = MemberDir::open(root.path(), None).err().unwrap().to_string();
         assert!(error.contains("without peers"), "{error}");
         let root = tempfile::tempdir().unwrap();
-        let dir = MemberDir::open(root.path()).unwrap();
+        let dir = MemberDir::open(root.path(), None).unwrap();
         dir.write_member(&member(LogMode::Fsync)).unwrap();
         drop(dir);
         assert!(DataDir::open(root.path(), identity, |_| Ok(())).is_err());

@@ -22,6 +22,8 @@ use crate::{Error, pace};
 const MAX_TICKS: u32 = 3;
 /// Interval at which a leader whose disk is full asks another member to lead.
 const FULL_DISK_INTERVAL: Duration = Duration::from_secs(10);
+/// For how long another identity must be expected at the address of a member without state before it ends.
+const UNKNOWN_TIME: Duration = Duration::from_secs(3);
 /// How long the end of the transport is awaited.
 const TRANSPORT_END: Duration = Duration::from_secs(2);
 
@@ -30,6 +32,8 @@ enum End {
     Stopping,
     /// The cluster has removed this member.
     Removed,
+    /// The cluster has removed this member before it got the state, and expects another one at its address.
+    Replaced,
     /// The member must not go on.
     Failed(String),
 }
@@ -77,6 +81,7 @@ impl Member {
             self.on_received(received)?;
         }
         self.take_requests(now);
+        self.run_hash_checks(now);
         self.run_member_commands();
         self.handle_output(true)?;
         if self.is_removed() {
@@ -113,8 +118,7 @@ impl Member {
         for (to, _) in self.proposals.take_expired(now) {
             self.reply(to, 0, Err(Error::LeaderFailed));
         }
-        let error = if self.role.leader.is_some() { Error::TimedOut } else { Error::NoLeader };
-        self.reads.expire(now, error);
+        self.expire_reads(now);
         self.finish_moving(|moving| moving.deadline <= now, Err(MoveLeaderError::TimedOut));
         self.resign_if_disk_is_full(now);
         self.announce(now);
@@ -130,7 +134,7 @@ impl Member {
             }
             Event::Unreachable(member) => self.replica.unreachable(member),
             Event::Found { expected, identity } => {
-                self.replica.found(expected, identity.member, identity.is_blank);
+                self.replica.found(expected, identity.member, identity.is_waiting);
             }
             Event::Forwarded { from, body } => self.on_forwarded(from, body),
             Event::ForwardLost(member) => {
@@ -139,8 +143,25 @@ impl Member {
                 self.member_commands.on_lost(member, own);
             }
             Event::RemovedBy(_) => return Err(End::Removed),
+            Event::Expected(expected) => self.on_expected(expected, Instant::now())?,
         }
         Ok(())
+    }
+
+    /// Ends the member if the cluster expects another one at its address and does not know this one any more. It
+    /// has nothing, so its process can be the other one. A member that lags behind may expect an earlier
+    /// identity for a moment.
+    fn on_expected(&mut self, expected: MemberId, now: Instant) -> Result<(), End> {
+        if self.handle.has_state() || self.transport.is_reached() {
+            self.unknown_since = None;
+            return Ok(());
+        }
+        let since = *self.unknown_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < UNKNOWN_TIME {
+            return Ok(());
+        }
+        tracing::warn!(%expected, "another member was added at the peer URLs of this one, which has no state");
+        Err(End::Replaced)
     }
 
     fn on_message(&mut self, message: Message) {
@@ -177,6 +198,7 @@ impl Member {
                 Request::MoveLeader(to, done) => {
                     self.move_leader(Some(to), MoveDone::Client(done), now);
                 }
+                Request::Compare(compared) => self.compare_with_others(compared, now),
                 Request::ChangeMembers(command, answer) => {
                     self.queue_member_command(command, Asker::Client(answer), now);
                 }
@@ -185,6 +207,16 @@ impl Member {
         if !readers.is_empty() {
             let number = self.replica.read();
             self.reads.add(number, now + self.settings.request_timeout, readers);
+            self.expire_reads(now);
+        }
+    }
+
+    /// Fails the readers that have waited for too long, or that no leader will answer.
+    fn expire_reads(&mut self, now: Instant) {
+        let error = if self.role.leader.is_some() { Error::TimedOut } else { Error::NoLeader };
+        match self.is_abandoned(now) {
+            true => self.reads.fail(error),
+            false => self.reads.expire(now, error),
         }
     }
 
@@ -273,6 +305,10 @@ impl Member {
                      any more. Add it again, and start it without its data"
                 );
                 self.handle.set_removed();
+                Error::Stopped
+            }
+            End::Replaced => {
+                self.handle.set_replaced();
                 Error::Stopped
             }
             End::Failed(reason) => self.shared.fail_because(reason),

@@ -183,19 +183,21 @@ impl Member {
         }
     }
 
-    /// Fails the commands that wait, if nobody can execute them for too long.
+    /// Fails the commands that wait, if nobody can execute them for too long, or if there is no leader that
+    /// could.
     pub(super) fn expire_commands(&mut self, now: Instant, is_blocked: bool) {
         if !is_blocked {
             self.blocked_since = None;
             return;
         }
         let since = *self.blocked_since.get_or_insert(now);
-        if now.saturating_duration_since(since) < self.settings.request_timeout {
+        let is_waiting = now.saturating_duration_since(since) < self.settings.request_timeout;
+        if is_waiting && !self.is_abandoned(now) {
             return;
         }
         while self.take_batch() {
             for submission in std::mem::take(&mut self.batch) {
-                self.reply(submission.reply, 0, Err(Error::NoLeader));
+                self.reply(submission.reply, 0, Err(Error::NoConnection));
             }
         }
     }

@@ -181,11 +181,17 @@ mod tests {
 
     fn blank(name: &str, id: u64) -> (String, Identity) {
         let cluster = unformed(TOKEN, &initial());
-        (name.to_owned(), Identity { cluster, member: info(name, id), is_blank: true })
+        (
+            name.to_owned(),
+            Identity { cluster, member: info(name, id), is_blank: true, is_waiting: false },
+        )
     }
 
     fn with_state(name: &str, id: u64, cluster: ClusterId) -> (String, Identity) {
-        (name.to_owned(), Identity { cluster, member: info(name, id), is_blank: false })
+        (
+            name.to_owned(),
+            Identity { cluster, member: info(name, id), is_blank: false, is_waiting: false },
+        )
     }
 
     fn decide_with<const N: usize>(others: [(String, Identity); N]) -> Option<Formed> {

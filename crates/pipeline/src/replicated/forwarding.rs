@@ -9,9 +9,11 @@ use consensus::membership::{Change, MemberInfo};
 use consensus::output::Role;
 use mvcc::Reply;
 
+use super::batch::{Batch, Messages};
 use super::member::Member;
 use super::member_command_queue::Asker;
-use super::wire::{Forwarded, encode_command, encode_member, encode_response};
+use super::wire::{Forwarded, encode_member, write_command, write_response};
+use super::wire_format::WireError;
 use crate::Error;
 use crate::large_commands::{ClientId, Origin};
 use crate::submission::{Outcome, ReplyTo, Submission};
@@ -26,45 +28,65 @@ impl Member {
     pub(super) fn forward_commands(&mut self) -> bool {
         let Some(leader) = self.other_leader() else { return false };
         let mut worked = false;
-        while self.forwards.has_room() && self.take_batch() {
-            let mut batch = std::mem::take(&mut self.batch).into_iter();
-            while let Some(submission) = batch.next() {
-                if let Some(unsent) = self.forward(leader, submission) {
-                    self.batch.push(unsent);
-                    self.batch.extend(batch);
-                    return worked;
-                }
-                worked = true;
+        while self.forwards.may_send() && self.take_batch() {
+            let batch = std::mem::take(&mut self.batch);
+            worked = true;
+            let forwardable = self.forwardable(batch);
+            self.batch = self.forward(leader, forwardable);
+            if !self.batch.is_empty() {
+                return false;
             }
         }
         worked
     }
 
-    /// Forwards a command. Returns it if it cannot be sent now.
-    fn forward(&mut self, leader: MemberId, submission: Submission) -> Option<Submission> {
-        match submission.reply {
-            // Only a leader ends leases.
-            ReplyTo::Nobody => return None,
-            // The member that has forwarded it asks the leader.
-            ReplyTo::Member(..) => {
-                self.reply(submission.reply, 0, Err(Error::LeaderChanged));
-                return None;
+    /// Returns the commands that are to be forwarded, without those to which this member replies.
+    fn forwardable(&mut self, commands: Vec<Submission>) -> Vec<Submission> {
+        let mut forwardable = Vec::with_capacity(commands.len());
+        for submission in commands {
+            match submission.reply {
+                ReplyTo::Client(_) => forwardable.push(submission),
+                // Only a leader ends leases.
+                ReplyTo::Nobody => {}
+                // The member that has forwarded it asks the leader.
+                ReplyTo::Member(..) => self.reply(submission.reply, 0, Err(Error::LeaderChanged)),
             }
-            ReplyTo::Client(_) => {}
         }
-        let Submission { command, caller, bytes, .. } = &submission;
-        let body = encode_command(self.forwards.next_number(), caller, *bytes, command);
-        if !self.transport.forward(leader, body) {
-            return Some(submission);
-        }
+        forwardable
+    }
+
+    /// Forwards commands, in as few messages as possible. Returns those that cannot be sent now.
+    fn forward(&mut self, leader: MemberId, commands: Vec<Submission>) -> Vec<Submission> {
         let deadline = Instant::now() + self.settings.request_timeout;
-        self.forwards.add(leader, submission, deadline);
-        None
+        let mut commands = commands.into_iter().peekable();
+        let (mut message, mut together) = (Batch::default(), Vec::new());
+        while let Some(submission) = commands.next() {
+            let number = self.forwards.next_number() + together.len() as u64;
+            let Submission { command, caller, bytes, .. } = &submission;
+            message.push(|buf| write_command(number, caller, *bytes, command, buf));
+            together.push(submission);
+            if !message.is_full() && commands.peek().is_some() {
+                continue;
+            }
+            let body = message.take().expect("it has a command");
+            if !self.transport.forward(leader, body) {
+                return together.into_iter().chain(commands).collect();
+            }
+            self.forwards.add(leader, std::mem::take(&mut together), deadline);
+        }
+        Vec::new()
     }
 
     /// Handles what another member has sent.
     pub(super) fn on_forwarded(&mut self, from: MemberId, body: Bytes) {
-        match Forwarded::decode(body) {
+        for message in Messages::of(body) {
+            let decoded = message.map_err(|error| (None, error)).and_then(Forwarded::decode);
+            self.on_said(from, decoded);
+        }
+    }
+
+    fn on_said(&mut self, from: MemberId, decoded: Result<Forwarded, (Option<u64>, WireError)>) {
+        match decoded {
             Ok(Forwarded::Command { number, caller, bytes, command }) => {
                 let reply = ReplyTo::Member(from, number);
                 self.queue_remote(Submission { command, caller, bytes: bytes as usize, reply });
@@ -80,6 +102,10 @@ impl Member {
             Ok(Forwarded::MembersChanged { number, index, result }) => {
                 self.on_members_changed(number, index, result);
             }
+            Ok(Forwarded::HashRequest { number, revision }) => {
+                self.on_hash_request(from, number, revision);
+            }
+            Ok(Forwarded::Hash { number, result }) => self.on_hash(from, number, result),
             Ok(Forwarded::Member(info)) => self.set_client_urls(from, &info),
             Err((number, error)) => {
                 tracing::warn!(peer = %from, %error, "a forwarded command cannot be decoded");
@@ -108,7 +134,7 @@ impl Member {
     /// Sends the reply to a forwarded command. Large ranges of a transaction are read before, on
     /// another thread.
     pub(super) fn respond(
-        &self,
+        &mut self,
         to: MemberId,
         number: u64,
         index: Index,
@@ -125,7 +151,9 @@ impl Member {
                         // It was executed, so no error may say that it was not.
                         Err(_) => Err(Error::TimedOut),
                     };
-                    transport.forward(to, encode_response(number, index, &result));
+                    let mut body = Vec::new();
+                    write_response(number, index, &result, &mut body);
+                    transport.forward(to, body.into());
                     transport.flush();
                 });
                 return;
@@ -133,8 +161,21 @@ impl Member {
             Ok(Outcome::Done(reply)) => Ok(reply),
             Err(error) => Err(error),
         };
-        // If it is lost, the other member notices the end of the connection.
-        self.transport.forward(to, encode_response(number, index, &result));
+        let responses = self.responses.entry(to).or_default();
+        responses.push(|buf| write_response(number, index, &result, buf));
+        if responses.is_full() {
+            self.send_responses();
+        }
+    }
+
+    /// Sends the responses that wait, in one message to each member.
+    pub(super) fn send_responses(&mut self) {
+        for (to, mut responses) in std::mem::take(&mut self.responses) {
+            if let Some(body) = responses.take() {
+                // If it is lost, the other member notices the end of the connection.
+                self.transport.forward(to, body);
+            }
+        }
     }
 
     /// Tells the leader at which URLs clients reach this member, if the membership has others.

@@ -11,6 +11,9 @@ use crate::submission::{Outcome, ReplyTo, Submission};
 
 /// Maximum number of forwarded commands without a response. Further ones wait in the queue.
 const MAX_COMMANDS: usize = 16_384;
+/// Maximum number of batches of commands without a response to their last small command. Commands that arrive
+/// meanwhile share the next one: the larger a batch, the fewer messages and task switches for a command.
+const MAX_BATCHES: usize = 2;
 /// Maximum total size of their requests in bytes.
 const MAX_BYTES: usize = 64 << 20;
 
@@ -23,20 +26,33 @@ struct Pending {
     error: Error,
 }
 
+/// A response of the leader that waits until this member has applied an entry.
+struct Answered {
+    to: ReplyTo,
+    result: Result<Reply, Error>,
+    deadline: Instant,
+}
+
 #[derive(Default)]
 pub(super) struct Forwards {
     /// By number. Later commands have higher numbers.
     pending: BTreeMap<u64, Pending>,
     bytes: usize,
     last: u64,
-    /// Responses that wait until this member has applied an entry.
-    answered: BTreeMap<(Index, u64), (ReplyTo, Result<Reply, Error>)>,
+    /// The numbers of the last small commands of the latest batches. Large ones take turns at the leader, so
+    /// others do not wait for their responses.
+    batches: Vec<u64>,
+    /// By entry and number.
+    answered: BTreeMap<(Index, u64), Answered>,
 }
 
 impl Forwards {
-    /// Whether another command may be forwarded.
-    pub(super) fn has_room(&self) -> bool {
-        self.pending.len() < MAX_COMMANDS && self.bytes < MAX_BYTES
+    /// Whether another batch of commands may be forwarded.
+    pub(super) fn may_send(&mut self) -> bool {
+        self.batches.retain(|last| self.pending.contains_key(last));
+        self.batches.len() < MAX_BATCHES
+            && self.pending.len() < MAX_COMMANDS
+            && self.bytes < MAX_BYTES
     }
 
     /// Whether nothing is awaited.
@@ -49,18 +65,25 @@ impl Forwards {
         self.last + 1
     }
 
-    /// Adds a command that was sent with [`Forwards::next_number`].
-    pub(super) fn add(&mut self, to: MemberId, submission: Submission, deadline: Instant) {
-        self.last += 1;
-        self.bytes += submission.bytes;
-        let pending = Pending { to, submission, deadline, error: Error::TimedOut };
-        self.pending.insert(self.last, pending);
+    /// Adds a batch of commands that were sent with the numbers from [`Forwards::next_number`] on.
+    pub(super) fn add(&mut self, to: MemberId, commands: Vec<Submission>, deadline: Instant) {
+        let mut last_small = None;
+        for submission in commands {
+            self.last += 1;
+            self.bytes += submission.bytes;
+            if submission.command.is_small() {
+                last_small = Some(self.last);
+            }
+            let pending = Pending { to, submission, deadline, error: Error::TimedOut };
+            self.pending.insert(self.last, pending);
+        }
+        self.batches.extend(last_small);
     }
 
-    fn remove(&mut self, number: u64) -> Option<Submission> {
+    fn remove(&mut self, number: u64) -> Option<Pending> {
         let pending = self.pending.remove(&number)?;
         self.bytes -= pending.submission.bytes;
-        Some(pending.submission)
+        Some(pending)
     }
 
     /// Handles a response. Returns the command if the member that got it has not executed it, and
@@ -72,13 +95,16 @@ impl Forwards {
         result: Result<Reply, Error>,
         applied: Index,
     ) -> Option<Submission> {
-        let submission = self.remove(number)?;
-        if matches!(result, Err(Error::LeaderChanged | Error::NoLeader)) {
+        let Pending { submission, deadline, .. } = self.remove(number)?;
+        if matches!(result, Err(Error::LeaderChanged | Error::NoLeader | Error::NoConnection)) {
             return Some(submission);
         }
+        let to = submission.reply;
         match index <= applied {
-            true => submission.reply.send(result.map(Outcome::Done)),
-            false => drop(self.answered.insert((index, number), (submission.reply, result))),
+            true => to.send(result.map(Outcome::Done)),
+            false => {
+                self.answered.insert((index, number), Answered { to, result, deadline });
+            }
         }
         None
     }
@@ -86,8 +112,8 @@ impl Forwards {
     /// Passes responses on whose entries are applied.
     pub(super) fn on_applied(&mut self, applied: Index) {
         while let Some(first) = self.answered.first_entry().filter(|e| e.key().0 <= applied) {
-            let (reply, result) = first.remove();
-            reply.send(result.map(Outcome::Done));
+            let Answered { to, result, .. } = first.remove();
+            to.send(result.map(Outcome::Done));
         }
     }
 
@@ -97,8 +123,8 @@ impl Forwards {
         let lost = self.pending.iter().filter(|(_, pending)| pending.to == to);
         let lost: Vec<u64> = lost.map(|(number, _)| *number).collect();
         for number in lost {
-            if let Some(submission) = self.remove(number) {
-                submission.reply.send(Err(Error::ConnectionLost));
+            if let Some(pending) = self.remove(number) {
+                pending.submission.reply.send(Err(Error::ConnectionLost));
             }
         }
     }
@@ -111,14 +137,19 @@ impl Forwards {
         }
     }
 
-    /// Fails the commands whose responses do not come.
+    /// Fails the commands whose responses do not come, or whose entries this member does not get.
     pub(super) fn expire(&mut self, now: Instant) {
         let expired = self.pending.iter().filter(|(_, pending)| pending.deadline <= now);
         let expired: Vec<_> = expired.map(|(n, pending)| (*n, pending.error.clone())).collect();
         for (number, error) in expired {
-            if let Some(submission) = self.remove(number) {
-                submission.reply.send(Err(error));
+            if let Some(pending) = self.remove(number) {
+                pending.submission.reply.send(Err(error));
             }
+        }
+        let expired = self.answered.iter().filter(|(_, answered)| answered.deadline <= now);
+        let expired: Vec<_> = expired.map(|(entry, _)| *entry).collect();
+        for answered in expired.into_iter().filter_map(|entry| self.answered.remove(&entry)) {
+            answered.to.send(Err(Error::TimedOut));
         }
     }
 
@@ -128,7 +159,7 @@ impl Forwards {
         let pending = std::mem::take(&mut self.pending).into_values();
         pending.for_each(|pending| pending.submission.reply.send(Err(error.clone())));
         let answered = std::mem::take(&mut self.answered).into_values();
-        answered.for_each(|(reply, _)| reply.send(Err(error.clone())));
+        answered.for_each(|answered| answered.to.send(Err(error.clone())));
     }
 }
 
@@ -151,13 +182,13 @@ mod tests {
     fn add(forwards: &mut Forwards, to: u64, deadline: Instant) -> (u64, Receiver) {
         let (sender, receiver) = oneshot::channel();
         let submission = Submission {
-            command: Command::LeaseRevoke { id: 1 },
+            command: Command::LeaseRenew { id: 1 },
             caller: Caller::Store,
             bytes: 10,
             reply: ReplyTo::Client(sender),
         };
         let number = forwards.next_number();
-        forwards.add(id(to), submission, deadline);
+        forwards.add(id(to), vec![submission], deadline);
         (number, receiver)
     }
 
@@ -179,6 +210,21 @@ mod tests {
         assert!(matches!(late.try_recv(), Ok(Some(Ok(_)))));
         assert!(forwards.is_empty() && forwards.bytes == 0);
         assert!(forwards.on_response(second, 9, done(), 9).is_none(), "it is known no more");
+    }
+
+    #[test]
+    fn two_batches_are_on_their_way() {
+        let (now, mut forwards) = (Instant::now(), Forwards::default());
+        let (first, _client) = add(&mut forwards, 1, now);
+        assert!(forwards.may_send());
+        let (second, _client) = add(&mut forwards, 1, now);
+        assert!(!forwards.may_send());
+        forwards.on_response(second, 9, done(), 7);
+        assert!(forwards.may_send());
+        add(&mut forwards, 1, now);
+        assert!(!forwards.may_send());
+        forwards.on_lost(id(1));
+        assert!(forwards.may_send() && !forwards.pending.contains_key(&first));
     }
 
     #[test]
@@ -204,5 +250,13 @@ mod tests {
         assert!(matches!(slow.try_recv(), Ok(None)));
         forwards.expire(now + Duration::from_secs(1));
         assert!(matches!(slow.try_recv(), Ok(Some(Err(Error::TimedOut)))));
+        // The leader has executed it, but this member does not get the entry.
+        let (number, mut cut_off) = add(&mut forwards, 3, later);
+        assert!(forwards.on_response(number, 9, done(), 7).is_none());
+        forwards.expire(now);
+        assert!(matches!(cut_off.try_recv(), Ok(None)));
+        forwards.expire(later);
+        assert!(matches!(cut_off.try_recv(), Ok(Some(Err(Error::TimedOut)))));
+        assert!(forwards.is_empty());
     }
 }

@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use futures_channel::oneshot;
 use parking_lot::RwLock;
 
+use super::hash_checks::Compared;
 use super::pending_reads::Reader;
 use crate::Error;
 use crate::export::Export;
@@ -64,6 +65,8 @@ pub(crate) enum Request {
     Resign(oneshot::Sender<()>),
     /// Asks the member with this ID to lead.
     MoveLeader(MemberId, oneshot::Sender<Result<(), MoveLeaderError>>),
+    /// Compares the content of this member with that of the others.
+    Compare(Compared),
     /// Changes the members.
     ChangeMembers(MemberCommand, Answer),
 }
@@ -182,8 +185,12 @@ pub(crate) struct Replication {
     commit: AtomicU64,
     applied: AtomicU64,
     is_learner: AtomicBool,
+    /// Whether this member knows the members of the cluster.
+    has_state: AtomicBool,
     /// Whether this member was removed, and has ended.
     is_removed: AtomicBool,
+    /// Whether this member has ended because another one has its address.
+    is_replaced: AtomicBool,
     requests: Sender<Request>,
     waker: Waker,
 }
@@ -199,7 +206,9 @@ impl Replication {
             commit: AtomicU64::new(0),
             applied: AtomicU64::new(0),
             is_learner: AtomicBool::new(false),
+            has_state: AtomicBool::new(false),
             is_removed: AtomicBool::new(false),
+            is_replaced: AtomicBool::new(false),
             requests,
             waker,
         };
@@ -232,6 +241,22 @@ impl Replication {
         self.is_learner.load(Ordering::Relaxed)
     }
 
+    /// Whether this member has had the state of the cluster. Before that, it knows neither keys nor users.
+    #[inline]
+    pub(crate) fn has_state(&self) -> bool {
+        self.has_state.load(Ordering::Acquire)
+    }
+
+    /// Whether another member has the address of this one, which has ended.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Ordering::Acquire)
+    }
+
+    /// Notes that another member has the address of this one.
+    pub(super) fn set_replaced(&self) {
+        self.is_replaced.store(true, Ordering::Release);
+    }
+
     /// Whether this member was removed from the cluster.
     pub(crate) fn is_removed(&self) -> bool {
         self.is_removed.load(Ordering::Acquire)
@@ -250,6 +275,13 @@ impl Replication {
         let (answer, done) = oneshot::channel();
         self.send(Request::ChangeMembers(command, answer))?;
         done.await.unwrap_or_else(|_| Err(Error::Stopped.into()))
+    }
+
+    /// Compares the content of this member with that of the others. Returns the members that differ.
+    pub(crate) async fn compare(&self) -> Result<Vec<u64>, Error> {
+        let (compared, different) = oneshot::channel();
+        self.send(Request::Compare(compared))?;
+        different.await.map_err(|_| Error::Stopped)
     }
 
     /// Returns the Raft term.
@@ -307,6 +339,8 @@ impl Replication {
         // One that becomes a voter by itself serves as one: it forwards what it cannot answer.
         status.is_learner = membership.standing(self.member) == Some(Standing::Learner);
         self.is_learner.store(status.is_learner, Ordering::Relaxed);
+        // The store and its users were replaced before.
+        self.has_state.store(!status.members.is_empty(), Ordering::Release);
     }
 }
 

@@ -14,9 +14,11 @@ use mvcc::Store;
 use peer::{IncomingSnapshot, Transport};
 use tokio::runtime::Runtime;
 
+use super::batch::Batch;
 use super::entry_log::LogHandle;
 use super::forwards::Forwards;
 use super::handle::{MoveLeaderError, Replication, Request};
+use super::hash_checks::{HashCheckIntervals, HashChecks};
 use super::log_size::LogSize;
 use super::member_command_queue::MemberCommands;
 use super::pending_reads::PendingReads;
@@ -52,7 +54,10 @@ pub(super) struct Member {
     pub(super) proposals: Proposals,
     pub(super) reads: PendingReads,
     pub(super) forwards: Forwards,
+    /// Responses to commands of other members, which are sent together at the end of a turn.
+    pub(super) responses: BTreeMap<MemberId, Batch>,
     pub(super) member_commands: MemberCommands,
+    pub(super) hash_checks: HashChecks,
     /// Commands that were taken from the queues and are not handled yet.
     pub(super) batch: Vec<Submission>,
     /// Small commands that other members have forwarded.
@@ -60,6 +65,10 @@ pub(super) struct Member {
     pub(super) large_commands: Arc<LargeCommands>,
     /// When a leader whose disk is full may ask another member to lead.
     pub(super) resign_again_at: Instant,
+    /// Since when another member is expected at the address of this one, and nobody reaches this one.
+    pub(super) unknown_since: Option<Instant>,
+    /// Since when no leader is known.
+    pub(super) leaderless_since: Option<Instant>,
     /// Since when commands can neither be executed nor forwarded.
     pub(super) blocked_since: Option<Instant>,
     pub(super) log_size: LogSize,
@@ -82,6 +91,7 @@ pub(super) struct Settings {
     pub(super) snapshot_log_bytes: u64,
     pub(super) strict_reconfig_check: bool,
     pub(super) max_learners: usize,
+    pub(super) hash_checks: HashCheckIntervals,
 }
 
 /// Somebody who waits until another member leads.
@@ -123,6 +133,10 @@ pub(super) struct ReceivedState {
     pub(super) state: std::io::Result<Box<Store>>,
 }
 
+/// Number of election timeouts without a leader after which requests that need one do not wait any more. After
+/// this time, etcd ends the streams that require a leader.
+const MAX_LEADERLESS_TIMEOUTS: u32 = 3;
+
 impl Member {
     pub(super) fn id(&self) -> MemberId {
         self.info.id
@@ -131,6 +145,13 @@ impl Member {
     /// Returns the leader, if it is another member.
     pub(super) fn other_leader(&self) -> Option<MemberId> {
         self.role.leader.filter(|leader| *leader != self.id())
+    }
+
+    /// Whether there has been no leader for so long that this member is probably cut off, or most others are
+    /// lost. Clients should not wait: another member may serve them.
+    pub(super) fn is_abandoned(&self, now: Instant) -> bool {
+        let limit = MAX_LEADERLESS_TIMEOUTS * self.settings.election_timeout;
+        self.leaderless_since.is_some_and(|since| now.saturating_duration_since(since) >= limit)
     }
 
     /// Whether this member knows from its log that it was removed. Before it has the state, it does not
@@ -155,7 +176,7 @@ impl Member {
 
     /// Replies to a client of this or of another member. `index` is the entry after which the
     /// client may know the reply.
-    pub(super) fn reply(&self, to: ReplyTo, index: Index, reply: Result<Outcome, Error>) {
+    pub(super) fn reply(&mut self, to: ReplyTo, index: Index, reply: Result<Outcome, Error>) {
         match to {
             ReplyTo::Member(member, number) => self.respond(member, number, index, reply),
             client => client.send(reply),

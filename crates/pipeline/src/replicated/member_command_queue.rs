@@ -37,6 +37,15 @@ pub(super) struct Forwarded {
     pub(super) deadline: Instant,
 }
 
+/// An answer of the leader that waits until this member has applied an entry.
+pub(super) struct Answered {
+    pub(super) index: Index,
+    pub(super) command: MemberCommand,
+    pub(super) answer: Answer,
+    pub(super) changed: MembersChanged,
+    pub(super) deadline: Instant,
+}
+
 /// The commands that wait for something.
 #[derive(Default)]
 pub(super) struct MemberCommands {
@@ -45,8 +54,7 @@ pub(super) struct MemberCommands {
     /// By number.
     pub(super) forwarded: BTreeMap<u64, Forwarded>,
     pub(super) last_number: u64,
-    /// Answers of the leader that wait until this member has applied an entry.
-    pub(super) answered: Vec<(Index, MemberCommand, Answer, MembersChanged)>,
+    pub(super) answered: Vec<Answered>,
 }
 
 impl MemberCommands {
@@ -60,14 +68,9 @@ impl MemberCommands {
 
     /// Passes answers on whose entries are applied.
     pub(super) fn on_applied(&mut self, applied: Index) {
-        if self.answered.is_empty() {
-            return;
+        for answered in self.answered.extract_if(.., |answered| answered.index <= applied) {
+            send(answered.answer, Ok(answered.changed));
         }
-        let answered = std::mem::take(&mut self.answered).into_iter();
-        let (ready, waiting): (Vec<_>, Vec<_>) =
-            answered.partition(|(index, ..)| *index <= applied);
-        self.answered = waiting;
-        ready.into_iter().for_each(|(_, _, answer, changed)| send(answer, Ok(changed)));
     }
 
     /// Fails what was forwarded to a member whose connection has ended. If it has removed this one

@@ -16,7 +16,7 @@ use consensus::output::Role;
 use super::handle::{ClusterMember, MemberCommand, MemberError, MembersChanged, cluster_members};
 use super::identity::random_member;
 use super::member::Member;
-use super::member_command_queue::{Asker, Forwarded, Proposed, Queued, send};
+use super::member_command_queue::{Answered, Asker, Forwarded, Proposed, Queued, send};
 use super::reconfiguration;
 use super::wire::{encode_member_command, encode_members_changed};
 use crate::Error;
@@ -137,7 +137,7 @@ impl Member {
         let Forwarded { command, answer, deadline, .. } = forwarded;
         match result {
             Ok(changed) => {
-                commands.answered.push((index, command, answer, changed));
+                commands.answered.push(Answered { index, command, answer, changed, deadline });
                 commands.on_applied(self.applied);
             }
             // It was not executed.
@@ -192,8 +192,10 @@ impl Member {
         let (expired, waiting): (VecDeque<_>, VecDeque<_>) =
             all.partition(|queued| queued.deadline <= now);
         commands.queued = waiting;
-        for forwarded in forwarded {
-            send(forwarded.answer, Err(Error::TimedOut.into()));
+        let answered = commands.answered.extract_if(.., |answered| answered.deadline <= now);
+        let answers = answered.map(|answered| answered.answer);
+        for answer in answers.chain(forwarded.into_iter().map(|forwarded| forwarded.answer)) {
+            send(answer, Err(Error::TimedOut.into()));
         }
         for Queued { asker, .. } in expired.into_iter().chain(proposed.map(|p| p.queued)) {
             self.answer(asker, 0, Err(Error::TimedOut.into()));
@@ -215,7 +217,7 @@ impl Member {
         });
         let forwarded = commands.forwarded.into_values().map(|f| (f.command, f.answer));
         let answered =
-            commands.answered.into_iter().map(|(_, command, answer, _)| (command, answer));
+            commands.answered.into_iter().map(|answered| (answered.command, answered.answer));
         for (command, answer) in queued.chain(forwarded).chain(answered) {
             match is_removed && command == removes_own {
                 true => send(answer, Ok(changed.clone())),

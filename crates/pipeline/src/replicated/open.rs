@@ -25,6 +25,7 @@ use super::evaluate::MAX_ENTRY_BYTES;
 use super::formation::{Formation, Formed, REPORT_INTERVAL, unformed};
 use super::forwards::Forwards;
 use super::handle::{Replication, Request};
+use super::hash_checks::HashChecks;
 use super::identity::random_member;
 use super::log_size::LogSize;
 use super::member::{Member, Settings, Transfer};
@@ -177,6 +178,7 @@ impl Opening<'_> {
             Formed::New(cluster, members) => (cluster, Start::new_cluster(members)),
             Formed::Existing(cluster) => {
                 transport.set_cluster(cluster, true);
+                transport.set_waiting();
                 info.id = self.called(transport, stop).map_err(OpenError::Cluster)?;
                 (cluster, Start::blank())
             }
@@ -191,7 +193,7 @@ impl Opening<'_> {
         if self.cluster.log == LogMode::Memory {
             return Ok(Found { member: fresh, dir: None, recovered: None });
         }
-        let dir = MemberDir::open(&self.cluster.data_dir)?;
+        let dir = MemberDir::open(&self.cluster.data_dir, self.options.snapshot_dir.as_deref())?;
         let stored = dir.stored()?;
         let boot_id = Some(&self.options.boot_id[..]).filter(|boot_id| !boot_id.is_empty());
         let identity = stored.as_ref().map(|stored| &stored.identity);
@@ -204,9 +206,15 @@ impl Opening<'_> {
             identity::Identity::Fresh(_) => None,
         };
         if let (Some(member), Some(stored)) = (kept, &stored) {
-            let recovered = recovery::recover(dir.replica(stored)?, self.options)?;
-            let recovered = Some((stored.cluster, recovered));
-            return Ok(Found { member, dir: Some(dir), recovered });
+            let recovered = recovery::recover(dir.replica(stored)?, dir.snapshots(), self.options)?;
+            if !(self.cluster.is_replaced && recovered.is_blank()) {
+                let recovered = Some((stored.cluster, recovered));
+                return Ok(Found { member, dir: Some(dir), recovered });
+            }
+            // The lock ends before the files are renamed.
+            drop(recovered);
+            dir.discard()?;
+            return Ok(Found { member: fresh, dir: Some(dir), recovered: None });
         }
         if self.cluster.force_new_cluster {
             return Err(OpenError::Cluster(anyhow!(
@@ -238,7 +246,7 @@ impl Opening<'_> {
         start: &Start,
     ) -> Result<(MemberDir, MemberFiles), OpenError> {
         let stored = self.stored_member(cluster, member);
-        let files = recovery::create(dir.replica(&stored)?, start, self.options)?;
+        let files = recovery::create(dir.replica(&stored)?, dir.snapshots(), start, self.options)?;
         dir.write_member(&stored)?;
         Ok((dir, files))
     }
@@ -380,6 +388,7 @@ fn start(
         snapshot_log_bytes: options.snapshot_log_bytes,
         strict_reconfig_check: cluster_options.strict_reconfig_check,
         max_learners: cluster_options.max_learners,
+        hash_checks: cluster_options.hash_checks,
     };
     let (replication, requests) = Replication::new(info.id, waker.clone());
     let replication = Arc::new(replication);
@@ -450,6 +459,7 @@ fn member(
     let (received_sender, received) = unbounded();
     handle.set_membership(replica.membership());
     let applied = replica.describe_state().position.index;
+    let hash_checks = HashChecks::new(settings.hash_checks, Instant::now());
     let applier =
         Applier::new(shared.clone(), queue, large_commands.clone(), Committer::Replicated);
     Member {
@@ -469,11 +479,15 @@ fn member(
         proposals: Proposals::default(),
         reads: PendingReads::default(),
         forwards: Forwards::default(),
+        responses: BTreeMap::new(),
         member_commands: MemberCommands::default(),
+        hash_checks,
         batch: Vec::new(),
         remote: VecDeque::new(),
         large_commands,
         resign_again_at: Instant::now(),
+        unknown_since: None,
+        leaderless_since: Some(Instant::now()),
         blocked_since: None,
         log_size: LogSize::default(),
         transfer: Transfer {

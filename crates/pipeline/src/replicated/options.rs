@@ -6,6 +6,8 @@ use std::time::Duration;
 use consensus::identity::LogMode;
 use peer::{PeerTlsFiles, PeerUrl};
 
+use super::hash_checks::HashCheckIntervals;
+
 /// The settings of a member of a cluster. Those with names in etcd mean the same.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
@@ -34,10 +36,15 @@ pub struct ClusterOptions {
     /// Whether this member continues alone with its data. All others are removed, and must never run
     /// again.
     pub force_new_cluster: bool,
+    /// Whether the cluster has removed this member before it got the state ([`crate::Pipeline::is_replaced`]):
+    /// it begins again under another identity.
+    pub is_replaced: bool,
     /// Whether changes of the members are refused that may cost the cluster its quorum.
     pub strict_reconfig_check: bool,
     /// Maximum number of learners.
     pub max_learners: usize,
+    /// When the leader compares the contents of the members.
+    pub hash_checks: HashCheckIntervals,
     /// Maximum rate at which the state is sent to another member, in bytes per second; `None` if
     /// there is no limit.
     pub snapshot_bytes_per_second: Option<std::num::NonZeroU64>,

@@ -28,6 +28,7 @@ impl Member {
             }
             self.handle_one(output)?;
         }
+        self.send_responses();
         // What was forwarded, and the responses.
         self.transport.flush();
         // What the replica has not taken now, it never takes.
@@ -79,6 +80,10 @@ impl Member {
         let before = std::mem::replace(&mut self.role, role);
         self.handle.set_role(role);
         let now = Instant::now();
+        self.leaderless_since = match role.leader {
+            Some(_) => None,
+            None => self.leaderless_since.or(Some(now)),
+        };
         if (before.role, before.leader, before.term) != (role.role, role.leader, role.term) {
             let leader = role.leader.map(|leader| leader.to_string()).unwrap_or_default();
             tracing::info!(role = ?role.role, term = role.term, leader, "the role has changed");

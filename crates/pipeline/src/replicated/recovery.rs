@@ -1,6 +1,8 @@
 //! Recovers a member from its snapshot and its log. The entries of the log are applied by the replica
 //! as those that other members send, when it knows that they are committed.
 
+use std::path::PathBuf;
+
 use anyhow::anyhow;
 use consensus::Start;
 use consensus::entry::HardState;
@@ -32,12 +34,17 @@ pub(super) struct MemberFiles {
     pub(super) log_bytes: u64,
 }
 
-/// Reads the files of a member.
+/// Reads the files of a member. `snapshots` is the directory of its snapshots.
 pub(super) fn recover(
     dir: DataDir,
+    snapshots: PathBuf,
     options: &PipelineOptions,
 ) -> Result<RecoveredMember, OpenError> {
-    let snapshots = Snapshots::open(dir.snapshot_dir(), dir.manifest(), dir.identity())?;
+    let snapshots = Snapshots::open(snapshots, dir.manifest(), dir.identity())?;
+    // The log may say that this state has replaced everything before it.
+    if let Some(missing) = snapshots.missing()? {
+        return Err(Error::MissingSnapshot { path: missing.path }.into());
+    }
     let newest = snapshots.newest()?;
     let bytes = store_recovery::files_bytes(&dir, newest.as_ref());
     let (builder, ()) = StoreBuilder::build(bytes, |visit| {
@@ -70,6 +77,11 @@ pub(super) fn recover(
 }
 
 impl RecoveredMember {
+    /// Whether the member has never had the state of the cluster.
+    pub(super) fn is_blank(&self) -> bool {
+        self.start.snapshot.membership.voters().is_empty()
+    }
+
     /// Makes `own` the only member of the cluster, in the log too. Returns the members before.
     ///
     /// # Errors
@@ -78,7 +90,7 @@ impl RecoveredMember {
         &mut self,
         own: &MemberInfo,
     ) -> Result<Vec<MemberInfo>, OpenError> {
-        if self.start.snapshot.membership.voters().is_empty() {
+        if self.is_blank() {
             return Err(OpenError::Cluster(anyhow!(
                 "--force-new-cluster: the data directory has no state of a cluster"
             )));
@@ -100,13 +112,14 @@ impl RecoveredMember {
     }
 }
 
-/// Creates the files of a member that begins with `start`.
+/// Creates the files of a member that begins with `start`. `snapshots` is the directory of its snapshots.
 pub(super) fn create(
     dir: DataDir,
+    snapshots: PathBuf,
     start: &Start,
     options: &PipelineOptions,
 ) -> Result<MemberFiles, Error> {
-    let snapshots = Snapshots::open(dir.snapshot_dir(), dir.manifest(), dir.identity())?;
+    let snapshots = Snapshots::open(snapshots, dir.manifest(), dir.identity())?;
     let medium = store_recovery::medium(&dir)?;
     let (mut log, _) = Log::open(medium, options.log_options(), 0, |_| Ok(()))?;
     let mut record = Vec::new();

@@ -2,7 +2,7 @@
 //! added by commands, and get the state from it. So each of them has an identity of its own, also if the
 //! same store is restored again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use consensus::Start;
 use consensus::id::ClusterId;
@@ -35,23 +35,33 @@ pub struct RestoredMember {
 ///
 /// # Errors
 /// If it is not empty, or cannot be written.
-pub(crate) fn create(path: &Path, member: RestoredMember, store: &Store) -> Result<(), OpenError> {
+pub(crate) fn create(
+    path: &Path,
+    snapshot_dir: Option<&Path>,
+    member: RestoredMember,
+    store: &Store,
+) -> Result<(), OpenError> {
     let RestoredMember { name, peer_urls, token } = member;
     let id = random_member();
     let info = MemberInfo { id, name, peer_urls, client_urls: Vec::new() };
     let membership = Membership::of_voters([info]);
     let cluster: ClusterId = formed(&token, &membership);
-    let dir = MemberDir::create(path)?;
+    let dir = MemberDir::create(path, snapshot_dir)?;
     // Everything is synced. The server notes its own mode when it starts.
     let identity = StoredIdentity { member: id, mode: LogMode::Fsync, boot_id: None };
     let stored = StoredMember { cluster, identity };
-    write(&dir.replica(&stored)?, &Start::new_cluster(membership), store)?;
+    write(&dir.replica(&stored)?, dir.snapshots(), &Start::new_cluster(membership), store)?;
     dir.write_member(&stored)?;
     Ok(())
 }
 
-fn write(dir: &DataDir, start: &Start, store: &Store) -> Result<(), files::Error> {
-    let snapshots = Snapshots::open(dir.snapshot_dir(), dir.manifest(), dir.identity())?;
+fn write(
+    dir: &DataDir,
+    snapshots: PathBuf,
+    start: &Start,
+    store: &Store,
+) -> Result<(), files::Error> {
+    let snapshots = Snapshots::open(snapshots, dir.manifest(), dir.identity())?;
     let options = PipelineOptions::default();
     let medium = store_recovery::medium(dir)?;
     let (mut log, _) = Log::open(medium, options.log_options(), 0, |_| Ok(()))?;

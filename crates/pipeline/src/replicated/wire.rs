@@ -22,6 +22,7 @@ use super::wire_members::{
     get_member_command, get_members_changed, put_member_command, put_members_changed,
 };
 use crate::Error;
+use crate::maintenance::HistoryHash;
 
 /// Something that a member says to another one.
 #[derive(Debug)]
@@ -55,6 +56,14 @@ pub(super) enum Forwarded {
         index: Index,
         result: Result<MembersChanged, MemberError>,
     },
+    /// Asks for the hash of the history up to a revision.
+    HashRequest {
+        /// Identifies the request among those of its sender.
+        number: u64,
+        revision: i64,
+    },
+    /// The answer to it.
+    Hash { number: u64, result: Result<HistoryHash, Error> },
     /// Describes the sender: the leader makes its URLs those of the membership.
     Member(MemberInfo),
 }
@@ -64,6 +73,8 @@ const RESPONSE: u8 = 2;
 const MEMBER: u8 = 3;
 const MEMBER_COMMAND: u8 = 4;
 const MEMBERS_CHANGED: u8 = 5;
+const HASH_REQUEST: u8 = 6;
+const HASH: u8 = 7;
 
 impl Forwarded {
     /// Decodes a message. For a command that cannot be decoded, the error comes with its number.
@@ -81,39 +92,45 @@ impl Forwarded {
                 .map(|command| Forwarded::MemberCommand { number, command })
                 .map_err(|error| (None, error)),
             MEMBERS_CHANGED => decode_members_changed(number, bytes).map_err(|error| (None, error)),
+            HASH_REQUEST => decode_hash_request(number, bytes).map_err(|error| (None, error)),
+            HASH => decode_hash(number, bytes).map_err(|error| (None, error)),
             other => Err((None, WireError::Unknown("message", other))),
         }
     }
 }
 
-/// Encodes a command.
-pub(super) fn encode_command(
+/// Appends a command. `bytes` is the encoded size of the client's request.
+pub(super) fn write_command(
     number: u64,
     caller: &Caller,
     bytes: usize,
     command: &Command,
-) -> Bytes {
-    let mut buf = vec![COMMAND];
+    buf: &mut Vec<u8>,
+) {
+    buf.push(COMMAND);
     buf.put_u64_le(number);
-    put_caller(caller, &mut buf);
+    put_caller(caller, buf);
     buf.put_u64_le(bytes as u64);
-    put_command(command, &mut buf);
-    buf.into()
+    put_command(command, buf);
 }
 
-/// Encodes a response.
-pub(super) fn encode_response(number: u64, index: Index, result: &Result<Reply, Error>) -> Bytes {
-    let mut buf = vec![RESPONSE];
+/// Appends a response.
+pub(super) fn write_response(
+    number: u64,
+    index: Index,
+    result: &Result<Reply, Error>,
+    buf: &mut Vec<u8>,
+) {
+    buf.push(RESPONSE);
     buf.put_u64_le(number);
     buf.put_u64_le(index);
     match result {
-        Ok(reply) => put_reply(reply, &mut buf),
+        Ok(reply) => put_reply(reply, buf),
         Err(error) => {
             buf.put_u8(FAILED);
-            encode_error(error, &mut buf);
+            encode_error(error, buf);
         }
     }
-    buf.into()
 }
 
 /// Encodes the description of a member.
@@ -142,6 +159,57 @@ pub(super) fn encode_members_changed(
     buf.put_u64_le(index);
     put_members_changed(result, &mut buf);
     buf.into()
+}
+
+/// Encodes the request for a hash.
+pub(super) fn encode_hash_request(number: u64, revision: i64) -> Bytes {
+    let mut buf = vec![HASH_REQUEST];
+    buf.put_u64_le(number);
+    buf.put_i64_le(revision);
+    buf.into()
+}
+
+/// Encodes the answer to the request for a hash.
+pub(super) fn encode_hash(number: u64, result: &Result<HistoryHash, Error>) -> Bytes {
+    let mut buf = vec![HASH];
+    buf.put_u64_le(number);
+    match result {
+        Ok(HistoryHash { hash, compact_revision, revision, current }) => {
+            buf.put_u8(HASHED);
+            buf.put_u32_le(*hash);
+            [compact_revision, revision, current]
+                .iter()
+                .for_each(|number| buf.put_i64_le(**number));
+        }
+        Err(error) => {
+            buf.put_u8(NOT_HASHED);
+            encode_error(error, &mut buf);
+        }
+    }
+    buf.into()
+}
+
+// The kinds of answers to the request for a hash.
+const HASHED: u8 = 0;
+const NOT_HASHED: u8 = 1;
+
+fn decode_hash_request(number: u64, mut bytes: Bytes) -> Result<Forwarded, WireError> {
+    let revision = bytes.try_get_i64_le()?;
+    Ok(Forwarded::HashRequest { number, revision })
+}
+
+fn decode_hash(number: u64, mut bytes: Bytes) -> Result<Forwarded, WireError> {
+    let result = match bytes.try_get_u8()? {
+        HASHED => Ok(HistoryHash {
+            hash: bytes.try_get_u32_le()?,
+            compact_revision: bytes.try_get_i64_le()?,
+            revision: bytes.try_get_i64_le()?,
+            current: bytes.try_get_i64_le()?,
+        }),
+        NOT_HASHED => Err(decode_error(bytes)?),
+        other => return Err(WireError::Unknown("answer to the request for a hash", other)),
+    };
+    Ok(Forwarded::Hash { number, result })
 }
 
 fn decode_members_changed(number: u64, mut bytes: Bytes) -> Result<Forwarded, WireError> {
@@ -428,7 +496,9 @@ mod tests {
         let callers =
             [Caller::Store, Caller::Anonymous, Caller::User { name: "user".into(), revision: 3 }];
         for (command, caller) in commands().into_iter().zip(callers.iter().cycle()) {
-            let bytes = encode_command(5, caller, 100, &command);
+            let mut buf = Vec::new();
+            write_command(5, caller, 100, &command, &mut buf);
+            let bytes = Bytes::from(buf);
             let decoded = Forwarded::decode(bytes.clone()).unwrap();
             let expected =
                 Forwarded::Command { number: 5, caller: caller.clone(), bytes: 100, command };
@@ -444,6 +514,22 @@ mod tests {
     }
 
     #[test]
+    fn hashes_are_read_as_written() {
+        let decoded = Forwarded::decode(encode_hash_request(7, 12)).unwrap();
+        assert!(matches!(decoded, Forwarded::HashRequest { number: 7, revision: 12 }));
+        let hash = HistoryHash { hash: 9, compact_revision: -1, revision: 12, current: 15 };
+        for result in [Ok(hash), Err(mvcc::Error::Compacted.into())] {
+            let bytes = encode_hash(7, &result);
+            for cut in 0..bytes.len() {
+                assert!(Forwarded::decode(bytes.slice(..cut)).is_err());
+            }
+            let decoded = Forwarded::decode(bytes).unwrap();
+            let expected = Forwarded::Hash { number: 7, result };
+            assert_eq!(format!("{decoded:?}"), format!("{expected:?}"));
+        }
+    }
+
+    #[test]
     fn responses_are_read_as_written() {
         let results = [
             Ok(Reply::Put(PutResponse::default())),
@@ -455,8 +541,9 @@ mod tests {
             Err(Error::NoLeader),
         ];
         for result in results {
-            let bytes = encode_response(6, 9, &result);
-            let decoded = Forwarded::decode(bytes).unwrap();
+            let mut buf = Vec::new();
+            write_response(6, 9, &result, &mut buf);
+            let decoded = Forwarded::decode(buf.into()).unwrap();
             let expected = Forwarded::Response { number: 6, index: 9, result };
             assert_eq!(format!("{decoded:?}"), format!("{expected:?}"));
         }

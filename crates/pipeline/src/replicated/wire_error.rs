@@ -19,6 +19,7 @@ const CANCELLED: u8 = 10;
 const CANNOT_GROW: u8 = 11;
 const LOG_FAILED: u8 = 12;
 const TOO_MANY_COMPARED_KEYS: u8 = 13;
+const NO_CONNECTION: u8 = 14;
 const STORE: u8 = 64;
 const AUTH: u8 = 128;
 
@@ -65,6 +66,7 @@ pub(super) fn encode_error(error: &Error, buf: &mut Vec<u8>) {
         Error::TooLarge => TOO_LARGE,
         Error::Stopped => STOPPED,
         Error::NoLeader => NO_LEADER,
+        Error::NoConnection => NO_CONNECTION,
         Error::LeaderChanged => LEADER_CHANGED,
         Error::LeaderFailed => LEADER_FAILED,
         Error::TimedOut => TIMED_OUT,
@@ -106,6 +108,7 @@ pub(super) fn decode_error(mut bytes: Bytes) -> Result<Error, WireError> {
         TOO_LARGE => Error::TooLarge,
         STOPPED => Error::Stopped,
         NO_LEADER => Error::NoLeader,
+        NO_CONNECTION => Error::NoConnection,
         LEADER_CHANGED => Error::LeaderChanged,
         LEADER_FAILED => Error::LeaderFailed,
         TIMED_OUT => Error::TimedOut,
@@ -144,6 +147,7 @@ mod tests {
             Error::TooLarge,
             Error::Stopped,
             Error::NoLeader,
+            Error::NoConnection,
             Error::LeaderChanged,
             Error::LeaderFailed,
             Error::TimedOut,

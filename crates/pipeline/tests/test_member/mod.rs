@@ -9,7 +9,9 @@ use consensus::identity::LogMode;
 use etcdpb::rpc::{PutRequest, RangeRequest};
 use futures_executor::block_on;
 use mvcc::{Command, Reply};
-use pipeline::{ClientId, ClusterOptions, Error, Pipeline, PipelineOptions, RangeRead};
+use pipeline::{
+    ClientId, ClusterOptions, Error, HashCheckIntervals, Pipeline, PipelineOptions, RangeRead,
+};
 
 /// A test that has waited for so long has failed.
 pub const DEADLINE: Duration = Duration::from_secs(180);
@@ -43,8 +45,10 @@ pub fn cluster_options(
         heartbeat_interval: Duration::from_millis(20),
         election_timeout: Duration::from_millis(400),
         force_new_cluster: false,
+        is_replaced: false,
         strict_reconfig_check: true,
         max_learners: 1,
+        hash_checks: HashCheckIntervals::default(),
         snapshot_bytes_per_second: None,
     }
 }
@@ -97,6 +101,7 @@ pub fn is_temporary(error: &Error) -> bool {
     matches!(
         error,
         Error::NoLeader
+            | Error::NoConnection
             | Error::LeaderChanged
             | Error::LeaderFailed
             | Error::ConnectionLost
