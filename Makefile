@@ -23,6 +23,9 @@ PROGRAMS  ?=
 # of this repository.
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
+# Plugins of the network lab, and their packages.
+CNI          := bridge host-local loopback
+CNI_PACKAGES := main/bridge ipam/host-local main/loopback
 OWN        := mem_etcd etcd-bench etcd-proxy kube-gateway node-sim k1m dist-scheduler warm-controller-manager
 
 # TestKill runs CRASH_ROUNDS rounds in each of CRASH_MODES combinations of WAL modes. About one round in
@@ -207,6 +210,11 @@ bin/h2spec: tools/h2spec/go.mod | tools
 bin/helm bin/kubeconform &: tools/helm/go.mod tools/helm/go.sum | tools
 	@echo "==> Building helm and kubeconform"
 	@cd tools/helm && go build -ldflags "-s -w" -o ../../bin/ helm.sh/helm/v4/cmd/helm github.com/yannh/kubeconform/cmd/kubeconform
+
+# The CNI plugins of the network lab: real plugins, called as a container runtime calls them.
+$(addprefix bin/cni/,$(CNI)) &: tools/cni/go.mod tools/cni/go.sum | tools
+	@echo "==> Building CNI plugins"
+	@cd tools/cni && CGO_ENABLED=0 go build -ldflags "-s -w" -o ../../bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/,$(CNI_PACKAGES))
 
 $(addprefix bin/,$(PEERS)) &: go.mod go.sum | tools
 	@build/go.sh etcd go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3 go.etcd.io/etcd/etcdutl/v3
