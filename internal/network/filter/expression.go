@@ -78,15 +78,18 @@ func link(key expr.MetaKey, name string) statement {
 func from(name string) statement { return link(expr.MetaKeyIIFNAME, name) }
 func to(name string) statement   { return link(expr.MetaKeyOIFNAME, name) }
 
-// addressIn matches packets whose source is in a prefix.
-func sourceIn(p netip.Prefix) statement {
+// sourceIn matches packets whose source is in a prefix, targetIn those whose target is.
+func sourceIn(p netip.Prefix) statement { return addressIn(sourceAddress, p) }
+func targetIn(p netip.Prefix) statement { return addressIn(targetAddress, p) }
+
+func addressIn(f field, p netip.Prefix) statement {
 	mask := make([]byte, addressSize)
 	for i := range p.Bits() {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
 	network := p.Masked().Addr().As16()
 	return statement{
-		sourceAddress.load(simpleRegister),
+		f.load(simpleRegister),
 		&expr.Bitwise{SourceRegister: simpleRegister, DestRegister: simpleRegister, Len: addressSize, Mask: mask, Xor: make([]byte, addressSize)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: simpleRegister, Data: network[:]},
 	}

@@ -53,6 +53,7 @@ var (
 	bridgeCounters = []string{CounterMAC, CounterSource, CounterNeighbour}
 	ipCounters     = []string{CounterSource, CounterUnknown, CounterOutside}
 	linkLocal      = netip.MustParsePrefix("fe80::/10")
+	multicast      = netip.MustParsePrefix("ff00::/8")
 	unspecified    = netip.MustParsePrefix("::/128")
 )
 
@@ -161,6 +162,9 @@ func (p *Pods) addIP() (err error) {
 	// A packet for an address that no pod has would make the kernel ask for it, and keep an entry in its table of neighbours.
 	t.chain("to_pods", nftables.ChainHookForward, priorityFilter,
 		rule(to(bridge), in(p.addresses, false, targetAddress), accept()),
+		// With bridge-nf-call-ip6tables, which kube-proxy sets, frames between pods pass this chain, too.
+		rule(to(bridge), targetIn(multicast), accept()),
+		rule(to(bridge), targetIn(linkLocal), accept()),
 		rule(to(bridge), count(CounterUnknown)),
 		rule(to(bridge), unreachable(errorsPerSecond)),
 		rule(to(bridge), drop()),

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 )
 
@@ -43,6 +44,9 @@ func (t table) set(name string, types ...nftables.SetDatatype) (*nftables.Set, e
 		return nil, err
 	}
 	s := &nftables.Set{Table: t.Table, Name: name, KeyType: key, Concatenation: len(types) > 1}
+	if types[0] == nftables.TypeIFName && !s.Concatenation {
+		s.KeyByteOrder = binaryutil.NativeEndian // otherwise nft cannot show the names
+	}
 	if err := t.conn.AddSet(s, nil); err != nil {
 		return nil, fmt.Errorf("set %s: %w", name, err)
 	}
