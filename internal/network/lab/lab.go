@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -33,10 +34,11 @@ const (
 	DefaultName = "k1m-lab"
 	// DefaultMTU of all links.
 	DefaultMTU = 1500
-	// concurrency is the number of nodes that are made at the same time: most of the work is in the kernel, under one lock.
-	concurrency = 4
-	claimsDir   = "claims"
+	claimsDir  = "claims"
 )
+
+// concurrency is the number of nodes that are made, and of pods that are added, at the same time. More would only wait for each other.
+var concurrency = runtime.NumCPU()
 
 // Options describe a lab.
 type Options struct {
