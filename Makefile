@@ -16,6 +16,10 @@ IDLE      ?= 5m
 FUZZTIME  ?= 60s
 SEEDS     ?= 100000
 BENCH_FLAGS ?=
+NETWORK_NODES ?= 200
+NETWORK_PODS  ?= 5
+# Flags of `k1m network lab`.
+LAB_FLAGS ?=
 # Programs of `make images`; all if empty.
 PROGRAMS  ?=
 
@@ -24,7 +28,10 @@ PROGRAMS  ?=
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
 RUST       := mem_etcd etcd-bench etcd-proxy node-sim kube-gateway
-OWN        := $(RUST) k1m dist-scheduler warm-controller-manager
+# Plugins of the network lab, and their packages.
+CNI          := bridge host-local
+CNI_PACKAGES := main/bridge ipam/host-local
+OWN        := $(RUST) k1m dist-scheduler warm-controller-manager network-agent
 
 # TestKill runs CRASH_ROUNDS rounds in each of CRASH_MODES combinations of WAL modes. About one round in
 # ten ends with a clean shutdown, all others with a kill. 20 more rounds per combination make sure that
@@ -33,7 +40,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check images images-test dist dist-test bench bench-store bench-cluster bench-proxy bench-scheduler-perf chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster etcd-upstream faults fuzz gateway gateway-faults gateway-upstream hostile kubeadm node-path node-requests node-sim oracle simulate store-faults rust-programs upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-cluster bench-network bench-proxy bench-scheduler-perf bench-store chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster dist dist-test etcd-upstream faults fuzz gateway gateway-faults gateway-upstream hostile images images-test kubeadm network network-lab node-path node-requests node-sim oracle rust-programs simulate store-faults upstream FORCE clean tools
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -42,7 +49,7 @@ build: rust-programs $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemar
 
 # Programs that a cluster with these flags does not need. With 10,000 nodes and more, `k1m up` uses both (its profiles).
 UP_FLAGS := $(K1M_FLAGS) $(shell [ $(NODES) -ge 10000 ] && echo --gateway node-sim)
-UNUSED := $(if $(findstring --gateway,$(UP_FLAGS)),,kube-gateway) $(if $(findstring node-sim,$(UP_FLAGS)),,node-sim) \
+UNUSED := network-agent $(if $(findstring --gateway,$(UP_FLAGS)),,kube-gateway) $(if $(findstring node-sim,$(UP_FLAGS)),,node-sim) \
   $(if $(findstring warm,$(UP_FLAGS)),,warm-controller-manager)
 
 up: $(addprefix bin/,$(filter-out $(UNUSED),$(OWN)) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
@@ -55,7 +62,7 @@ down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m
 # standby scheduler, for example 5000.
 # A kube-gateway for tests is built without link-time optimisation over all crates, which takes minutes.
 test: export GATEWAY_LTO := false
-test: build bin/h2spec ## Run all tests; the last line is the number of passed and of failed tests
+test: build bin/h2spec ## Run all tests; the last line is the number of passed, failed and skipped tests
 	@test/run.sh
 
 check: $(addprefix bin/,$(OWN)) ## Check format, lints, import cycles, and links and commands in documents
@@ -92,6 +99,17 @@ controller-manager-upstream: bin/mem_etcd ## Run Kubernetes' integration tests o
 
 gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour; NODE_PATH=1: those with nodes, with the node path on)
 	@test/gateway-upstream/run.sh
+
+NETWORK := bin/network-agent $(addprefix bin/cni/,$(CNI))
+
+network: $(NETWORK) ## Test the IPv6-only network on the wire with 200 nodes of 5 pods (as root): NETWORK_NODES=200 NETWORK_PODS=5
+	@NETWORK_NODES=$(NETWORK_NODES) NETWORK_PODS=$(NETWORK_PODS) go test -v -count=1 -timeout 1h ./test/network/...
+
+network-lab: bin/k1m $(NETWORK) ## Build a lab of the IPv6-only network in network namespaces (as root): LAB_FLAGS="--nodes 5 --mode on-link"
+	@bin/k1m network lab $(LAB_FLAGS)
+
+bench-network: bin/k1m $(NETWORK) ## Measure the IPv6-only network (as root, 5 minutes): BENCH_FLAGS="--only throughput"
+	@bin/k1m bench network $(BENCH_FLAGS)
 
 chart: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok etcdctl helm kubeconform) ## Test the Helm chart: what it renders, and what its pods run in a real cluster (10 minutes, as root)
 	@CHART=full go test -v -count=1 -timeout 1h -skip TestKubeadm ./test/deploy
@@ -145,7 +163,7 @@ bench-cluster: bin/mem_etcd bin/etcd-bench bin/etcd bin/k1m ## Measure stores of
 
 # Fails if the ratio of a result to that of the stock component is worse than the stored ratio.
 bench: BENCH_FLAGS := -quick
-bench: bench-store bin/k1m bin/dist-scheduler bin/kube-gateway $(addprefix bin/,$(KUBERNETES) kwok kubemark) ## Run short versions of all experiments and compare their results with stored ratios (under 20 minutes)
+bench: bench-store bin/k1m bin/dist-scheduler bin/kube-gateway $(NETWORK) $(addprefix bin/,$(KUBERNETES) kwok kubemark) ## Run short versions of all experiments and compare their results with stored ratios (under 20 minutes)
 	@bin/k1m bench all --compare experiments/short-ratios.json
 
 bench-proxy: bin/mem_etcd bin/etcd-bench bin/etcd-proxy ## Measure the latency added by etcd-proxy (1 minute): BENCH_FLAGS="-total 20000"
@@ -195,6 +213,10 @@ bin/k1m: tools FORCE
 bin/dist-scheduler bin/warm-controller-manager: tools FORCE
 	@build/go.sh $(@F) ./cmd/$(@F)
 
+bin/network-agent: tools FORCE
+	@mkdir -p bin
+	@go build -ldflags "-s -w -X main.version=$$(build/version.sh)" -o $@ ./cmd/network-agent
+
 # go.mod pins the versions. One `go build` command builds all programs, so shared packages are compiled once.
 $(addprefix bin/,$(KUBERNETES)) &: go.mod go.sum | tools
 	@build/go.sh Kubernetes $(addprefix k8s.io/kubernetes/cmd/,$(KUBERNETES))
@@ -214,6 +236,11 @@ bin/h2spec: tools/h2spec/go.mod | tools
 bin/helm bin/kubeconform &: tools/helm/go.mod tools/helm/go.sum | tools
 	@echo "==> Building helm and kubeconform"
 	@cd tools/helm && go build -ldflags "-s -w" -o ../../bin/ helm.sh/helm/v4/cmd/helm github.com/yannh/kubeconform/cmd/kubeconform
+
+# The CNI plugins of the network lab: real plugins, called as a container runtime calls them.
+$(addprefix bin/cni/,$(CNI)) &: tools/cni/go.mod tools/cni/go.sum | tools
+	@echo "==> Building CNI plugins"
+	@cd tools/cni && CGO_ENABLED=0 go build -ldflags "-s -w" -o ../../bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/,$(CNI_PACKAGES))
 
 $(addprefix bin/,$(PEERS)) &: go.mod go.sum | tools
 	@build/go.sh etcd go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3 go.etcd.io/etcd/etcdutl/v3
