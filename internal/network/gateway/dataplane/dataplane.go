@@ -33,8 +33,9 @@ import (
 const (
 	// offset is the room before each packet: for the header of a datagram, and for the one of the TUN device.
 	offset = wireguard.HeaderSize
-	// bufferSize holds the longest packet with padding and overhead; segments of TCP are joined in it.
-	bufferSize = 1<<16 + 64
+	// bufferSize holds the longest packet of a tunnel with padding and overhead. The TUN device joins segments of TCP as far
+	// as the buffer reaches, so it must not be longer than an IP packet can be.
+	bufferSize = 1<<16 - 1
 	// handshakeQueue bounds the handshake messages that wait; more are dropped.
 	handshakeQueue = 1024
 	// underLoad is the length of the queue from which on senders must show their address by a cookie.

@@ -104,7 +104,7 @@ func (c *Config) answerAAAA(ctx context.Context, query *dns.Msg, exchange Exchan
 			return answer, true
 		}
 	}
-	if err != nil {
+	if err != nil || errA != nil { // the name may have addresses
 		return failure(query, dns.RcodeServerFailure), false
 	}
 	return reply(query, native), false

@@ -136,6 +136,10 @@ func TestServersThatTreatAAAAWrongly(t *testing.T) {
 			wantRecords(t, ask(t, z, "a.test.", dns.TypeAAAA), "a.test. 300 IN AAAA 64:ff9b::808:404")
 		})
 	}
+	halfDown := zone{down: map[uint16]bool{dns.TypeA: true}}
+	if got := ask(t, halfDown, "a.test.", dns.TypeAAAA); got.Rcode != dns.RcodeServerFailure {
+		t.Errorf("nobody knows whether the name has IPv4 addresses: %v", got)
+	}
 	down := zone{down: map[uint16]bool{dns.TypeAAAA: true, dns.TypeA: true}}
 	if got := ask(t, down, "a.test.", dns.TypeAAAA); got.Rcode != dns.RcodeServerFailure {
 		t.Errorf("no upstream answers: %v", got)
@@ -183,6 +187,7 @@ func TestServerOverUDPAndTCP(t *testing.T) {
 		}
 		answer, err := z.exchange(context.Background(), query)
 		if err == nil {
+			answer.Compress = true
 			w.WriteMsg(answer)
 		}
 	})}
