@@ -392,7 +392,7 @@ func testStrangers(t *testing.T, l *lab) {
 
 func testRevocation(t *testing.T, l *lab) {
 	l.there(t, "n1")
-	l.pki.revoke(t, "n1")
+	must(t, l.pki.Revoke("n1"))
 	t.Logf("gone after %v", l.gone(t, "n1"))
 	if _, err := l.register("n1"); err == nil || !strings.Contains(err.Error(), "403") {
 		t.Errorf("a node with a revoked certificate registers: %v", err)
@@ -400,7 +400,7 @@ func testRevocation(t *testing.T, l *lab) {
 	if _, err := ask(l.pod, "tcp", nat64(serverAddress, 7000)); err == nil {
 		t.Error("a pod behind a node with a revoked certificate reaches the server")
 	}
-	l.pki.issueNode(t, "n1", "system:node:n1", "system:nodes")
+	must(t, l.pki.IssueNode("n1"))
 	_, err := l.register("n1")
 	must(t, err)
 }

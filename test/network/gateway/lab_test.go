@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k8s-1m/k8s-1m/internal/network/gateway/gatewaytest"
 	"github.com/k8s-1m/k8s-1m/internal/network/netns"
 )
 
@@ -34,7 +35,7 @@ const (
 type lab struct {
 	directory                              string
 	provider, gateway, server, n1, n2, pod *netns.Namespace
-	pki                                    *pki
+	pki                                    *gatewaytest.PKI
 	serve                                  *process
 	joins                                  map[string]*process
 }
@@ -72,9 +73,20 @@ func newLab(t *testing.T) *lab {
 		})
 	}
 	l.connect(t)
-	l.pki = newPKI(t, l.directory)
+	l.issue(t)
 	l.writeNodes(t, "n1", "n2")
 	return l
+}
+
+// issue makes the certificates.
+func (l *lab) issue(t *testing.T) {
+	var err error
+	l.pki, err = gatewaytest.NewPKI(l.directory, net.ParseIP(gatewayAddress))
+	must(t, err)
+	for _, name := range []string{"n1", "n2", "stranger"} {
+		must(t, l.pki.IssueNode(name))
+	}
+	must(t, l.pki.IssueClient("admin", "kubernetes-admin", "system:masters"))
 }
 
 func (l *lab) connect(t *testing.T) {

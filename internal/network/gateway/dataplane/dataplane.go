@@ -49,6 +49,8 @@ type Config struct {
 	PrivateKey wireguard.PrivateKey
 	// Port is the UDP port for tunnels; 0 for any.
 	Port uint16
+	// MTU is the longest packet in a tunnel.
+	MTU int
 	// NAT64 is nil if the gateway does not translate.
 	NAT64 *nat64.Config
 	// Masquerade is true if nodes may send IPv4 from their address in the tunnel.
@@ -95,7 +97,7 @@ type peer struct {
 func New(config Config, device tun.Device) (*Dataplane, error) {
 	d := &Dataplane{
 		config: config, tun: device, start: time.Now(), bind: conn.NewDefaultBind(),
-		tunnel: wireguard.New(config.PrivateKey, rand.Reader, time.Now()),
+		tunnel: wireguard.New(config.PrivateKey, rand.Reader, config.MTU, time.Now()),
 		queue:  make(chan handshake, handshakeQueue), stop: make(chan struct{}), failed: make(chan error, 1),
 		peers: map[string]*peer{}, byIPv4: map[[4]byte]*peer{}, nodes: map[*nat64.Node]*peer{},
 	}

@@ -218,7 +218,7 @@ func (t *Tunnel) consumeResponse(message []byte, now time.Time) Outcome {
 	t.rotate(p, s, moment)
 	p.received.Store(int64(moment))
 	p.silent.Store(0)
-	return Outcome{Reply: s.seal(make([]byte, Overhead), 0), Peer: p}
+	return Outcome{Reply: s.seal(make([]byte, Overhead), 0, t.mtu), Peer: p}
 }
 
 // adopt turns the index of an initiation into that of its session, unless the peer has been removed

@@ -28,7 +28,7 @@ func TestTalksToWireguardGo(t *testing.T) {
 			ours, theirs := newKey(t), newKey(t)
 			library, channel := newLibraryDevice(t, theirs, ours.Public(), socket.LocalAddr().String())
 			defer library.Close()
-			tunnel := wireguard.New(ours, rand.Reader, time.Now())
+			tunnel := wireguard.New(ours, rand.Reader, 1420, time.Now())
 			peer, err := tunnel.AddPeer(theirs.Public(), nil)
 			if err != nil {
 				t.Fatal(err)

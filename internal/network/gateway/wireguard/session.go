@@ -46,10 +46,10 @@ func (s *session) usable(now seconds) bool {
 }
 
 // seal encrypts the packet buffer[HeaderSize:HeaderSize+length] in place and returns the datagram. The
-// buffer must have room for the padding and the tag.
-func (s *session) seal(buffer []byte, length int) []byte {
+// buffer must have room for the padding and the tag. Padding does not make the packet longer than the MTU.
+func (s *session) seal(buffer []byte, length, mtu int) []byte {
 	counter := s.sent.Add(1) - 1
-	padded := (length + padding - 1) &^ (padding - 1)
+	padded := min((length+padding-1)&^(padding-1), max(length, mtu))
 	clear(buffer[HeaderSize+length : HeaderSize+padded])
 	binary.LittleEndian.PutUint32(buffer, typeTransport)
 	binary.LittleEndian.PutUint32(buffer[4:], s.remote)

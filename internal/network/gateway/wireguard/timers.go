@@ -50,7 +50,7 @@ func (t *Tunnel) due(p *Peer, now time.Time, mayInitiate bool) (data []byte, han
 	owed := seconds(p.owed.Load())
 	if owed != 0 && moment-owed >= keepaliveAfter && current.usable(moment) {
 		p.owed.Store(0)
-		return current.seal(make([]byte, Overhead), 0), false
+		return current.seal(make([]byte, Overhead), 0, t.mtu), false
 	}
 	return nil, false
 }

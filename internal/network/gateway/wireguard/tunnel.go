@@ -15,6 +15,7 @@ type Tunnel struct {
 	private PrivateKey
 	public  PublicKey
 	random  io.Reader
+	mtu     int
 	start   time.Time
 
 	gateMu sync.Mutex
@@ -47,11 +48,11 @@ type Peer struct {
 	attempt   attempt
 }
 
-// New returns a tunnel without peers.
-func New(private PrivateKey, random io.Reader, now time.Time) *Tunnel {
+// New returns a tunnel without peers. The MTU is that of packets in the tunnel.
+func New(private PrivateKey, random io.Reader, mtu int, now time.Time) *Tunnel {
 	public := private.Public()
 	return &Tunnel{
-		private: private, public: public, random: random, start: now.Add(-time.Second), gate: newGate(public),
+		private: private, public: public, random: random, mtu: mtu, start: now.Add(-time.Second), gate: newGate(public),
 		peers: map[PublicKey]*Peer{}, indexes: map[uint32]*session{}, pending: map[uint32]*Peer{},
 	}
 }
@@ -188,5 +189,5 @@ func (t *Tunnel) Seal(p *Peer, buffer []byte, length int, now time.Time) []byte 
 	if length > 0 && p.silent.Load() == 0 {
 		p.silent.Store(int64(moment))
 	}
-	return s.seal(buffer, length)
+	return s.seal(buffer, length, t.mtu)
 }

@@ -21,7 +21,7 @@ func newPair(t testing.TB, now time.Time) (a, b end) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ends[i].tunnel = New(key, rand.Reader, now)
+		ends[i].tunnel = New(key, rand.Reader, 1420, now)
 	}
 	for i := range ends {
 		peer, err := ends[i].tunnel.AddPeer(ends[1-i].tunnel.Public(), i)
@@ -95,6 +95,17 @@ func TestHandshakeAndPackets(t *testing.T) {
 	a, b := newPair(t, now)
 	connect(t, a, b, now)
 	exchange(t, a, b, now)
+}
+
+func TestPaddingStaysWithinTheMTU(t *testing.T) {
+	now := time.Now()
+	a, b := newPair(t, now)
+	connect(t, a, b, now)
+	for length, padded := range map[int]int{1: 16, 16: 16, 1400: 1408, 1410: 1420, 1420: 1420, 1500: 1500} {
+		if got := len(a.seal(string(make([]byte, length)), now)) - Overhead; got != padded {
+			t.Errorf("%d bytes are padded to %d; want %d", length, got, padded)
+		}
+	}
 }
 
 func TestReplaysAndForgeriesAreDropped(t *testing.T) {
