@@ -16,6 +16,10 @@ IDLE      ?= 5m
 FUZZTIME  ?= 60s
 SEEDS     ?= 100000
 BENCH_FLAGS ?=
+NETWORK_NODES ?= 200
+NETWORK_PODS  ?= 5
+# Flags of `k1m network lab`.
+LAB_FLAGS ?=
 # Programs of `make images`; all if empty.
 PROGRAMS  ?=
 
@@ -24,9 +28,9 @@ PROGRAMS  ?=
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
 # Plugins of the network lab, and their packages.
-CNI          := bridge host-local loopback
-CNI_PACKAGES := main/bridge ipam/host-local main/loopback
-OWN        := mem_etcd etcd-bench etcd-proxy kube-gateway node-sim k1m dist-scheduler warm-controller-manager
+CNI          := bridge host-local
+CNI_PACKAGES := main/bridge ipam/host-local
+OWN        := mem_etcd etcd-bench etcd-proxy kube-gateway node-sim k1m dist-scheduler warm-controller-manager network-agent
 
 # TestKill runs CRASH_ROUNDS rounds in each of CRASH_MODES combinations of WAL modes. About one round in
 # ten ends with a clean shutdown, all others with a kill. 20 more rounds per combination make sure that
@@ -35,7 +39,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check images images-test dist dist-test bench bench-store bench-cluster bench-proxy bench-scheduler-perf chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster etcd-upstream faults fuzz gateway gateway-faults gateway-upstream hostile kubeadm node-path node-requests node-sim oracle simulate store-faults upstream clean tools FORCE
+.PHONY: help build up down test check images images-test dist dist-test bench bench-store bench-cluster bench-network bench-proxy bench-scheduler-perf chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster etcd-upstream faults fuzz gateway gateway-faults gateway-upstream hostile kubeadm network network-lab node-path node-requests node-sim oracle simulate store-faults upstream clean tools FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -44,7 +48,7 @@ build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build al
 
 # Programs that a cluster with these flags does not need. With 10,000 nodes and more, `k1m up` uses both (its profiles).
 UP_FLAGS := $(K1M_FLAGS) $(shell [ $(NODES) -ge 10000 ] && echo --gateway node-sim)
-UNUSED := $(if $(findstring --gateway,$(UP_FLAGS)),,kube-gateway) $(if $(findstring node-sim,$(UP_FLAGS)),,node-sim) \
+UNUSED := network-agent $(if $(findstring --gateway,$(UP_FLAGS)),,kube-gateway) $(if $(findstring node-sim,$(UP_FLAGS)),,node-sim) \
   $(if $(findstring warm,$(UP_FLAGS)),,warm-controller-manager)
 
 up: $(addprefix bin/,$(filter-out $(UNUSED),$(OWN)) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
@@ -55,7 +59,7 @@ down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m
 
 # The environment variable E2E_STANDBY_NODES sets the number of nodes in the end-to-end test of the
 # standby scheduler, for example 5000.
-test: build bin/h2spec ## Run all tests; the last line is the number of passed and of failed tests
+test: build bin/h2spec ## Run all tests; the last line is the number of passed, failed and skipped tests
 	@test/run.sh
 
 check: $(addprefix bin/,$(OWN)) ## Check format, lints, import cycles, and links and commands in documents
@@ -92,6 +96,17 @@ controller-manager-upstream: bin/mem_etcd ## Run Kubernetes' integration tests o
 
 gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour; NODE_PATH=1: those with nodes, with the node path on)
 	@test/gateway-upstream/run.sh
+
+NETWORK := bin/network-agent $(addprefix bin/cni/,$(CNI))
+
+network: $(NETWORK) ## Test the IPv6-only network on the wire with 200 nodes of 5 pods (as root): NETWORK_NODES=200 NETWORK_PODS=5
+	@NETWORK_NODES=$(NETWORK_NODES) NETWORK_PODS=$(NETWORK_PODS) go test -v -count=1 -timeout 1h ./test/network/...
+
+network-lab: bin/k1m $(NETWORK) ## Build a lab of the IPv6-only network in network namespaces (as root): LAB_FLAGS="--nodes 5 --mode on-link"
+	@bin/k1m network lab $(LAB_FLAGS)
+
+bench-network: bin/k1m $(NETWORK) ## Measure the IPv6-only network (as root, 5 minutes): BENCH_FLAGS="--only throughput"
+	@bin/k1m bench network $(BENCH_FLAGS)
 
 chart: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok etcdctl helm kubeconform) ## Test the Helm chart: what it renders, and what its pods run in a real cluster (10 minutes, as root)
 	@CHART=full go test -v -count=1 -timeout 1h -skip TestKubeadm ./test/deploy
@@ -190,6 +205,10 @@ bin/k1m: tools FORCE
 # Built with build/go.sh like Kubernetes' programs, because they embed the Kubernetes version.
 bin/dist-scheduler bin/warm-controller-manager: tools FORCE
 	@build/go.sh $(@F) ./cmd/$(@F)
+
+bin/network-agent: tools FORCE
+	@mkdir -p bin
+	@go build -ldflags "-s -w -X main.version=$$(build/version.sh)" -o $@ ./cmd/network-agent
 
 # go.mod pins the versions. One `go build` command builds all programs, so shared packages are compiled once.
 $(addprefix bin/,$(KUBERNETES)) &: go.mod go.sum | tools

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 logs=target/test
 mkdir -p "$logs"
-stages=(lint rust go store conformance upstream gateway-upstream deploy e2e)
+stages=(lint rust go store conformance upstream gateway-upstream deploy network e2e)
 [ $# -gt 0 ] && stages=("$@")
 
 lint() { build/check.sh; }
@@ -28,6 +28,11 @@ deploy() {
   # They are built here, while the end-to-end stage waits: no other stage needs them.
   make bin/helm bin/kubeconform || return 1
   go test -v -count=1 -p 1 -timeout 30m ./test/controller-manager ./test/deploy ./test/operations
+}
+# Their labs are network namespaces. Without the right to create these, the tests are skipped, and the last lines say so.
+network() {
+  make bin/network-agent bin/cni/bridge bin/cni/host-local || return 1
+  go test -v -count=1 -p 1 -timeout 20m ./test/network/...
 }
 # One package after the other: the tests of each measure or wait for real processes.
 e2e() { go test -v -count=1 -p 1 -timeout 90m ./test/e2e/... ./test/gateway/... ./test/node-path/... ./test/node-sim/... ./test/oracle/...; }
@@ -84,7 +89,7 @@ for stage in "${stages[@]}"; do
 done
 wait "$background"
 
-passed=0 failed=0 report=""
+passed=0 failed=0 skipped=0 report=""
 for stage in "${stages[@]}"; do
   log=$logs/$stage.log
   read -r verdict seconds <"$logs/$stage.verdict"
@@ -98,10 +103,11 @@ for stage in "${stages[@]}"; do
     tail -n 20 "$log"
   fi
   passed=$((passed + stage_passed)) failed=$((failed + stage_failed))
+  skipped=$((skipped + $(grep -cE '^[[:space:]]*--- SKIP' "$log")))
   report+=$(printf '  %-16s %-7s %5d passed %3d failed  %4ds  %s' \
     "$stage" "$verdict" "$stage_passed" "$stage_failed" "$seconds" "$log")$'\n'
 done
 
 printf '\n%s\n' "$report"
-echo "tests: $passed passed, $failed failed"
+echo "tests: $passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

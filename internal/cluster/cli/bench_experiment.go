@@ -11,6 +11,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/bench/gateway"
 	"github.com/k8s-1m/k8s-1m/internal/bench/ladder"
+	"github.com/k8s-1m/k8s-1m/internal/bench/network"
 	"github.com/k8s-1m/k8s-1m/internal/bench/nodesim"
 	"github.com/k8s-1m/k8s-1m/internal/bench/scheduler/suites"
 	"github.com/k8s-1m/k8s-1m/internal/bench/store"
@@ -19,7 +20,7 @@ import (
 
 // experiments returns the experiments that run in the framework of package experiment.
 func experiments() []experiment.Experiment {
-	return slices.Concat(controlplane.Experiments(), gateway.Experiments(), ladder.Experiments(), nodesim.Experiments(), store.Experiments(), storecluster.Experiments(), suites.Experiments())
+	return slices.Concat(controlplane.Experiments(), gateway.Experiments(), ladder.Experiments(), network.Experiments(), nodesim.Experiments(), store.Experiments(), storecluster.Experiments(), suites.Experiments())
 }
 
 // newExperiment returns the subcommand that runs an experiment.

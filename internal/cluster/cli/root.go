@@ -98,6 +98,7 @@ k1m also measures and compares stores and schedulers.`,
 	addGroup(root, "Use a cluster:", newKubectl(name), newKubeconfig(name), newNodes(name), newPods(name), newCertificates())
 	addGroup(root, "Observe a cluster:", newStatus(name), newTop(name), newLogs(name), newMetrics(name), newVerify(name))
 	addGroup(root, "Measure and plan:", newBench(name, version), newPlan(name))
+	addGroup(root, "Networks:", newNetwork())
 	root.AddCommand(newSupervise(name))
 	return root
 }

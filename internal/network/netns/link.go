@@ -41,10 +41,9 @@ func Veth(a, b End, mtu int) error {
 	if err != nil {
 		return err
 	}
-	pair := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: a.Name, HardwareAddr: a.MAC, MTU: mtu},
-		PeerName:  b.Name, PeerHardwareAddr: b.MAC, PeerNamespace: netlink.NsFd(b.In.fd),
-	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr, attrs.MTU = a.Name, a.MAC, mtu
+	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: b.Name, PeerTxQLen: -1, PeerHardwareAddr: b.MAC, PeerNamespace: netlink.NsFd(b.In.fd)}
 	if err := handle.LinkAdd(pair); err != nil {
 		return fmt.Errorf("create veth %s in %s, %s in %s: %w", a.Name, a.In.name, b.Name, b.In.name, err)
 	}

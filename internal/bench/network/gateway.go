@@ -1,0 +1,4 @@
+package network
+
+// gatewayRows are the rows of the IPv4 gateway.
+var gatewayRows []row
