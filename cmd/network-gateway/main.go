@@ -7,4 +7,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/app"
 )
 
-func main() { os.Exit(app.Execute(os.Args[1:], os.Stderr)) }
+// version is set at build time with -ldflags "-X main.version=…".
+var version = "dev"
+
+func main() { os.Exit(app.Execute(version, os.Args[1:], os.Stderr)) }

@@ -83,9 +83,8 @@ func nodePrefix(i int) netip.Addr {
 
 // swarm is the other end of all tunnels, in this process.
 type swarm struct {
-	lab      *lab
-	ends     []swarmEnd
-	response enroll.Response
+	lab  *lab
+	ends []swarmEnd
 }
 
 type swarmEnd struct {
@@ -158,7 +157,7 @@ func (s *swarm) registerOne(i int, certificate tls.Certificate) error {
 	return err
 }
 
-// connect makes the handshakes of all nodes, over one socket each in turn, and sends a packet to the
+// connect makes the handshakes of all nodes, in turn over one socket, and sends a packet to the
 // server, which answers.
 func (s *swarm) connect(ctx context.Context) error {
 	if err := s.lab.echo(); err != nil {
@@ -181,36 +180,54 @@ func (s *swarm) connect(ctx context.Context) error {
 func (s *swarm) connectOne(ctx context.Context, c net.Conn, i int) error {
 	end := s.ends[i]
 	end.tunnel.Wake(end.peer, time.Now())
-	buffer := make([]byte, 2048)
 	packet := udpPacket(nodePrefix(i).Next(), netip.MustParseAddr(prefix+serverAddress), 5000, echoPort)
 	return s.lab.wait(ctx, "an answer through the tunnel", func() error {
-		// The time of Tick runs ahead, so that a lost message is sent again at once.
-		end.tunnel.Tick(time.Now(), 1, func(d wireguard.Datagram) { _, _ = c.Write(d.Data) })
-		for {
-			if err := c.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+		end.tunnel.Tick(time.Now(), 1, func(d wireguard.Datagram) { _, _ = c.Write(d.Data) }) // sent again if lost
+		if err := end.send(c, packet); err != nil {
+			return err
+		}
+		if err := c.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+			return err
+		}
+		for answered := false; !answered; {
+			var err error
+			if answered, err = end.receive(c, packet); err != nil {
 				return err
-			}
-			n, err := c.Read(buffer)
-			if err != nil {
-				return err
-			}
-			if wireguard.IsTransport(buffer[:n]) {
-				if peer, answer := end.tunnel.Open(buffer[:n], time.Now()); peer != nil && len(answer) > 0 {
-					return nil
-				}
-				continue
-			}
-			outcome := end.tunnel.Handshake(buffer[:n], []byte{1}, false, time.Now())
-			if outcome.Reply == nil {
-				continue
-			}
-			sealed := make([]byte, len(packet)+wireguard.Overhead+16)
-			copy(sealed[wireguard.HeaderSize:], packet)
-			for _, datagram := range [][]byte{outcome.Reply, end.tunnel.Seal(end.peer, sealed, len(packet), time.Now())} {
-				if _, err := c.Write(datagram); err != nil {
-					return err
-				}
 			}
 		}
+		return nil
 	})
+}
+
+// send sends a packet if there are keys.
+func (e swarmEnd) send(c net.Conn, packet []byte) error {
+	buffer := make([]byte, len(packet)+wireguard.Overhead+16)
+	copy(buffer[wireguard.HeaderSize:], packet)
+	datagram := e.tunnel.Seal(e.peer, buffer, len(packet), time.Now())
+	if datagram == nil {
+		return nil
+	}
+	_, err := c.Write(datagram)
+	return err
+}
+
+// receive handles a datagram. It is true if that contained a packet.
+func (e swarmEnd) receive(c net.Conn, packet []byte) (bool, error) {
+	buffer := make([]byte, 2048)
+	n, err := c.Read(buffer)
+	if err != nil {
+		return false, err
+	}
+	if wireguard.IsTransport(buffer[:n]) {
+		peer, answer := e.tunnel.Open(buffer[:n], time.Now())
+		return peer != nil && len(answer) > 0, nil
+	}
+	outcome := e.tunnel.Handshake(buffer[:n], []byte{1}, false, time.Now())
+	if outcome.Reply == nil {
+		return false, nil
+	}
+	if _, err := c.Write(outcome.Reply); err != nil {
+		return false, err
+	}
+	return false, e.send(c, packet)
 }

@@ -40,7 +40,7 @@ func TestBadUsage(t *testing.T) {
 		"use an address such as https://[": {"join", "--gateway=x", "--ca-file=a"},
 	} {
 		var stderr bytes.Buffer
-		if code := Execute(args, &stderr); code != 2 || !strings.Contains(stderr.String(), want) || strings.Count(stderr.String(), "\n") != 1 {
+		if code := Execute("test", args, &stderr); code != 2 || !strings.Contains(stderr.String(), want) || strings.Count(stderr.String(), "\n") != 1 {
 			t.Errorf("%q: code %d, %q; want %q", args, code, stderr.String(), want)
 		}
 	}

@@ -68,10 +68,11 @@ func NewCommand() *cobra.Command {
 }
 
 // Execute runs the program and returns its exit code.
-func Execute(args []string, stderr io.Writer) int {
+func Execute(version string, args []string, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	command := NewCommand()
+	command.Version = version
 	command.SetArgs(args)
 	err := command.ExecuteContext(ctx)
 	if err == nil {

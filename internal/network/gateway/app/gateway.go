@@ -87,7 +87,7 @@ func (g *gateway) open() (err error) {
 		return fmt.Errorf("TUN device %s: %w; it needs the capability NET_ADMIN and /dev/net/tun", s.link, err)
 	}
 	g.plane, err = dataplane.New(dataplane.Config{
-		PrivateKey: key, Port: s.tunnelPort, MTU: s.mtu, NAT64: s.nat64, Masquerade: s.masquerade.IsValid(), Log: g.log,
+		PrivateKey: key, Port: s.tunnelPort, MTU: s.mtu, NAT64: s.nat64, Masquerade: s.masquerade.IsValid(),
 	}, device)
 	if err != nil {
 		return errors.Join(err, device.Close())
@@ -200,7 +200,7 @@ func (g *gateway) watchNodes(ctx context.Context) error {
 		return fmt.Errorf("API server: %w", err)
 	}
 	g.wait.Go(func() {
-		g.report(nodes.FromKubernetes(ctx, api, nodes.Options{Selector: s.selector, Annotation: s.annotation}, g.registry, g.log))
+		g.report(nodes.FromKubernetes(ctx, api, nodes.Options{Selector: s.selector, Annotation: s.annotation, ClaimsNamespace: s.claims}, g.registry, g.log))
 	})
 	return nil
 }

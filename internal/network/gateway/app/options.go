@@ -2,7 +2,6 @@ package app
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/k8s-1m/k8s-1m/internal/network/claim"
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/nat64"
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/prefix64"
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
@@ -35,8 +35,8 @@ type options struct {
 	nodeConnections, nodePorts, nodeRate int
 	ttl                                  time.Duration
 
-	kubeconfig, nodesFile, selector, annotation string
-	inCluster                                   bool
+	kubeconfig, nodesFile, selector, annotation, claims string
+	inCluster                                           bool
 
 	dnsListen, dnsUpstreams, dnsClients []string
 	dnsTimeout                          time.Duration
@@ -80,6 +80,7 @@ func (o *options) add(f *pflag.FlagSet) {
 	f.BoolVar(&o.inCluster, "in-cluster", false, "use the service account of the gateway's pod instead")
 	f.StringVar(&o.nodesFile, "nodes-file", "", "file with nodes and prefixes instead of a cluster; read again when it changes")
 	f.StringVar(&o.selector, "node-selector", "", "label selector of the nodes of this gateway")
+	f.StringVar(&o.claims, "claims-namespace", "", "namespace of the Leases with which network-agent claims prefixes, such as "+claim.DefaultNamespace+"; not read if empty")
 	f.StringVar(&o.annotation, "prefix-annotation", "", "annotation of a Node with IPv6 prefixes, separated by commas, besides spec.podCIDRs; nodes may change their own")
 
 	f.StringSliceVar(&o.dnsListen, "dns64-listen", nil, "addresses on which DNS64 answers, such as [2001:db8::53]:53; off without")
@@ -219,8 +220,4 @@ func (s *settings) linkMTU() int {
 		return s.mtu
 	}
 	return s.mtu - nat64.Headroom
-}
-
-func (s *settings) String() string {
-	return fmt.Sprintf("NAT64 %v, masquerading %v", s.nat64 != nil, s.masquerade.IsValid())
 }

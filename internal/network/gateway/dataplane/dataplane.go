@@ -15,7 +15,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
@@ -55,7 +54,6 @@ type Config struct {
 	NAT64 *nat64.Config
 	// Masquerade is true if nodes may send IPv4 from their address in the tunnel.
 	Masquerade bool
-	Log        *slog.Logger
 }
 
 // Dataplane is a running data plane.

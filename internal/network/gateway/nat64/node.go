@@ -21,11 +21,11 @@ type Node struct {
 
 // NodeCounters are totals since the node was added, and the state of now.
 type NodeCounters struct {
-	Sessions, Ports          int
-	SessionsCreated, Refused uint64
-	PacketsOut, BytesOut     uint64 // from the node to IPv4
-	PacketsIn, BytesIn       uint64 // from IPv4 to the node
-	UsedAddress              netip.Addr
+	Sessions, Ports      int
+	SessionsCreated      uint64
+	PacketsOut, BytesOut uint64 // from the node to IPv4
+	PacketsIn, BytesIn   uint64 // from IPv4 to the node
+	UsedAddress          netip.Addr
 }
 
 // Counters returns the counters of a node.

@@ -14,10 +14,12 @@ import (
 	"testing"
 	"time"
 
+	coordination "k8s.io/api/coordination/v1"
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/k8s-1m/k8s-1m/internal/network/claim"
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/registry"
 )
 
@@ -146,18 +148,64 @@ func TestAddressesOfANode(t *testing.T) {
 			{Type: core.NodeExternalIP, Address: "2001:db8:7::9"},
 		}
 	})
-	got, err := convert(n, annotation)
-	if want := prefixes("2001:db8:1::/96", "2001:db8:7::/80", "2001:db8:ff::1/128"); !reflect.DeepEqual(got.Prefixes, want) {
+	got, err := convert(n, annotation, prefixes("2001:db8:3::/96"))
+	if want := prefixes("2001:db8:3::/96", "2001:db8:1::/96", "2001:db8:7::/80", "2001:db8:ff::1/128"); !reflect.DeepEqual(got.Prefixes, want) {
 		t.Errorf("prefixes %v; want %v", got.Prefixes, want)
 	}
 	if err == nil || !strings.Contains(err.Error(), "garbage") {
 		t.Errorf("error %v", err)
 	}
-	if got, err := convert(n, ""); err != nil || len(got.Prefixes) != 3 {
+	if got, err := convert(n, "", nil); err != nil || len(got.Prefixes) != 3 {
 		t.Errorf("without the annotation: %v, %v", got.Prefixes, err)
 	}
-	if got, _ := convert(&core.Node{Status: n.Status}, ""); len(got.Prefixes) != 0 {
+	if got, _ := convert(&core.Node{Status: n.Status}, "", nil); len(got.Prefixes) != 0 {
 		t.Errorf("a node without a prefix: %v", got.Prefixes)
+	}
+}
+
+// claimLease is the Lease with which a node claims a prefix.
+func claimLease(node string, change func(*coordination.Lease)) *coordination.Lease {
+	since := meta.NewMicroTime(time.Unix(1, 0))
+	l := &coordination.Lease{
+		ObjectMeta: meta.ObjectMeta{Name: "prefix-20010db8000500000000000100000000-96", Namespace: claim.DefaultNamespace},
+		Spec:       coordination.LeaseSpec{HolderIdentity: &node, AcquireTime: &since},
+	}
+	if change != nil {
+		change(l)
+	}
+	return l
+}
+
+func TestClaimsOfPrefixes(t *testing.T) {
+	bare := func(n *core.Node) { n.Spec.PodCIDRs = nil }
+	client := fake.NewClientset(kubernetesNode("a", bare), kubernetesNode("b", bare), claimLease("a", nil))
+	s := newSink()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- FromKubernetes(ctx, client, Options{ClaimsNamespace: claim.DefaultNamespace}, s, quiet)
+	}()
+	want := prefixes("2001:db8:5:0:0:1::/96")
+	eventually(t, func() bool { return reflect.DeepEqual(s.prefixes("a"), want) && len(s.Names()) == 2 })
+	api := client.CoordinationV1().Leases(claim.DefaultNamespace)
+	released := func(l *coordination.Lease) {
+		l.Annotations = map[string]string{"network.k8s-1m.dev/released": "2026-01-01T00:00:00Z"}
+	}
+	if _, err := api.Update(ctx, claimLease("a", released), meta.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return len(s.prefixes("a")) == 0 })
+	if _, err := api.Update(ctx, claimLease("b", nil), meta.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return reflect.DeepEqual(s.prefixes("b"), want) })
+	if err := api.Delete(ctx, claimLease("b", nil).Name, meta.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return len(s.prefixes("b")) == 0 })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

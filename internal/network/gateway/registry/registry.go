@@ -161,7 +161,7 @@ func (r *Registry) Register(name string, key wireguard.PublicKey, certificate Ce
 // check finds conflicts with other peers.
 func (r *Registry) check(p Peer) error {
 	if len(p.Prefixes) == 0 {
-		return fmt.Errorf("node %s: %w: wait until it has one, or set its annotation", p.Name, ErrNoPrefix)
+		return fmt.Errorf("node %s: %w: wait until it has one", p.Name, ErrNoPrefix)
 	}
 	if other := r.keys[p.Key]; other != "" && other != p.Name {
 		return fmt.Errorf("node %s: %w: node %s uses the same WireGuard key", p.Name, ErrConflict, other)
