@@ -35,6 +35,9 @@ const (
 	// bufferSize holds the longest packet of a tunnel with padding and overhead. The TUN device joins segments of TCP as far
 	// as the buffer reaches, so it must not be longer than an IP packet can be.
 	bufferSize = 1<<16 - 1
+	// joinedSize is the size of the other buffers, unless packets are longer: as many segments are joined to save system
+	// calls. There are hundreds of such buffers, all of which are used with time.
+	joinedSize = 16 << 10
 	// handshakeQueue bounds the handshake messages that wait; more are dropped.
 	handshakeQueue = 1024
 	// underLoad is the length of the queue from which on senders must show their address by a cookie.
@@ -167,29 +170,47 @@ func (d *Dataplane) since(now time.Time) time.Duration { return now.Sub(d.start)
 
 // AddPeer connects a node.
 func (d *Dataplane) AddPeer(p registry.Peer) error {
-	added := &peer{Peer: p}
-	var err error
-	if added.tunnel, err = d.tunnel.AddPeer(p.Key, added); err != nil {
-		return err
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.peers[p.Name] != nil {
-		d.tunnel.RemovePeer(added.tunnel)
 		return fmt.Errorf("peer %s exists", p.Name)
 	}
-	d.peers[p.Name] = added
+	// A packet may arrive as soon as the tunnel knows the peer, so that comes last.
+	added := &peer{Peer: p}
 	if p.IPv4.IsValid() && d.config.Masquerade {
 		added.ipv4 = p.IPv4.As4()
+	}
+	d.addNode(added)
+	var err error
+	if added.tunnel, err = d.tunnel.AddPeer(p.Key, added); err != nil {
+		d.removeNode(added)
+		return err
+	}
+	d.peers[p.Name] = added
+	if added.ipv4 != [4]byte{} {
 		d.byIPv4[added.ipv4] = added
 	}
-	if d.nat != nil {
-		d.natMu.Lock()
-		added.node = d.nat.AddNode(p.Name)
-		d.nodes[added.node] = added
-		d.natMu.Unlock()
-	}
 	return nil
+}
+
+func (d *Dataplane) addNode(p *peer) {
+	if d.nat == nil {
+		return
+	}
+	d.natMu.Lock()
+	defer d.natMu.Unlock()
+	p.node = d.nat.AddNode(p.Name)
+	d.nodes[p.node] = p
+}
+
+func (d *Dataplane) removeNode(p *peer) {
+	if d.nat == nil {
+		return
+	}
+	d.natMu.Lock()
+	defer d.natMu.Unlock()
+	d.nat.RemoveNode(p.node)
+	delete(d.nodes, p.node)
 }
 
 // RemovePeer disconnects a node and ends its connections.
@@ -203,12 +224,7 @@ func (d *Dataplane) RemovePeer(name string) {
 	d.tunnel.RemovePeer(p.tunnel)
 	delete(d.peers, name)
 	delete(d.byIPv4, p.ipv4)
-	if p.node != nil {
-		d.natMu.Lock()
-		d.nat.RemoveNode(p.node)
-		delete(d.nodes, p.node)
-		d.natMu.Unlock()
-	}
+	d.removeNode(p)
 }
 
 // owns is true if the peer may send from an IPv6 address.

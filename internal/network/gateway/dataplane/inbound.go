@@ -29,19 +29,27 @@ type inboundBatch struct {
 	replies   outgoing
 }
 
-func newBuffers(n int) [][]byte {
+func newBuffers(n, size int) [][]byte {
 	buffers := make([][]byte, n)
 	for i := range buffers {
-		buffers[i] = make([]byte, bufferSize)
+		buffers[i] = make([]byte, size)
 	}
 	return buffers
+}
+
+// packetSize is the size of buffers for packets.
+func (d *Dataplane) packetSize() int {
+	if d.config.MTU > joinedSize/2 {
+		return bufferSize
+	}
+	return joinedSize
 }
 
 // inbound moves packets from nodes until the socket is closed.
 func (d *Dataplane) inbound(receive conn.ReceiveFunc) {
 	n := d.bind.BatchSize()
 	b := &inboundBatch{
-		datagrams: newBuffers(n), sizes: make([]int, n), endpoints: make([]conn.Endpoint, n), outputs: newBuffers(n),
+		datagrams: newBuffers(n, bufferSize), sizes: make([]int, n), endpoints: make([]conn.Endpoint, n), outputs: newBuffers(n, d.packetSize()),
 	}
 	for {
 		count, err := receive(b.datagrams, b.sizes, b.endpoints)

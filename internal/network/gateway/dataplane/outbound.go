@@ -31,7 +31,7 @@ func (o *outgoing) add(p *peer, buffer []byte, length int) {
 // outbound moves packets from the TUN device until it is closed.
 func (d *Dataplane) outbound() {
 	n := d.tun.BatchSize()
-	inputs, outputs, sizes := newBuffers(n), newBuffers(n), make([]int, n)
+	inputs, outputs, sizes := newBuffers(n, d.packetSize()), newBuffers(n, d.packetSize()), make([]int, n)
 	var packets outgoing
 	var replies [][]byte
 	for {

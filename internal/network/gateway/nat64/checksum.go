@@ -44,7 +44,3 @@ func difference(old, new uint32) uint16 {
 func pseudo6(source, destination *[16]byte, length int, protocol byte) uint32 {
 	return sum(source[:], sum(destination[:], uint32(length)+uint32(protocol)))
 }
-
-func pseudo4(source, destination *[4]byte, length int, protocol byte) uint32 {
-	return sum(source[:], sum(destination[:], uint32(length)+uint32(protocol)))
-}
