@@ -145,7 +145,7 @@ func testErrors(t *testing.T, l *lab) {
 	if _, err := ask(l.pod, "udp", nat64(serverAddress, 7999)); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("a closed port of UDP: %v", err)
 	}
-	if _, err := ask(l.pod, "tcp", nat64("11.0.0.77", 7000)); !errors.Is(err, syscall.EHOSTUNREACH) && !os.IsTimeout(err) {
+	if _, err := ask(l.pod, "tcp", nat64("11.0.0.77", 7000)); !errors.Is(err, syscall.ENETUNREACH) && !os.IsTimeout(err) {
 		t.Errorf("a host that does not exist: %v", err)
 	}
 	for _, address := range []string{"10.0.0.1", "169.254.169.254", "192.0.2.9", "127.0.0.1"} {

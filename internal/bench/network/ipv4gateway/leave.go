@@ -58,7 +58,10 @@ func (l *lab) leaveOnce(ctx context.Context, name string, deleted bool) (time.Du
 			return 0, err
 		}
 		elapsed := time.Since(begin)
-		return elapsed, cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			return 0, err
+		}
+		return elapsed, l.wait(ctx, "the tunnel of the deleted node is gone", func() error { return l.routed(ctx) })
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return 0, err

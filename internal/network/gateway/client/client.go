@@ -85,7 +85,7 @@ func (r *runner) run(ctx context.Context) error {
 				return nil
 			}
 			r.config.Log.Warn("no gateway accepts this node; trying again", "err", err)
-			wait = 5 * retryAfter
+			wait = retryAfter // the gateway may not know a new node yet
 		}
 		select {
 		case <-ctx.Done():

@@ -244,6 +244,10 @@ func TestRestartContinues(t *testing.T) {
 	if restored := next.RestoreSessions(sessions, time.Second, time.Now()); restored != 1 {
 		t.Fatalf("%d sessions restored", restored)
 	}
+	m.send(t, udp6("2001:db8:1::5")) // when it comes out, the handshake is complete
+	if again := device.next(t); string(again[12:28]) != string(translated[12:28]) {
+		t.Errorf("the session has moved: % x, before % x", again, translated)
+	}
 	device.fromKernel <- udp4(translated)
 	if got := m.receive(t); netip.AddrFrom16([16]byte(got[24:40])) != netip.MustParseAddr("2001:db8:1::5") {
 		t.Errorf("the node got % x", got)

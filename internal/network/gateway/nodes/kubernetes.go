@@ -98,7 +98,7 @@ func follow(ctx context.Context, informer cache.SharedIndexInformer, changed fun
 
 func newNodeInformer(client kubernetes.Interface, options Options) cache.SharedIndexInformer {
 	nodes := client.CoreV1().Nodes()
-	informer := cache.NewSharedIndexInformerWithOptions(&cache.ListWatch{
+	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, list meta.ListOptions) (runtime.Object, error) {
 			list.LabelSelector = options.Selector
 			return nodes.List(ctx, list)
@@ -107,7 +107,8 @@ func newNodeInformer(client kubernetes.Interface, options Options) cache.SharedI
 			list.LabelSelector = options.Selector
 			return nodes.Watch(ctx, list)
 		},
-	}, &core.Node{}, cache.SharedIndexInformerOptions{ObjectDescription: "nodes"})
+	}
+	informer := newInformer(source, client, &core.Node{}, "nodes")
 	// It fails only for an informer that has started.
 	_ = informer.SetTransform(strip)
 	return informer
@@ -115,14 +116,21 @@ func newNodeInformer(client kubernetes.Interface, options Options) cache.SharedI
 
 func newLeaseInformer(client kubernetes.Interface, options Options) cache.SharedIndexInformer {
 	leases := client.CoordinationV1().Leases(options.ClaimsNamespace)
-	return cache.NewSharedIndexInformerWithOptions(&cache.ListWatch{
+	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, list meta.ListOptions) (runtime.Object, error) {
 			return leases.List(ctx, list)
 		},
 		WatchFuncWithContext: func(ctx context.Context, list meta.ListOptions) (watch.Interface, error) {
 			return leases.Watch(ctx, list)
 		},
-	}, &coordination.Lease{}, cache.SharedIndexInformerOptions{ObjectDescription: "claims of prefixes"})
+	}
+	return newInformer(source, client, &coordination.Lease{}, "claims of prefixes")
+}
+
+// newInformer returns an informer that reads initial objects by a watch, if the client can.
+func newInformer(source *cache.ListWatch, client kubernetes.Interface, kind runtime.Object, description string) cache.SharedIndexInformer {
+	return cache.NewSharedIndexInformerWithOptions(cache.ToListWatcherWithWatchListSemantics(source, client), kind,
+		cache.SharedIndexInformerOptions{ObjectDescription: description})
 }
 
 func (c *cluster) nodeChanged(object any) {
