@@ -183,9 +183,8 @@ func testPathMTU(t *testing.T, l *lab) {
 
 // testExhaustion lets a node use up its limits. Others must not notice.
 func testExhaustion(t *testing.T, l *lab) {
-	target, err := netip.ParseAddrPort(nat64(serverAddress, 7000))
-	must(t, err)
-	var sockets []*net.UDPConn
+	target := nat64(serverAddress, 7000)
+	var sockets []net.Conn
 	defer func() {
 		for _, c := range sockets {
 			c.Close()
@@ -193,14 +192,14 @@ func testExhaustion(t *testing.T, l *lab) {
 	}()
 	refused := false
 	for i := 0; i < 1000 && !refused; i++ {
-		var c *net.UDPConn
-		must(t, l.n2.Do(func() (err error) {
-			local := &net.UDPAddr{IP: net.ParseIP(n2Address)}
-			c, err = net.DialUDP("udp6", local, net.UDPAddrFromAddrPort(target))
+		err := l.n2.Do(func() error {
+			dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(n2Address)}, Timeout: patience}
+			c, err := dialer.Dial("tcp6", target)
+			if err == nil {
+				sockets = append(sockets, c)
+			}
 			return err
-		}))
-		sockets = append(sockets, c)
-		_, err := askOver(c)
+		})
 		refused = errors.Is(err, syscall.EHOSTUNREACH)
 		if err != nil && !refused {
 			t.Fatal(err)
@@ -214,7 +213,7 @@ func testExhaustion(t *testing.T, l *lab) {
 	if nodes["n2"].NAT64.Ports != 300 {
 		t.Errorf("the node has %d ports; its limit is 300", nodes["n2"].NAT64.Ports)
 	}
-	seen, err := ask(l.pod, "udp", nat64(serverAddress, 7000))
+	seen, err := ask(l.pod, "tcp", target)
 	must(t, err)
 	inPool(t, seen)
 	metrics, err := l.page("/metrics")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -40,7 +41,14 @@ func TestAllPathsAreMeasured(t *testing.T) {
 }
 
 func TestMemoryOfConnectedNodes(t *testing.T) {
-	result, err := Memory(t.Context(), testOptions(t), 30)
+	peers := 30
+	if text := os.Getenv("IPV4_GATEWAY_PEERS"); text != "" {
+		var err error
+		if peers, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	result, err := Memory(t.Context(), testOptions(t), peers)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -176,10 +176,10 @@ func (c *cluster) leaseChanged(object any) {
 			c.claims[record.Node] = map[netip.Prefix]bool{}
 		}
 		c.claims[record.Node][prefix] = true
-		c.update(record.Node)
 	}
-	if former != record.Node {
-		c.update(former)
+	c.update(former)
+	if record.Node != former {
+		c.update(record.Node)
 	}
 }
 
