@@ -33,6 +33,7 @@ const (
 )
 
 type lab struct {
+	root                                   *testing.T // programs live longer than a subtest
 	directory                              string
 	provider, gateway, server, n1, n2, pod *netns.Namespace
 	pki                                    *gatewaytest.PKI
@@ -59,7 +60,7 @@ func newLab(t *testing.T) *lab {
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("%v; run make bin/network-gateway", err)
 	}
-	l := &lab{directory: t.TempDir(), joins: map[string]*process{}}
+	l := &lab{root: t, directory: t.TempDir(), joins: map[string]*process{}}
 	for name, namespace := range map[string]**netns.Namespace{
 		"provider": &l.provider, "gateway": &l.gateway, "server": &l.server, "n1": &l.n1, "n2": &l.n2, "pod": &l.pod,
 	} {
@@ -170,7 +171,7 @@ func (p *process) stop(t *testing.T, signal syscall.Signal) {
 
 func (l *lab) startGateway(t *testing.T) {
 	t.Helper()
-	l.serve = start(t, l.gateway, l.file("gateway.log"), "serve",
+	l.serve = start(l.root, l.gateway, l.file("gateway.log"), "serve",
 		"--listen", "["+gatewayAddress+"]:8443", "--tls-cert-file", l.file("gateway.crt"), "--tls-private-key-file", l.file("gateway.key"),
 		"--client-ca-file", l.file("ca.crt"), "--client-crl-file", l.file("crl.pem"), "--nodes-file", l.file("nodes"),
 		"--private-key-file", l.file("wireguard.key"), "--state-file", l.file("state"), "--state-interval", "1s",
@@ -180,7 +181,7 @@ func (l *lab) startGateway(t *testing.T) {
 
 func (l *lab) join(t *testing.T, name string, in *netns.Namespace) {
 	t.Helper()
-	l.joins[name] = start(t, in, l.file(name+".log"), "join", "--gateway", "https://["+gatewayAddress+"]:8443",
+	l.joins[name] = start(l.root, in, l.file(name+".log"), "join", "--gateway", "https://["+gatewayAddress+"]:8443",
 		"--ca-file", l.file("ca.crt"), "--cert-file", l.file(name+".crt"), "--key-file", l.file(name+".key"),
 		"--private-key-file", l.file(name+".wireguard"), "--status-file", l.file(name+".status"))
 }
