@@ -31,7 +31,7 @@ RUST       := mem_etcd etcd-bench etcd-proxy node-sim kube-gateway
 # Plugins of the network lab, and their packages.
 CNI          := bridge host-local
 CNI_PACKAGES := main/bridge ipam/host-local
-OWN        := $(RUST) k1m dist-scheduler warm-controller-manager network-agent
+OWN        := $(RUST) k1m dist-scheduler warm-controller-manager network-agent network-gateway
 
 # TestKill runs CRASH_ROUNDS rounds in each of CRASH_MODES combinations of WAL modes. About one round in
 # ten ends with a clean shutdown, all others with a kill. 20 more rounds per combination make sure that
@@ -49,7 +49,7 @@ build: rust-programs $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemar
 
 # Programs that a cluster with these flags does not need. With 10,000 nodes and more, `k1m up` uses both (its profiles).
 UP_FLAGS := $(K1M_FLAGS) $(shell [ $(NODES) -ge 10000 ] && echo --gateway node-sim)
-UNUSED := network-agent $(if $(findstring --gateway,$(UP_FLAGS)),,kube-gateway) $(if $(findstring node-sim,$(UP_FLAGS)),,node-sim) \
+UNUSED := network-agent network-gateway $(if $(findstring --gateway,$(UP_FLAGS)),,kube-gateway) $(if $(findstring node-sim,$(UP_FLAGS)),,node-sim) \
   $(if $(findstring warm,$(UP_FLAGS)),,warm-controller-manager)
 
 up: $(addprefix bin/,$(filter-out $(UNUSED),$(OWN)) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
@@ -100,7 +100,7 @@ controller-manager-upstream: bin/mem_etcd ## Run Kubernetes' integration tests o
 gateway-upstream: bin/mem_etcd bin/kube-gateway ## Run Kubernetes' integration tests of the API server through kube-gateway (an hour; NODE_PATH=1: those with nodes, with the node path on)
 	@test/gateway-upstream/run.sh
 
-NETWORK := bin/network-agent $(addprefix bin/cni/,$(CNI))
+NETWORK := bin/network-agent bin/network-gateway $(addprefix bin/cni/,$(CNI))
 
 network: $(NETWORK) ## Test the IPv6-only network on the wire with 200 nodes of 5 pods (as root): NETWORK_NODES=200 NETWORK_PODS=5
 	@NETWORK_NODES=$(NETWORK_NODES) NETWORK_PODS=$(NETWORK_PODS) go test -v -count=1 -timeout 1h ./test/network/...
@@ -213,9 +213,9 @@ bin/k1m: tools FORCE
 bin/dist-scheduler bin/warm-controller-manager: tools FORCE
 	@build/go.sh $(@F) ./cmd/$(@F)
 
-bin/network-agent: tools FORCE
+bin/network-agent bin/network-gateway: tools FORCE
 	@mkdir -p bin
-	@go build -ldflags "-s -w -X main.version=$$(build/version.sh)" -o $@ ./cmd/network-agent
+	@go build -ldflags "-s -w -X main.version=$$(build/version.sh)" -o $@ ./cmd/$(@F)
 
 # go.mod pins the versions. One `go build` command builds all programs, so shared packages are compiled once.
 $(addprefix bin/,$(KUBERNETES)) &: go.mod go.sum | tools

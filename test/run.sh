@@ -34,7 +34,7 @@ deploy() {
 }
 # Their labs are network namespaces. Without the right to create these, the tests are skipped, and the last lines say so.
 network() {
-  make bin/network-agent bin/cni/bridge bin/cni/host-local || return 1
+  make bin/network-agent bin/network-gateway bin/cni/bridge bin/cni/host-local || return 1
   go test -v -count=1 -p 1 -timeout 20m ./test/network/...
 }
 # One package after the other: the tests of each measure or wait for real processes.

@@ -58,7 +58,7 @@ func repository(t *testing.T, page string) string {
 		"docs/b.md": "# Two words\n",
 		"bin/k1m":   program,
 	}
-	for _, name := range []string{"dist-scheduler", "etcd-bench", "etcd-proxy", "kube-gateway", "mem_etcd", "network-agent", "node-sim", "warm-controller-manager"} {
+	for _, name := range []string{"dist-scheduler", "etcd-bench", "etcd-proxy", "kube-gateway", "mem_etcd", "network-agent", "network-gateway", "node-sim", "warm-controller-manager"} {
 		files["bin/"+name] = "#!/bin/sh\n"
 	}
 	for name, content := range files {

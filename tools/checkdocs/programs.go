@@ -11,7 +11,7 @@ import (
 
 // ownPrograms are this repository's programs. checkdocs compares pages with their help.
 var ownPrograms = map[string]bool{
-	"dist-scheduler": true, "etcd-bench": true, "etcd-proxy": true, "k1m": true, "kube-gateway": true, "mem_etcd": true, "network-agent": true, "node-sim": true,
+	"dist-scheduler": true, "etcd-bench": true, "etcd-proxy": true, "k1m": true, "kube-gateway": true, "mem_etcd": true, "network-agent": true, "network-gateway": true, "node-sim": true,
 	"warm-controller-manager": true,
 }
 

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -35,13 +37,19 @@ func TestUnitsAreCorrect(t *testing.T) {
 		files["usr/bin/"+program] = ""
 		files["usr/lib/systemd/system/"+program+".service"] = read(t, systemd+program+".service")
 	}
-	// This one has no package.
-	files["usr/bin/network-agent"] = ""
-	files["usr/lib/systemd/system/network-agent.service"] = read(t, "../../deploy/network/network-agent.service")
+	// These have no package.
+	unpackaged := map[string]string{
+		"network-agent": "network-agent.service", "network-gateway": "gateway/network-gateway.service",
+		"network-gateway-node": "gateway/network-gateway-node.service",
+	}
+	files["usr/bin/network-agent"], files["usr/bin/network-gateway"] = "", ""
+	for program, unit := range unpackaged {
+		files["usr/lib/systemd/system/"+program+".service"] = read(t, "../../deploy/network/"+unit)
+	}
 	for path, content := range files {
 		write(t, filepath.Join(root, path), content)
 	}
-	for _, program := range append([]string{"network-agent"}, packaged...) {
+	for _, program := range append(slices.Collect(maps.Keys(unpackaged)), packaged...) {
 		if output := verify(root, program); output != "" {
 			t.Errorf("systemd-analyze verify of %s printed %s", program, output)
 		}

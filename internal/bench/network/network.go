@@ -28,13 +28,13 @@ func Experiments() []experiment.Experiment { return []experiment.Experiment{netw
 
 var network = experiment.Experiment{
 	Name:  "network",
-	Short: "Measure the IPv6-only network in labs: size, pods, throughput, neighbour answers, nodes that leave",
+	Short: "Measure the IPv6-only network in labs: size, pods, throughput, neighbour answers, nodes that leave, IPv4 gateway",
 	Long: `Measure the network of a cluster in labs of network namespaces, with the real network-agent and the real CNI
 plugins, and judge the figures. The run fails if a figure misses a limit that it must meet. With a scale below
 medium these limits are shown, but do not fail the run.
 
 ` + rowsHelp() + `
-It needs root. The row answers compares with ndppd, if that is installed.`,
+It needs root. The row answers compares with ndppd, and the row gateway with tayga, if they are installed.`,
 	Example: `  k1m bench network
   k1m bench network --only throughput,answers
   k1m bench network --nodes 500 --pods 10 --only lab`,

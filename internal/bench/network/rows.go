@@ -35,7 +35,7 @@ func rowsHelp() string {
 	var text strings.Builder
 	text.WriteString("Rows (--only):\n")
 	for _, r := range rows() {
-		fmt.Fprintf(&text, "  %-12s %s\n", r.name, r.help)
+		fmt.Fprintf(&text, "  %-14s %s\n", r.name, r.help)
 	}
 	return text.String()
 }

@@ -1,0 +1,72 @@
+package client
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/k8s-1m/k8s-1m/internal/network/gateway/enroll"
+)
+
+func TestNodesSpreadOverGateways(t *testing.T) {
+	gateways := []string{"https://a", "https://b", "https://c"}
+	first := map[string]int{}
+	for i := range 3000 {
+		node := fmt.Sprintf("node-%d", i)
+		sorted := order(node, gateways)
+		first[sorted[0]]++
+		without := order(node, []string{"https://a", "https://c"})
+		if sorted[0] != "https://b" && without[0] != sorted[0] {
+			t.Fatalf("node %s moves from %s to %s although its gateway stays", node, sorted[0], without[0])
+		}
+	}
+	for _, gateway := range gateways {
+		if first[gateway] < 800 || first[gateway] > 1200 {
+			t.Errorf("%d of 3,000 nodes use %s", first[gateway], gateway)
+		}
+	}
+}
+
+func TestKeyIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sub", "key")
+	made, err := LoadPrivateKey(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := LoadPrivateKey(path); err != nil || again != made {
+		t.Errorf("the key has changed, %v", err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file of the key has mode %v, %v", info.Mode(), err)
+	}
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadPrivateKey(path); err == nil || !strings.Contains(err.Error(), "remove the file") {
+		t.Errorf("a damaged key: %v", err)
+	}
+}
+
+func TestAnswersOfGateways(t *testing.T) {
+	server := netip.MustParseAddr("2001:db8::1")
+	if endpoint, err := endpointOf(enroll.Response{Port: 7}, server); err != nil || endpoint != netip.MustParseAddrPort("[2001:db8::1]:7") {
+		t.Errorf("endpoint %v, %v", endpoint, err)
+	}
+	if endpoint, err := endpointOf(enroll.Response{Port: 7, Host: "2001:db8::2"}, server); err != nil || endpoint != netip.MustParseAddrPort("[2001:db8::2]:7") {
+		t.Errorf("endpoint %v, %v", endpoint, err)
+	}
+	for _, r := range []enroll.Response{{}, {Port: 7, Host: "x\nallowed_ip=::/0"}} {
+		if _, err := endpointOf(r, server); err == nil {
+			t.Errorf("no error for %+v", r)
+		}
+	}
+	for _, r := range []enroll.Response{{}, {NAT64Prefix: "x"}, {NAT64Prefix: "::/0"}, {NAT64Prefix: "10.0.0.0/8"}, {IPv4: "::1"}, {IPv4: "x"}} {
+		if _, _, err := destinations(r); err == nil {
+			t.Errorf("no error for %+v", r)
+		}
+	}
+}
