@@ -29,15 +29,17 @@ ln -s pts/ptmx "$root/dev/ptmx"
 mount -t tmpfs tmpfs "$root/run"
 mount -t tmpfs tmpfs "$root/tmp"
 mount -t tmpfs -o mode=755 tmpfs "$root/sys/fs/cgroup"
-while read -r type options target; do
-  mkdir "$target"
-  mount -t "$type" -o "$options" cgroup "$target"
-done < <(while read -r _ mounted type options _; do
-  [ "$type" != cgroup ] && [ "$type" != cgroup2 ] && continue
+# The list is complete before the first of them is mounted again.
+hierarchies=$(while read -r _ mounted type options _; do
+  [ "$type" = cgroup ] || [ "$type" = cgroup2 ] || continue
   kept=$(echo "$options" | tr , "\n" | grep -vE "^(rw|ro|relatime|nosuid|nodev|noexec)$" | paste -sd , || true)
   case $kept in name=*) kept=none,$kept ;; "") kept=rw ;; esac
-  echo "$type $kept $root/sys/fs/cgroup/${mounted##*/}"
-done <"/proc/mounts")
+  echo "$type $kept ${mounted##*/}"
+done </proc/mounts)
+while read -r type options folder; do
+  mkdir "$root/sys/fs/cgroup/$folder"
+  mount -t "$type" -o "$options" cgroup "$root/sys/fs/cgroup/$folder"
+done <<<"$hierarchies"
 # kubelet sets these for the whole kernel. It finds them set, and leaves those of this machine alone.
 for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
   file=/run/${setting%=*}

@@ -1,7 +1,6 @@
 package machines
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -153,16 +152,6 @@ func (m *machine) run(t *testing.T, args ...string) string {
 		t.Fatalf("%s: %s: %v\n%s", m.name, strings.Join(args, " "), err, out)
 	}
 	return out
-}
-
-// unpack unpacks a tar archive on the machine, as an operator does over SSH.
-func (m *machine) unpack(t *testing.T, archive []byte) {
-	t.Helper()
-	cmd := m.command(t.Context(), "tar", "--extract", "--preserve-permissions", "--directory", "/")
-	cmd.Stdin = bytes.NewReader(archive)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: tar: %v\n%s", m.name, err, out)
-	}
 }
 
 // await waits until a condition is true.

@@ -21,4 +21,6 @@ chroot "$root" env DEBIAN_FRONTEND=noninteractive sh -ec '
   apt-get clean
   systemctl disable containerd.service' >>"$root.log" 2>&1 ||
   { tail -n 20 "$root.log" >&2; exit 1; }
+# It has no locales to choose from.
+echo 'locale: false' >"$root/etc/cloud/cloud.cfg.d/90-machine.cfg"
 touch "$root/made"
