@@ -27,7 +27,7 @@ gateway-upstream() { SHORT=1 test/gateway-upstream/run.sh; }
 deploy() {
   # They are built here, while the end-to-end stage waits: no other stage needs them.
   make bin/helm bin/kubeconform || return 1
-  go test -v -count=1 -p 1 -timeout 30m ./test/controller-manager ./test/deploy ./test/operations
+  go test -v -count=1 -p 1 -timeout 30m ./test/controller-manager ./test/deploy ./test/machines ./test/operations
 }
 # One package after the other: the tests of each measure or wait for real processes.
 e2e() { go test -v -count=1 -p 1 -timeout 90m ./test/e2e/... ./test/gateway/... ./test/node-path/... ./test/node-sim/... ./test/oracle/...; }

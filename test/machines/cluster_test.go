@@ -219,7 +219,8 @@ func (m *machine) checkServices(t *testing.T) {
 			return strings.TrimSpace(out) == "active"
 		})
 	}
-	out := m.run(t, "find", "/etc/mem_etcd", "/etc/kubernetes", "/etc/dist-scheduler", "/etc/kube-gateway", "-name", "*.key", "-perm", "/o+r", "-o", "-name", "nothing")
+	// A machine has only some of these folders.
+	out := m.run(t, "sh", "-c", "find /etc/mem_etcd /etc/kubernetes /etc/dist-scheduler /etc/kube-gateway -name '*.key' -perm /o+r 2>/dev/null || true")
 	if strings.Contains(out, ".key") {
 		t.Errorf("keys that everybody on %s may read: %s", m.name, out)
 	}
