@@ -8,6 +8,7 @@
 package machines
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -39,19 +40,24 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
-// tofu runs OpenTofu in a folder and returns what it prints.
+// tofu runs OpenTofu in a folder and returns what it prints to standard output. The error has everything.
 func tofu(t *testing.T, folder string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), tool(t, "tofu"), append([]string{"-chdir=" + folder}, args...)...)
 	// Neither the configuration of the user nor a registry matters here.
 	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "TF_CLI_CONFIG_FILE="+os.DevNull, "CHECKPOINT_DISABLE=1", "TF_IN_AUTOMATION=1")
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if err != nil {
+		err = fmt.Errorf("%w\n%s%s", err, stdout.Bytes(), stderr.Bytes())
+	}
+	return stdout.String(), err
 }
 
 func TestFormat(t *testing.T) {
-	if out, err := tofu(t, terraformDir, "fmt", "-check", "-recursive", "-diff", "-no-color"); err != nil {
-		t.Errorf("tofu fmt: %v\n%s", err, out)
+	if _, err := tofu(t, terraformDir, "fmt", "-check", "-recursive", "-diff", "-no-color"); err != nil {
+		t.Errorf("tofu fmt: %v", err)
 	}
 	// The check must find a mistake.
 	broken := t.TempDir()
@@ -90,8 +96,8 @@ func moduleCopy(t *testing.T) string {
 	dir := t.TempDir()
 	sh(t, fmt.Sprintf("mkdir %[1]s/terraform && cp -r %[2]s/cluster %[1]s/terraform/ && cp -r %[2]s/../cloud-init %[1]s/", dir, terraformDir))
 	folder := filepath.Join(dir, "terraform", "cluster")
-	if out, err := tofu(t, folder, "init", "-no-color", "-input=false"); err != nil {
-		t.Fatalf("tofu init: %v\n%s", err, out)
+	if _, err := tofu(t, folder, "init", "-no-color", "-input=false"); err != nil {
+		t.Fatalf("tofu init: %v", err)
 	}
 	return folder
 }
@@ -126,13 +132,11 @@ func apply(t *testing.T, folder string, variables map[string]any) (outputs, erro
 	text, err := json.Marshal(variables)
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(folder, "terraform.tfvars.json"), text, 0o600))
-	if out, err := tofu(t, folder, "apply", "-auto-approve", "-input=false", "-no-color"); err != nil {
-		return outputs{}, fmt.Errorf("%w\n%s", err, out)
+	if _, err := tofu(t, folder, "apply", "-auto-approve", "-input=false", "-no-color"); err != nil {
+		return outputs{}, err
 	}
 	out, err := tofu(t, folder, "output", "-json", "-no-color")
-	if err != nil {
-		t.Fatalf("tofu output: %v\n%s", err, out)
-	}
+	must(t, err)
 	var raw struct {
 		UserData      struct{ Value map[string]string } `json:"user_data"`
 		Endpoint      struct{ Value string }
@@ -146,8 +150,8 @@ func apply(t *testing.T, folder string, variables map[string]any) (outputs, erro
 // TestUserData validates the module cluster, and checks the user data of all machines as text. Clouds accept 16 KiB.
 func TestUserData(t *testing.T) {
 	folder := moduleCopy(t)
-	if out, err := tofu(t, folder, "validate", "-no-color"); err != nil {
-		t.Fatalf("tofu validate: %v\n%s", err, out)
+	if _, err := tofu(t, folder, "validate", "-no-color"); err != nil {
+		t.Fatalf("tofu validate: %v", err)
 	}
 	all, err := apply(t, folder, inputs())
 	must(t, err)

@@ -33,7 +33,7 @@ pub enum Command {
 }
 
 /// Flags of the proxy.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Serve {
     /// URLs to listen on: http, https, unix or unixs, comma-separated.
     #[arg(
