@@ -155,7 +155,12 @@ pub fn status_text(path: &str, code: StatusCode) -> String {
     let resource = path.rsplit('/').next().unwrap_or(path);
     let manifest = match resource {
         "configmaps" | "secrets" => "references.yaml",
-        "pods" | "nodes" | "services" | "endpointslices" | "csidrivers" | "runtimeclasses"
+        "pods"
+        | "nodes"
+        | "services"
+        | "endpointslices"
+        | "csidrivers"
+        | "runtimeclasses"
         | "podcertificaterequests" => "watches.yaml",
         _ => "node-path.yaml",
     };
