@@ -40,7 +40,13 @@ while read -r type options folder; do
   mkdir "$root/sys/fs/cgroup/$folder"
   mount -t "$type" -o "$options" cgroup "$root/sys/fs/cgroup/$folder"
 done <<<"$hierarchies"
-# kubelet sets these for the whole kernel. It finds them set, and leaves those of this machine alone.
+# Settings of the kernel are those of this machine, but for the network.
+mkdir "$root/run/net"
+mount --bind "$root/proc/sys/net" "$root/run/net"
+mount --bind "$root/proc/sys" "$root/proc/sys"
+mount -o remount,bind,ro "$root/proc/sys"
+mount --move "$root/run/net" "$root/proc/sys/net"
+# kubelet sets these. It finds them set.
 for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
   file=/run/${setting%=*}
   mkdir -p "$root${file%/*}"
