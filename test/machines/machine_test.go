@@ -44,7 +44,8 @@ func boot(t *testing.T, base, name, address string, userData []byte) *machine {
 	t.Cleanup(func() { _ = exec.Command("umount", "--recursive", "--lazy", m.root).Run() })
 	m.seed(t, userData)
 	network := m.connect(t)
-	group := fmt.Sprintf("k8s-1m-test-%d-%s", os.Getpid(), name)
+	// The folder of the test has a name that no other run has.
+	group := "k8s-1m-" + filepath.Base(filepath.Dir(dir)) + "-" + name
 	log, err := os.Create(filepath.Join(dir, "console"))
 	must(t, err)
 	defer log.Close()
