@@ -40,7 +40,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-cluster bench-network bench-proxy bench-scheduler-perf bench-store chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster dist dist-test etcd-upstream faults fuzz gateway gateway-faults gateway-upstream hostile images images-test kubeadm network network-lab node-path node-requests node-sim oracle rust-programs simulate store-faults upstream FORCE clean tools
+.PHONY: help build up down test check bench bench-cluster bench-network bench-proxy bench-scheduler-perf bench-store chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster dist dist-test etcd-upstream faults fuzz gateway gateway-faults gateway-upstream hostile images images-test kubeadm machines network network-lab node-path node-requests node-sim oracle rust-programs simulate store-faults upstream FORCE clean tools
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -114,8 +114,15 @@ bench-network: bin/k1m $(NETWORK) ## Measure the IPv6-only network (as root, 5 m
 chart: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok etcdctl helm kubeconform) ## Test the Helm chart: what it renders, and what its pods run in a real cluster (10 minutes, as root)
 	@CHART=full go test -v -count=1 -timeout 1h -skip TestKubeadm ./test/deploy
 
-kubeadm: $(addprefix bin/,mem_etcd k1m dist-scheduler kube-apiserver kube-scheduler etcd etcdctl etcdutl) ## Run the guide for control planes of kubeadm, and compare all objects (5 minutes, as root)
+kubeadm: $(addprefix bin/,mem_etcd k1m dist-scheduler kube-apiserver kube-scheduler etcd etcdctl etcdutl kubeadm) ## Run the guide for control planes of kubeadm, and compare all objects (5 minutes, as root)
 	@CHART=full go test -v -count=1 -timeout 1h -run TestKubeadm ./test/deploy
+
+# Each machine is a systemd in namespaces of its own. The first build of the static programs takes 15 minutes.
+machines: $(addprefix bin/,tofu tflint kubeadm helm etcdctl $(KUBERNETES)) dist images target/machine-root/made ## Test the Terraform modules and the user data: machines, with a real node that runs the chart's pods (10 minutes, as root, with debootstrap)
+	@MACHINES=full DIST=$(CURDIR)/target/dist IMAGES=$(CURDIR)/target/images go test -v -count=1 -timeout 1h ./test/machines
+
+target/machine-root/made:
+	@test/machines/root.sh target/machine-root
 
 conformance: bin/mem_etcd ## Run Kubernetes' storage test suites against mem_etcd; STORE_MEMBERS=3: against clusters of three members
 	@test/conformance/run.sh
@@ -221,6 +228,10 @@ bin/network-agent bin/network-gateway: tools FORCE
 $(addprefix bin/,$(KUBERNETES)) &: go.mod go.sum | tools
 	@build/go.sh Kubernetes $(addprefix k8s.io/kubernetes/cmd/,$(KUBERNETES))
 
+# Programs of the operator and of real nodes, which only test/machines runs.
+bin/kubeadm bin/kubelet bin/kube-proxy &: go.mod go.sum | tools
+	@build/go.sh "kubeadm, kubelet and kube-proxy" $(addprefix k8s.io/kubernetes/cmd/,kubeadm kubelet kube-proxy)
+
 # kubemark contains the hollow kubelets of `k1m bench kubelet-or-kwok`.
 bin/kubemark: go.mod go.sum | tools
 	@build/go.sh "hollow kubelets" k8s.io/kubernetes/cmd/kubemark
@@ -241,6 +252,15 @@ bin/helm bin/kubeconform &: tools/helm/go.mod tools/helm/go.sum | tools
 $(addprefix bin/cni/,$(CNI)) &: tools/cni/go.mod tools/cni/go.sum | tools
 	@echo "==> Building CNI plugins"
 	@cd tools/cni && CGO_ENABLED=0 go build -ldflags "-s -w" -o ../../bin/cni/ $(addprefix github.com/containernetworking/plugins/plugins/,$(CNI_PACKAGES))
+
+# OpenTofu and tflint check the Terraform modules. Each needs its own version of the same library.
+bin/tofu: tools/opentofu/go.mod tools/opentofu/go.sum | tools
+	@echo "==> Building OpenTofu"
+	@go build -C tools/opentofu -ldflags "-s -w" -o ../../$@ github.com/opentofu/opentofu/cmd/tofu
+
+bin/tflint: tools/tflint/go.mod tools/tflint/go.sum | tools
+	@echo "==> Building tflint"
+	@go build -C tools/tflint -ldflags "-s -w" -o ../../$@ github.com/terraform-linters/tflint
 
 $(addprefix bin/,$(PEERS)) &: go.mod go.sum | tools
 	@build/go.sh etcd go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3 go.etcd.io/etcd/etcdutl/v3

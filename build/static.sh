@@ -13,7 +13,8 @@ rust() {
   target=$(rustc -vV | sed -n 's/^host: //p')
   # As in cargo.sh.
   if [ "$1" = kube-gateway ]; then export CARGO_PROFILE_RELEASE_LTO=fat; else unset CARGO_PROFILE_RELEASE_LTO; fi
-  RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=$PWD=. --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo" \
+  RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=$PWD=. --remap-path-prefix=${CARGO_TARGET_DIR:-$PWD/target}=target \
+    --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo" \
     CARGO_PROFILE_RELEASE_STRIP=debuginfo \
     cargo build --quiet --release --locked --target "$target" --bin "$1"
   install "${CARGO_TARGET_DIR:-target}/$target/release/$1" "$out/$1"

@@ -30,7 +30,7 @@ gateway-upstream() { SHORT=1 test/gateway-upstream/run.sh; }
 deploy() {
   # They are built here, while the end-to-end stage waits: no other stage needs them.
   make bin/helm bin/kubeconform || return 1
-  go test -v -count=1 -p 1 -timeout 30m ./test/controller-manager ./test/deploy ./test/operations
+  go test -v -count=1 -p 1 -timeout 30m ./test/controller-manager ./test/deploy ./test/machines ./test/operations
 }
 # Their labs are network namespaces. Without the right to create these, the tests are skipped, and the last lines say so.
 network() {

@@ -25,6 +25,7 @@ import (
 	"k8s.io/kubernetes/cmd/kubeadm/app/phases/kubeconfig"
 	configutil "k8s.io/kubernetes/cmd/kubeadm/app/util/config"
 
+	"github.com/k8s-1m/k8s-1m/test/ownnetwork"
 	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
 
@@ -41,8 +42,8 @@ func inKubeadm(t *testing.T) string {
 	if os.Getenv("CHART") != "full" {
 		t.Skip("starts a control plane; run `make kubeadm`")
 	}
-	bin := testcluster.Binaries(t, "etcd", "etcdctl", "etcdutl", "mem_etcd", "k1m", "kube-apiserver", "kube-scheduler", "dist-scheduler")
-	if !inOwnNetwork(t) {
+	bin := testcluster.Binaries(t, "etcd", "etcdctl", "etcdutl", "mem_etcd", "k1m", "kube-apiserver", "kube-scheduler", "dist-scheduler", "kubeadm")
+	if !ownnetwork.Enter(t, "30m") {
 		return ""
 	}
 	return bin
@@ -127,7 +128,11 @@ func TestKubeadm(t *testing.T) {
 		m.createPod(t, client, "with-kube-scheduler")
 		m.awaitScheduled(t, client, "with-kube-scheduler", "default-scheduler")
 	})
-	delete(sections, "")
+	for heading := range sections {
+		if heading == "" || memberSections[heading] {
+			delete(sections, heading)
+		}
+	}
 	if len(sections) > 0 {
 		t.Errorf("these commands of the guide were not run: %v", sections)
 	}
@@ -302,14 +307,30 @@ func compare(t *testing.T, step string, before, after map[string]entry) {
 	t.Logf("%s: %d of %d objects compared", step, compared, len(before))
 }
 
+// memberSections are the sections of the guide about three members, which TestKubeadmMembers and TestKubeadmMovedMembers
+// run.
+var memberSections = map[string]bool{
+	certificateSection: true, "A new cluster with three members": true, "The first of three members": true, "The second and the third member": true,
+}
+
+const certificateSection = "Certificates of members"
+
+// section runs a section of the guide with these variables on the machine.
+func (m *machine) section(t *testing.T, heading, variables string) {
+	t.Helper()
+	sections := commands(t, filepath.Join(kubeadmDir, "README.md"))
+	if sections[heading] == "" {
+		t.Fatalf("the guide has no commands for %q", heading)
+	}
+	m.run(t, kubeadmDir, variables+"\n"+sections[""]+sections[heading])
+}
+
 // TestKubeadmMembers starts a new cluster with three members of mem_etcd. One loses its data and joins again.
 func TestKubeadmMembers(t *testing.T) {
 	bin := inKubeadm(t)
 	if bin == "" {
 		return
 	}
-	manifest, err := os.ReadFile(filepath.Join(kubeadmDir, "mem-etcd-member.yaml"))
-	must(t, err)
 	var machines []*machine
 	var initial, endpoints []string
 	for i := 1; i <= 3; i++ {
@@ -322,9 +343,8 @@ func TestKubeadmMembers(t *testing.T) {
 		if i > 0 {
 			copyCAs(t, machines[0], m)
 		}
-		memberCertificates(t, m)
-		fill := strings.NewReplacer("NODE_NAME", m.name, "NODE_IP", m.ip, "INITIAL_CLUSTER", strings.Join(initial, ","))
-		must(t, os.WriteFile(m.path("etc/kubernetes/manifests/etcd.yaml"), []byte(fill.Replace(string(manifest))), 0o600))
+		m.section(t, certificateSection, "")
+		m.section(t, "A new cluster with three members", "INITIAL_CLUSTER="+strings.Join(initial, ","))
 		m.sync(t)
 	}
 	first := machines[0]
@@ -341,15 +361,52 @@ func TestKubeadmMembers(t *testing.T) {
 	must(t, os.RemoveAll(lost.path("var/lib/mem_etcd")))
 	first.createPod(t, client, "meanwhile")
 	must(t, os.Rename(lost.path("etcd.yaml"), lost.path("etc/kubernetes/manifests/etcd.yaml")))
-	// The member has what was written while it was lost.
-	lost.await(t, "the member has joined again", func() bool {
-		if !lost.listens("2379") {
+	lost.awaitObject(t, "/registry/pods/default/meanwhile")
+	compare(t, "a lost member", before, lost.store(t))
+}
+
+// awaitObject waits until the member of the machine serves and has a key, which was written while it was away.
+func (m *machine) awaitObject(t *testing.T, key string) {
+	t.Helper()
+	m.await(t, "the member has "+key, func() bool {
+		if !m.listens("2379") {
 			return false
 		}
-		_, found := lost.store(t)["/registry/pods/default/meanwhile"]
+		_, found := m.store(t)[key]
 		return found
 	})
-	compare(t, "a lost member", before, lost.store(t))
+}
+
+// TestKubeadmMovedMembers moves a cluster that runs with etcd to three members of mem_etcd, and compares all objects.
+func TestKubeadmMovedMembers(t *testing.T) {
+	bin := inKubeadm(t)
+	if bin == "" {
+		return
+	}
+	first := newMachine(t, bin, 1)
+	initialize(t, first, nil)
+	client := first.client(t)
+	first.awaitServing(t, client)
+	first.createObjects(t, client)
+	first.awaitScheduled(t, client, "first", "default-scheduler")
+	before := first.store(t)
+	for _, heading := range []string{"From etcd to mem_etcd", certificateSection, "The first of three members"} {
+		first.section(t, heading, "")
+		first.awaitServing(t, client)
+		compare(t, heading, before, first.store(t))
+	}
+	initial := first.name + "=https://" + first.ip + ":2380"
+	for i := 2; i <= 3; i++ {
+		m := newMachine(t, bin, i)
+		copyCAs(t, first, m)
+		m.section(t, certificateSection, "")
+		initial += fmt.Sprintf(",%s=https://%s:2380", m.name, m.ip)
+		m.section(t, "The second and the third member", "FIRST_IP="+first.ip+" INITIAL_CLUSTER="+initial)
+		pod := fmt.Sprintf("with-member-%d", i)
+		first.createPod(t, client, pod)
+		m.awaitObject(t, "/registry/pods/default/"+pod)
+		compare(t, m.name, before, m.store(t))
+	}
 }
 
 // copyCAs copies the CAs of one machine to another, as an operator does before kubeadm join.
@@ -360,21 +417,5 @@ func copyCAs(t *testing.T, from, to *machine) {
 		text, err := os.ReadFile(from.path("etc/kubernetes/pki", file))
 		must(t, err)
 		must(t, os.WriteFile(to.path("etc/kubernetes/pki", file), text, 0o600))
-	}
-}
-
-// memberCertificates writes the certificates of etcd for a machine.
-func memberCertificates(t *testing.T, m *machine) {
-	t.Helper()
-	config, err := configutil.DefaultedStaticInitConfiguration()
-	must(t, err)
-	config.KubernetesVersion, config.NodeRegistration.Name, config.LocalAPIEndpoint.AdvertiseAddress = kubernetesVersion, m.name, m.ip
-	config.EncryptionAlgorithm = kubeadm.EncryptionAlgorithmECDSAP256
-	config.CertificatesDir = m.path("etc/kubernetes/pki")
-	if _, err := os.Stat(m.path("etc/kubernetes/pki/etcd/ca.crt")); err != nil {
-		must(t, certs.CreateCACertAndKeyFiles(certs.KubeadmCertEtcdCA(), config))
-	}
-	for _, cert := range []*certs.KubeadmCert{certs.KubeadmCertEtcdServer(), certs.KubeadmCertEtcdPeer(), certs.KubeadmCertEtcdAPIClient()} {
-		must(t, certs.CreateCertAndKeyFilesWithCA(cert, certs.KubeadmCertEtcdCA(), config))
 	}
 }

@@ -33,7 +33,7 @@ type staticPod struct {
 }
 
 // newMachine returns the machine with a number from 1 on. It ends with the test. The process of the test must have a
-// network of its own (inOwnNetwork).
+// network of its own (package ownnetwork).
 func newMachine(t *testing.T, bin string, number int) *machine {
 	t.Helper()
 	m := &machine{name: fmt.Sprintf("cp-%d", number), ip: fmt.Sprintf("10.99.0.%d", number), bin: bin, dir: t.TempDir(), pods: map[string]*staticPod{}}
@@ -73,34 +73,6 @@ func sh(t *testing.T, script string) {
 	if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", script, err, out)
 	}
-}
-
-// inOwnNetwork runs the test in a process with its own network, mounts and process numbers, so that the ports of a control
-// plane are free and nothing is left behind. It returns true in that process. Otherwise the test is over.
-func inOwnNetwork(t *testing.T) bool {
-	t.Helper()
-	const inside = "DEPLOY_OWN_NETWORK"
-	if os.Getenv(inside) != "" {
-		sh(t, "ip link set lo up; ip link show bridge || ip link add bridge type bridge; ip address replace 10.99.0.254/24 dev bridge; ip link set bridge up")
-		return true
-	}
-	if os.Getuid() != 0 {
-		t.Skip("needs root: machines are network namespaces")
-	}
-	try := []string{"--net", "--mount", "--pid", "--fork", "--mount-proc", "ip", "link", "add", "bridge", "type", "bridge"}
-	if out, err := exec.Command("unshare", try...).CombinedOutput(); err != nil {
-		t.Skipf("this machine has no namespaces or bridges: %v %s", err, out)
-	}
-	args := []string{"--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-		os.Args[0], "-test.run", "^" + t.Name() + "$", "-test.v", "-test.timeout", "30m"}
-	cmd := exec.CommandContext(t.Context(), "unshare", args...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	out, err := cmd.CombinedOutput()
-	t.Logf("in its own network:\n%s", out)
-	if err != nil {
-		t.Error(err)
-	}
-	return false
 }
 
 // path returns where a path of the machine is.
@@ -198,7 +170,7 @@ func (m *machine) run(t *testing.T, folder, script string) {
 	j := jail{root: m.path("roots", "shell"), network: m.network, mounts: [][2]string{
 		{folder, "/work"}, {m.path("etc/kubernetes"), "/etc/kubernetes"}, {m.path("var/lib"), "/var/lib"},
 	}}
-	for _, program := range []string{"k1m", "mem_etcd", "etcd", "etcdctl", "etcdutl"} {
+	for _, program := range []string{"k1m", "mem_etcd", "etcd", "etcdctl", "etcdutl", "kubeadm"} {
 		path, err := filepath.EvalSymlinks(filepath.Join(m.bin, program))
 		must(t, err)
 		j.mounts = append(j.mounts, [2]string{path, "/programs/" + program})

@@ -41,6 +41,46 @@ func writeSchemas(t *testing.T, directory string) {
 	}
 }
 
+// The version of cert-manager whose schemas are used, and the checksum of its module.
+const (
+	certManager    = "github.com/cert-manager/cert-manager@v1.21.2"
+	certManagerSum = "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68="
+)
+
+// writeCertManagerSchemas writes the schemas of cert-manager's kinds, from its custom resource definitions.
+func writeCertManagerSchemas(t *testing.T, directory string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", certManager).Output()
+	must(t, err)
+	var module struct{ Dir, Sum string }
+	must(t, json.Unmarshal(out, &module))
+	if module.Sum != certManagerSum {
+		t.Fatalf("the module %s has the checksum %s, want %s", certManager, module.Sum, certManagerSum)
+	}
+	for _, plural := range []string{"certificates", "issuers"} {
+		var definition struct {
+			Spec struct {
+				Names    struct{ Kind string }
+				Group    string
+				Versions []struct {
+					Name   string
+					Schema struct {
+						Definition map[string]any `json:"openAPIV3Schema"`
+					}
+				}
+			}
+		}
+		read(t, filepath.Join(module.Dir, "deploy", "crds", "cert-manager.io_"+plural+".yaml"), &definition)
+		for _, version := range definition.Spec.Versions {
+			adapt(version.Schema.Definition)
+			schema, err := json.Marshal(version.Schema.Definition)
+			must(t, err)
+			file := definition.Spec.Names.Kind + "-" + strings.Split(definition.Spec.Group, ".")[0] + "-" + version.Name
+			must(t, os.WriteFile(filepath.Join(directory, strings.ToLower(file)+".json"), schema, 0o600))
+		}
+	}
+}
+
 // adapt changes a definition in place: objects with fields have no others, and what is a number or a text in YAML may be
 // both.
 func adapt(definition map[string]any) {

@@ -109,16 +109,64 @@ func TestProxyForwards(t *testing.T) {
 		ca := newAuthority(t, filepath.Join(dir, "ca.crt"))
 		ca.issue(t, dir, "server")
 		ca.issue(t, dir, "client")
-		file := func(name string) string { return filepath.Join(dir, name) }
-		p := startProxy(t, "https://"+startTLS(t, dir, "--client-cert-auth").address,
-			"--cert-file", file("server.crt"), "--key-file", file("server.key"), "--trusted-ca-file", file("ca.crt"), "--client-cert-auth",
-			"--cacert", file("ca.crt"), "--cert", file("client.crt"), "--key", file("client.key"))
+		p := startSecureProxy(t, dir)
 		config := clientTLS(t, ca, dir, "client")
 		checkForwarding(t, etcdClient(t, "https://"+p.address, config), credentials.NewTLS(config), p)
 		if err := putOver(t, p.address, credentials.NewTLS(&tls.Config{RootCAs: ca.pool})); err == nil {
 			t.Error("a client without a certificate was accepted")
 		}
 	})
+}
+
+// startSecureProxy starts a proxy with TLS and client certificates on both sides, with the files in dir.
+func startSecureProxy(t *testing.T, dir string, flags ...string) *proxy {
+	t.Helper()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	return startProxy(t, "https://"+startTLS(t, dir, "--client-cert-auth").address, append([]string{
+		"--cert-file", file("server.crt"), "--key-file", file("server.key"), "--trusted-ca-file", file("ca.crt"), "--client-cert-auth",
+		"--cacert", file("ca.crt"), "--cert", file("client.crt"), "--key", file("client.key"),
+	}, flags...)...)
+}
+
+// TestProxyReloadsItsCertificates replaces the CA and all certificates. The proxy must connect to the store with its new
+// client certificate, whose CA is the only one that the store accepts, and trust the new CA of the store.
+func TestProxyReloadsItsCertificates(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, filepath.Join(dir, "ca.crt"))
+	ca.issue(t, dir, "server")
+	ca.issue(t, dir, "client")
+	p := startSecureProxy(t, dir)
+	before := clientTLS(t, ca, dir, "client")
+	if err := putOver(t, p.address, credentials.NewTLS(before)); err != nil {
+		t.Fatal(err)
+	}
+	other := newAuthority(t, filepath.Join(dir, "ca.crt"))
+	other.issue(t, dir, "server")
+	other.issue(t, dir, "client")
+	if err := putOver(t, p.address, credentials.NewTLS(clientTLS(t, other, dir, "client"))); err != nil {
+		t.Errorf("a client after the change: %v", err)
+	}
+	if err := putOver(t, p.address, credentials.NewTLS(before)); err == nil {
+		t.Error("a client with a certificate of the previous CA was accepted")
+	}
+}
+
+// TestProxyServesNamedClients checks that only clients with one of the common names reach the store: to the store, they
+// are all the proxy.
+func TestProxyServesNamedClients(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, filepath.Join(dir, "ca.crt"))
+	for _, name := range []string{"server", "client", "gateway"} {
+		ca.issue(t, dir, name)
+	}
+	p := startSecureProxy(t, dir, "--client-cert-allowed-cn", "client,operator")
+	if err := putOver(t, p.address, credentials.NewTLS(clientTLS(t, ca, dir, "client"))); err != nil {
+		t.Error(err)
+	}
+	if err := putOver(t, p.address, credentials.NewTLS(clientTLS(t, ca, dir, "gateway"))); err == nil {
+		t.Error("a client with another name was served")
+	}
+	waitFor(t, "the log names the client", func() bool { return strings.Contains(p.log.String(), "the common name gateway is not in") })
 }
 
 // checkForwarding sends requests of all kinds through the proxy and checks the responses.

@@ -1,13 +1,14 @@
 //! Connections to the etcd endpoints.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{PrivateKeyDer, ServerName};
+use rustls_pki_types::ServerName;
 use sockets::Io;
+use sockets::Reloaded;
 use sockets::SocketUrl;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
@@ -32,10 +33,12 @@ pub struct Endpoints {
     list: Vec<SocketUrl>,
     /// The index of the endpoint to which the last connection was opened.
     last: AtomicUsize,
-    tls: Option<Tls>,
+    /// New connections use the current content of the certificate files.
+    tls: Option<Reloaded<Tls>>,
 }
 
 /// The TLS connectors: one per protocol, because a connector offers its protocol by ALPN.
+#[derive(Clone)]
 struct Tls {
     http2: TlsConnector,
     http1: TlsConnector,
@@ -44,12 +47,14 @@ struct Tls {
 impl Endpoints {
     /// Creates the endpoints. Reads the certificates if `--cacert` is set.
     pub fn new(serve: &Serve) -> Result<Endpoints> {
-        let tls = match &serve.cacert {
-            None => None,
-            Some(_) => {
-                Some(Tls { http2: connector(serve, b"h2")?, http1: connector(serve, b"http/1.1")? })
-            }
+        let files: Vec<PathBuf> =
+            [&serve.cacert, &serve.cert, &serve.key].into_iter().flatten().cloned().collect();
+        let read = serve.clone();
+        let load = move || {
+            Ok(Tls { http2: connector(&read, b"h2")?, http1: connector(&read, b"http/1.1")? })
         };
+        let reloaded = || Reloaded::new("the certificates for the endpoints", files, load);
+        let tls = serve.cacert.is_some().then(reloaded).transpose()?;
         Ok(Endpoints { list: serve.endpoints.clone(), last: AtomicUsize::new(0), tls })
     }
 
@@ -94,9 +99,10 @@ impl Endpoints {
             return Ok(io);
         }
         let Some(tls) = &self.tls else { bail!("the endpoint requires --cacert") };
+        let tls = tls.current();
         let connector = match protocol {
-            Protocol::Http2 => &tls.http2,
-            Protocol::Http1 => &tls.http1,
+            Protocol::Http2 => tls.http2,
+            Protocol::Http1 => tls.http1,
         };
         let name = host.trim_matches(['[', ']']).to_owned();
         let name = ServerName::try_from(name)?;
@@ -111,9 +117,7 @@ fn connector(serve: &Serve, alpn: &[u8]) -> Result<TlsConnector> {
         ClientConfig::builder().with_root_certificates(sockets::read_ca_certificates(ca)?);
     let mut config = match serve.cert.as_deref().zip(serve.key.as_deref()) {
         Some((cert, key)) => {
-            let chain = sockets::read_certificates(cert)?;
-            let key = PrivateKeyDer::from_pem_file(key)
-                .with_context(|| format!("read the private key in {}", key.display()))?;
+            let (chain, key) = sockets::read_key_pair(cert, key)?;
             builder
                 .with_client_auth_cert(chain, key)
                 .with_context(|| format!("use the certificate in {}", cert.display()))?

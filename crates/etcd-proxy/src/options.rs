@@ -33,7 +33,7 @@ pub enum Command {
 }
 
 /// Flags of the proxy.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Serve {
     /// URLs to listen on: http, https, unix or unixs, comma-separated.
     #[arg(
@@ -84,6 +84,11 @@ pub struct Serve {
     #[command(flatten)]
     pub tls: TlsFiles,
 
+    /// Common names of the clients that are served, comma-separated [default: every client whose
+    /// certificate the CA in --trusted-ca-file has signed].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub client_cert_allowed_cn: Vec<String>,
+
     /// CA certificate for the endpoints.
     #[arg(long, value_name = "FILE")]
     pub cacert: Option<PathBuf>,
@@ -122,6 +127,9 @@ impl Serve {
         self.tls.validate(&self.listen)?;
         if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.uses_tls()) {
             return Err(format!("{listen}: --listen-metrics-urls does not support TLS"));
+        }
+        if !self.client_cert_allowed_cn.is_empty() && self.tls.trusted_ca_file.is_none() {
+            return Err("--client-cert-allowed-cn needs --trusted-ca-file".into());
         }
         if self.cert.is_some() != self.key.is_some() {
             return Err("--cert and --key must be set together".into());
@@ -166,6 +174,7 @@ mod tests {
             ("--compress zip --record x", "must be zstd, gzip or none"),
             ("--record x --record-queue 0", "at least 1"),
             ("--listen http://a:1 --endpoints http://a:1", "in both --listen and --endpoints"),
+            ("--client-cert-allowed-cn x", "needs --trusted-ca-file"),
             ("--listen-metrics-urls https://a:1", "does not support TLS"),
             ("report", "FILE"),
         ] {

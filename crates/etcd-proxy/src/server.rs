@@ -4,13 +4,14 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use sockets::Client;
 use sockets::Detected;
-use sockets::Io;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
 
 use crate::endpoints::{Endpoints, Protocol};
 use crate::metrics::Metrics;
@@ -41,6 +42,8 @@ struct Proxy {
     endpoints: Arc<Endpoints>,
     metrics: Arc<Metrics>,
     recorder: Option<Recorder>,
+    /// Common names of the clients that are served; all if empty.
+    allowed_names: Vec<String>,
     /// Number of HTTP/2 connections so far. The trace identifies a connection by this number.
     connections: AtomicU64,
 }
@@ -69,13 +72,14 @@ async fn serve_until_signal(serve: Serve) -> Result<()> {
     let state = pages::PageState { endpoints: endpoints.clone(), metrics: metrics.clone() };
     let pages = pages::routes(state);
     let connections = AtomicU64::new(0);
-    let proxy = Arc::new(Proxy { endpoints, metrics, recorder, connections });
+    let allowed_names = serve.client_cert_allowed_cn;
+    let proxy = Arc::new(Proxy { endpoints, metrics, recorder, allowed_names, connections });
     let stop = CancellationToken::new();
     let permits = sockets::connection_permits(FILE_DESCRIPTORS_PER_CONNECTION);
     let mut serving = JoinSet::new();
     for listener in client_listeners {
         let proxy = proxy.clone();
-        let forward = move |client: Client, stop| forward(client.io, proxy.clone(), stop);
+        let forward = move |client: Client, stop| forward(client, proxy.clone(), stop);
         serving.spawn(listener.serve(forward, permits.clone(), stop.clone()));
     }
     for listener in page_listeners {
@@ -98,7 +102,12 @@ async fn serve_until_signal(serve: Serve) -> Result<()> {
 }
 
 /// Opens a connection to an endpoint and forwards a client connection over it.
-async fn forward(io: Box<dyn Io>, proxy: Arc<Proxy>, stop: CancellationToken) -> Result<()> {
+async fn forward(client: Client, proxy: Arc<Proxy>, stop: CancellationToken) -> Result<()> {
+    let Client { io, certificate } = client;
+    if let Err(error) = check_name(certificate.as_deref(), &proxy.allowed_names) {
+        tracing::warn!(error = format!("{error:#}"), "rejected a client");
+        return Ok(());
+    }
     let detected = sockets::detect_http_version(io, &stop).await?;
     let protocol = match &detected {
         Detected::Http2(_) => Protocol::Http2,
@@ -119,6 +128,25 @@ async fn forward(io: Box<dyn Io>, proxy: Arc<Proxy>, stop: CancellationToken) ->
         Detected::Other(io) => tunnel::forward_other(io, endpoint, stop).await?,
         Detected::Closed => {}
     }
+    Ok(())
+}
+
+/// Checks that a client with this certificate (DER) is one of those that are served. A certificate
+/// with several common names is none of them: the store might take another one.
+fn check_name(certificate: Option<&[u8]>, allowed: &[String]) -> Result<()> {
+    if allowed.is_empty() {
+        return Ok(());
+    }
+    let certificate = certificate.context("the client has no certificate")?;
+    let (_, certificate) =
+        X509Certificate::from_der(certificate).context("parse the client's certificate")?;
+    let names = certificate.subject().iter_common_name().map(|name| name.as_str());
+    let names: Vec<&str> = names.collect::<Result<_, _>>().context("read the common name")?;
+    ensure!(
+        matches!(names[..], [name] if allowed.iter().any(|allowed| allowed == name)),
+        "the common name {} is not in --client-cert-allowed-cn",
+        names.join(", ")
+    );
     Ok(())
 }
 

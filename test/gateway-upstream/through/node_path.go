@@ -148,7 +148,7 @@ func grant(client *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{"node-path.yaml", "references.yaml"} {
+	for _, name := range []string{"node-path.yaml", "watches.yaml", "references.yaml"} {
 		file, err := os.Open(filepath.Join(manifests(), name))
 		if err != nil {
 			return err

@@ -79,7 +79,9 @@ func newCluster(t *testing.T, store string) *cluster {
 	c.Up(t, flags...)
 	c.store = c.StoreClient(t)
 	kubeconfig := c.Kubeconfig(t)
-	apply := exec.Command(filepath.Join(c.Bin, "kubectl"), "--kubeconfig", kubeconfig, "apply", "-f", "../../../deploy/kube-gateway/node-path.yaml", "-f", "../../../deploy/kube-gateway/references.yaml")
+	const manifests = "../../../deploy/kube-gateway/"
+	apply := exec.Command(filepath.Join(c.Bin, "kubectl"), "--kubeconfig", kubeconfig, "apply",
+		"-f", manifests+"node-path.yaml", "-f", manifests+"watches.yaml", "-f", manifests+"references.yaml")
 	if out, err := apply.CombinedOutput(); err != nil {
 		t.Fatalf("kubectl apply: %v: %s", err, out)
 	}

@@ -26,7 +26,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connects to API servers as the gateway itself. Its group may read `/flagz`; the ClusterRoles in
-/// `deploy/kube-gateway/node-path.yaml` allow its user the rest.
+/// `deploy/kube-gateway/node-path.yaml` and `watches.yaml` allow its user the rest.
 #[derive(Clone)]
 pub struct Dialer {
     /// Opens connections.
@@ -149,13 +149,22 @@ impl Client {
 /// Describes an answer that is not a success, and for a lack of permission the remedy.
 pub fn status_text(path: &str, code: StatusCode) -> String {
     let path = path.split('?').next().unwrap_or(path);
-    let is_referenced = ["/api/v1/configmaps", "/api/v1/secrets"].contains(&path);
-    let remedy = match code {
-        StatusCode::FORBIDDEN if is_referenced => "; apply deploy/kube-gateway/references.yaml",
-        StatusCode::FORBIDDEN => "; apply deploy/kube-gateway/node-path.yaml",
-        _ => "",
+    if code != StatusCode::FORBIDDEN {
+        return format!("{path}: status {}", code.as_u16());
+    }
+    let resource = path.rsplit('/').next().unwrap_or(path);
+    let manifest = match resource {
+        "configmaps" | "secrets" => "references.yaml",
+        "pods"
+        | "nodes"
+        | "services"
+        | "endpointslices"
+        | "csidrivers"
+        | "runtimeclasses"
+        | "podcertificaterequests" => "watches.yaml",
+        _ => "node-path.yaml",
     };
-    format!("{path}: status {}{remedy}", code.as_u16())
+    format!("{path}: status 403; apply deploy/kube-gateway/{manifest}")
 }
 
 async fn within_timeout<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
@@ -169,7 +178,8 @@ mod tests {
     #[test]
     fn a_lack_of_permission_names_the_manifest() {
         for (path, code, remedy) in [
-            ("/api/v1/pods?watch=1", StatusCode::FORBIDDEN, "/node-path.yaml"),
+            ("/api/v1/pods?watch=1", StatusCode::FORBIDDEN, "/watches.yaml"),
+            ("/api/v1/namespaces?limit=1", StatusCode::FORBIDDEN, "/node-path.yaml"),
             ("/api/v1/secrets?watch=1", StatusCode::FORBIDDEN, "/references.yaml"),
             ("/api/v1/secrets", StatusCode::NOT_FOUND, "status 404"),
         ] {
