@@ -35,6 +35,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/explain"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/simulate"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/webhook"
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
@@ -61,7 +63,12 @@ its KubeSchedulerConfiguration, plugins, events and metrics. It makes the decisi
 a kube-scheduler that scores every node, but uses an index of nodes and pod classes
 instead of evaluating every node for each pod. Pods that the index does not support
 are scheduled by kube-scheduler's full scan; the metric
-scheduler_index_fallbacks_total counts them by reason.`,
+scheduler_index_fallbacks_total counts them by reason.
+
+Two commands answer questions about a cluster, and write nothing to it:
+  dist-scheduler explain --pod NAMESPACE/NAME       why a pod is on its node, or on none
+  dist-scheduler simulate --cluster FILE --pods FILE  where pods would be placed
+Each has its own --help.`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return opts.ComponentGlobalsRegistry.Set() },
 		RunE:              func(cmd *cobra.Command, _ []string) error { return run(cmd, opts, intakeOptions, replicas, plugins) },
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -83,6 +90,10 @@ scheduler_index_fallbacks_total counts them by reason.`,
 	cliflag.SetUsageAndHelpFunc(cmd, *sets, columns)
 	if err := cmd.MarkFlagFilename("config", "yaml", "yml", "json"); err != nil {
 		klog.Background().Error(err, "Failed to mark flag --config as a file name")
+	}
+	for _, offline := range []*cobra.Command{explain.NewCommand(plugins), simulate.NewCommand(plugins)} {
+		offline.Flags().AddFlagSet(sets.FlagSet("feature gate"))
+		cmd.AddCommand(offline)
 	}
 	return cmd
 }
