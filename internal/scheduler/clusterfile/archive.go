@@ -21,6 +21,8 @@ const (
 	maxManifestBytes = 1 << 20
 	// maxWindowBytes limits the memory of the decoder.
 	maxWindowBytes = 64 << 20
+	// maxStoreBytes limits the temporary file with a store.
+	maxStoreBytes = 64 << 30
 	// maxEntries is the largest number of files in a snapshot of k1m.
 	maxEntries = 1025
 )
@@ -43,7 +45,7 @@ func readArchive(r io.Reader, objects *Objects, source string) error {
 	for range maxEntries {
 		header, err := a.Next()
 		if errors.Is(err, io.EOF) && stores > 0 {
-			return nil
+			return a.readEnd(decoder)
 		}
 		if errors.Is(err, io.EOF) {
 			err = errors.New("it has no store")
@@ -53,6 +55,9 @@ func readArchive(r io.Reader, objects *Objects, source string) error {
 		}
 		if header.Typeflag != tar.TypeReg || !storeEntry.MatchString(header.Name) {
 			continue
+		}
+		if header.Size > maxStoreBytes {
+			return fmt.Errorf("%s: %s is larger than %d GiB", source, header.Name, int64(maxStoreBytes)>>30)
 		}
 		if err := a.readStore(header.Name, objects); err != nil {
 			return err
@@ -91,6 +96,21 @@ func (a *archive) readManifest() error {
 	a.sums = map[string]string{}
 	for _, file := range manifest.Files {
 		a.sums[file.Name] = file.SHA256
+	}
+	return nil
+}
+
+// maxEndBytes is more than an archive has after its last file.
+const maxEndBytes = 1 << 20
+
+// readEnd reads what follows the last file: the checksum of the compressed data is verified at its end.
+func (a *archive) readEnd(r io.Reader) error {
+	rest, err := io.Copy(io.Discard, io.LimitReader(r, maxEndBytes))
+	if err == nil && rest == maxEndBytes {
+		err = errors.New("it continues after its end")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: the snapshot of k1m is damaged: %w", a.source, firstLine(err))
 	}
 	return nil
 }

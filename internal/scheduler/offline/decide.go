@@ -175,12 +175,18 @@ func (c *Cluster) compare(ctx context.Context, d *Decision) {
 		deviation("dist-scheduler chooses %s, kube-scheduler finds no node: %v", d.Node, d.Stock.FitError)
 	case !slices.Contains(d.Stock.Best, d.Node):
 		deviation("dist-scheduler chooses %s, kube-scheduler %s", d.Node, abbreviate(d.Stock.Best))
-	case d.Feasible != want:
+	case d.Feasible < 1, d.Feasible > want, d.Feasible < want && c.modelled(d.Pod):
 		deviation("dist-scheduler finds that %d nodes fit, kube-scheduler %d", d.Feasible, want)
 	}
-	if d.Err == nil && d.ByIndex && want > 1 {
+	if d.Err == nil && d.ByIndex && want > 1 && c.modelled(d.Pod) {
 		c.compareScores(ctx, d, deviation)
 	}
+}
+
+// modelled returns whether the index knows all filters and scores of a pod. It then knows for each node whether it fits, and
+// its score.
+func (c *Cluster) modelled(pod *v1.Pod) bool {
+	return c.parts.Ranker.Unrankable(c.parts.Ranker.Profiles[pod.Spec.SchedulerName], pod) == ""
 }
 
 // compareScores compares the total score of each node in the index with that of kube-scheduler's plugins. The scores of

@@ -9,6 +9,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
 // Place places the pod of a decision on a node in memory: it runs the Reserve plugins, and the pod then counts as running.
@@ -17,6 +18,11 @@ func (c *Cluster) Place(ctx context.Context, d *Decision, node string) (placed *
 	placed = d.Pod.DeepCopy()
 	placed.Spec.NodeName, placed.Status.NominatedNodeName = node, ""
 	var reserved []*side
+	if node != d.Node {
+		if err := c.askAbout(ctx, d, node); err != nil {
+			return nil, "", err
+		}
+	}
 	for _, s := range c.sides() {
 		if reason = s.reserve(ctx, d, placed); reason != "" {
 			reason = fmt.Sprintf("%s: %s", s.name, reason)
@@ -44,6 +50,24 @@ func (c *Cluster) Place(ctx context.Context, d *Decision, node string) (placed *
 		}
 	}
 	return placed, "", c.allocateClaims(placed)
+}
+
+// askAbout runs the filters of dist-scheduler for a node that it has not chosen: Reserve plugins need what filters of their
+// own found out about the node.
+func (c *Cluster) askAbout(ctx context.Context, d *Decision, node string) error {
+	fw, state := c.indexed.framework(d.Pod.Spec.SchedulerName), framework.NewCycleState()
+	info, err := c.indexed.snapshot(d.Pod.Spec.SchedulerName).NodeInfos().Get(node)
+	if err != nil {
+		return err
+	}
+	if _, status, _ := fw.RunPreFilterPlugins(ctx, state, d.Pod); !status.IsSuccess() {
+		return status.AsError()
+	}
+	if status := fw.RunFilterPluginsWithNominatedPods(ctx, state, d.Pod, info); !status.IsSuccess() {
+		return fmt.Errorf("node %s fits pod %s for kube-scheduler only: %w", node, klog.KObj(d.Pod), status.AsError())
+	}
+	d.states[c.indexed] = state
+	return nil
 }
 
 // reserve assumes the pod on its node and runs the Reserve plugins. It returns the reason if one of them rejects the pod.
@@ -130,6 +154,9 @@ func nextVersion(version string) string {
 
 // allocateClaims stores the allocations of the claims of a placed pod, and that the pod uses them.
 func (c *Cluster) allocateClaims(pod *v1.Pod) error {
+	if len(pod.Spec.ResourceClaims) == 0 {
+		return nil
+	}
 	claims := c.indexed.framework(pod.Spec.SchedulerName).SharedDRAManager().ResourceClaims()
 	return c.claimsOf(pod, func(claim *resourcev1.ResourceClaim) *resourcev1.ResourceClaim {
 		if pending := claims.GetPendingAllocation(claim.UID); pending != nil && claim.Status.Allocation == nil {

@@ -86,13 +86,17 @@ Each has its own --help.`,
 	for _, set := range sets.FlagSets {
 		cmd.Flags().AddFlagSet(set)
 	}
+	cmd.CompletionOptions.DisableDefaultCmd = true
 	columns, _, _ := term.TerminalSize(cmd.OutOrStdout())
 	cliflag.SetUsageAndHelpFunc(cmd, *sets, columns)
 	if err := cmd.MarkFlagFilename("config", "yaml", "yml", "json"); err != nil {
 		klog.Background().Error(err, "Failed to mark flag --config as a file name")
 	}
 	for _, offline := range []*cobra.Command{explain.NewCommand(plugins), simulate.NewCommand(plugins)} {
-		offline.Flags().AddFlagSet(sets.FlagSet("feature gate"))
+		// The help of dist-scheduler lists all feature gates.
+		gates := *sets.FlagSet("feature gate").Lookup("feature-gates")
+		gates.Usage = "feature gates as for dist-scheduler, as NAME=true|false,..."
+		offline.Flags().AddFlag(&gates)
 		cmd.AddCommand(offline)
 	}
 	return cmd
