@@ -41,7 +41,7 @@ func TestQueues(t *testing.T) {
 	w := newWorkspace(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", "queues") })
 	w.succeed(t, "up", "--name", "queues", "--nodes", "6", "--store", storeKind(), "--scheduler", "dist-scheduler")
-	q := &queues{workspace: w, client: w.client(t, "queues")}
+	q := &queuedCluster{workspace: w, client: w.client(t, "queues")}
 	q.reserveNode(t)
 	t.Run("gates", q.gates)
 	t.Run("suspended job", q.suspendedJob)
@@ -49,8 +49,8 @@ func TestQueues(t *testing.T) {
 	t.Run("simulate", q.simulate)
 }
 
-// queues is a cluster whose pods wait in queues.
-type queues struct {
+// queuedCluster is a cluster whose pods wait in queues.
+type queuedCluster struct {
 	*workspace
 	client kubernetes.Interface
 	// flavored is the node of the flavor.
@@ -58,7 +58,7 @@ type queues struct {
 }
 
 // reserveNode makes one node that of a flavor.
-func (q *queues) reserveNode(t *testing.T) {
+func (q *queuedCluster) reserveNode(t *testing.T) {
 	nodes, err := q.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	must(t, err)
 	q.flavored = nodes.Items[2].Name
@@ -79,7 +79,7 @@ func gatedPod(name string, gates ...string) *corev1.Pod {
 }
 
 // nodeOf returns the node of a pod.
-func (q *queues) nodeOf(t *testing.T, name string) string {
+func (q *queuedCluster) nodeOf(t *testing.T, name string) string {
 	t.Helper()
 	pod, err := q.client.CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{})
 	must(t, err)
@@ -87,7 +87,7 @@ func (q *queues) nodeOf(t *testing.T, name string) string {
 }
 
 // awaitNode waits until a pod has a node.
-func (q *queues) awaitNode(t *testing.T, name string) (node string) {
+func (q *queuedCluster) awaitNode(t *testing.T, name string) (node string) {
 	t.Helper()
 	eventually(t, patience, name+" has a node", func() error {
 		if node = q.nodeOf(t, name); node == "" {
@@ -99,7 +99,7 @@ func (q *queues) awaitNode(t *testing.T, name string) (node string) {
 }
 
 // change applies a change to a pod, as a controller does.
-func (q *queues) change(t *testing.T, name string, change func(*corev1.Pod)) {
+func (q *queuedCluster) change(t *testing.T, name string, change func(*corev1.Pod)) {
 	t.Helper()
 	eventually(t, patience, name+" is changed", func() error {
 		pod, err := q.client.CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{})
@@ -127,7 +127,7 @@ func ungate(gate string, selector map[string]string) func(*corev1.Pod) {
 }
 
 // gates checks that a pod is scheduled after its last gate is removed, and where the selector that was added meanwhile says.
-func (q *queues) gates(t *testing.T) {
+func (q *queuedCluster) gates(t *testing.T) {
 	for _, pod := range []*corev1.Pod{gatedPod("waits", admissionGate), gatedPod("admitted", admissionGate, topologyGate), gatedPod("free")} {
 		_, err := q.client.CoreV1().Pods(metav1.NamespaceDefault).Create(t.Context(), pod, metav1.CreateOptions{})
 		must(t, err)
@@ -172,7 +172,7 @@ func (q *queues) gates(t *testing.T) {
 
 // suspendedJob checks that a Job gets pods when it is resumed, with the selector that was added while it was suspended, and
 // that suspending it again frees its room.
-func (q *queues) suspendedJob(t *testing.T) {
+func (q *queuedCluster) suspendedJob(t *testing.T) {
 	const parallelism = 20
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "train", Namespace: metav1.NamespaceDefault, Labels: map[string]string{queueLabel: "team-a"}}}
 	job.Spec = batchv1.JobSpec{Suspend: ptr.To(true), Parallelism: ptr.To[int32](parallelism), Completions: ptr.To[int32](parallelism)}
@@ -214,7 +214,7 @@ func (q *queues) suspendedJob(t *testing.T) {
 }
 
 // jobHas returns an error unless the Job has a condition and this number of active pods.
-func (q *queues) jobHas(ctx context.Context, condition batchv1.JobConditionType, active int32) error {
+func (q *queuedCluster) jobHas(ctx context.Context, condition batchv1.JobConditionType, active int32) error {
 	job, err := q.client.BatchV1().Jobs(metav1.NamespaceDefault).Get(ctx, "train", metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -227,7 +227,7 @@ func (q *queues) jobHas(ctx context.Context, condition batchv1.JobConditionType,
 }
 
 // distScheduler runs a command of dist-scheduler.
-func (q *queues) distScheduler(t *testing.T, args ...string) result {
+func (q *queuedCluster) distScheduler(t *testing.T, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
@@ -235,7 +235,7 @@ func (q *queues) distScheduler(t *testing.T, args ...string) result {
 }
 
 // explain explains pods of the running cluster.
-func (q *queues) explain(t *testing.T) {
+func (q *queuedCluster) explain(t *testing.T) {
 	kubeconfig := strings.TrimSpace(q.succeed(t, "kubeconfig", "--path", "--name", "queues").stdout)
 	var e struct {
 		BoundTo, HeldBack, Search string
@@ -272,7 +272,7 @@ func (q *queues) explain(t *testing.T) {
 }
 
 // saveStore saves a snapshot of the store, as `etcdctl snapshot save` does.
-func (q *queues) saveStore(t *testing.T, path string) {
+func (q *queuedCluster) saveStore(t *testing.T, path string) {
 	t.Helper()
 	content, err := storeClient(t, q.workspace, "queues").Snapshot(t.Context())
 	must(t, err)
@@ -285,7 +285,7 @@ func (q *queues) saveStore(t *testing.T, path string) {
 
 // simulate simulates a Deployment in a snapshot of the store, in a snapshot of the cluster, and in what kubectl exports. The
 // results must be equal, and nothing in the cluster may change.
-func (q *queues) simulate(t *testing.T) {
+func (q *queuedCluster) simulate(t *testing.T) {
 	dir := t.TempDir()
 	manifest, snapshot, export, stored := filepath.Join(dir, "web.yaml"), filepath.Join(dir, "queues.k1m"), filepath.Join(dir, "cluster.json"), filepath.Join(dir, "store.snapshot")
 	deployed := deployment("simulated", 10)

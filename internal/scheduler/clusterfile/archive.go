@@ -142,10 +142,12 @@ func readSnapshotFile(file *os.File, size int64, objects *Objects, source string
 		return fmt.Errorf("%s: %w", source, err)
 	}
 	switch head = head[:n]; {
+	case isBolt(head) && size%alignment != 0 && size%alignment != hashBytes:
+		return fmt.Errorf("%s: the snapshot was cut off: its size of %d bytes is not that of a complete one; take another snapshot", source, size)
 	case isBolt(head):
 		return readEtcd(file, size, objects, source)
 	case isMemEtcd(head):
-		return readMemEtcd(bufio.NewReaderSize(io.NewSectionReader(file, 0, size), bufferBytes), objects, source)
+		return readMemEtcd(bufio.NewReaderSize(io.NewSectionReader(file, 0, size), bufferBytes), size, objects, source)
 	}
 	return fmt.Errorf("%s: it is neither a snapshot of etcd nor of mem_etcd", source)
 }

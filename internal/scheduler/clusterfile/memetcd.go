@@ -58,10 +58,14 @@ var layouts = map[byte]string{
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// readMemEtcd reads a snapshot of mem_etcd.
-func readMemEtcd(r *bufio.Reader, objects *Objects, source string) error {
+// readMemEtcd reads a snapshot of mem_etcd of a size. A client that received it got padding and a checksum after its end.
+func readMemEtcd(r *bufio.Reader, size int64, objects *Objects, source string) error {
 	values := newStoredValues()
-	if err := readRecords(r, values); err != nil {
+	err := readRecords(r, values)
+	if _, endErr := r.ReadByte(); err == nil && endErr == nil && size%alignment != hashBytes {
+		err = errors.New("its checksum is incomplete")
+	}
+	if err != nil {
 		return fmt.Errorf("%s: the mem_etcd snapshot is damaged, or was cut off: %w", source, err)
 	}
 	return values.addTo(objects, source)

@@ -20,7 +20,7 @@ import (
 )
 
 // MaxPods is the largest number of pods of one manifest, with those of its workloads.
-const MaxPods = 1_000_000
+const MaxPods = 100_000
 
 // workloads are the kinds whose pods are made from a template.
 var workloads = sets.New("Deployment", "ReplicaSet", "StatefulSet", "Job", "ReplicationController")

@@ -99,7 +99,7 @@ func TestBadManifestsAreRefused(t *testing.T) {
 		"a pod twice":        {named(podJSON, "p") + named(podJSON, "p"), "pod default/p is in it twice"},
 		"no name":            {`{"apiVersion":"v1","kind":"Pod","spec":{}}`, "a pod has no name"},
 		"an unknown class":   {strings.Replace(named(podJSON, "p"), `"spec":{`, `"spec":{"priorityClassName":"gold",`, 1), `the priority class "gold"`},
-		"too many pods":      {strings.Replace(deployment, "replicas: 3", "replicas: 2000000000", 1), "more than 1000000 pods"},
+		"too many pods":      {strings.Replace(deployment, "replicas: 3", "replicas: 2000000000", 1), "more than 100000 pods"},
 		"no template":        {"apiVersion: v1\nkind: ReplicationController\nmetadata: {name: x}\nspec: {replicas: 1}\n", "has no template"},
 	} {
 		t.Run(name, func(t *testing.T) {

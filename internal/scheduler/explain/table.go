@@ -3,6 +3,7 @@ package explain
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -93,34 +94,44 @@ func orDash(text string) string {
 	return text
 }
 
-// printScores writes a column for each plugin. The columns are the raw score, the normalized score, and, in the head, the
-// weight.
+// printScores writes a column for each plugin that does not give all nodes the score 0. The columns are the raw score, the
+// normalized score, and, in the head, the weight.
 func (e *Explanation) printScores(p *printer) {
 	if len(e.Scores) == 0 || len(e.Scores[0].Plugins) == 0 {
 		return
 	}
+	var shownPlugins []int
+	var zero []string
 	var head strings.Builder
-	for _, plugin := range e.Scores[0].Plugins {
+	for i, plugin := range e.Scores[0].Plugins {
+		if !slices.ContainsFunc(e.Scores, func(node offline.NodeScore) bool { return node.Plugins[i].Normalized != 0 }) {
+			zero = append(zero, plugin.Plugin)
+			continue
+		}
+		shownPlugins = append(shownPlugins, i)
 		fmt.Fprintf(&head, "\t%s", plugin.Plugin)
 		if plugin.Weight != 1 {
 			fmt.Fprintf(&head, " ×%d", plugin.Weight)
 		}
 	}
 	p.line("\nNODE\tSCORE%s", head.String())
-	for _, node := range e.Scores[:min(shownNodes, len(e.Scores))] {
-		p.line("%s", scoreRow(&node))
+	for i := range e.Scores[:min(shownNodes, len(e.Scores))] {
+		p.line("%s", scoreRow(&e.Scores[i], shownPlugins))
 	}
 	if more := len(e.Scores) - shownNodes; more > 0 {
 		p.line("… and %d more nodes; -o json has all", more)
 	}
 	p.line("Each column has the raw score → the normalized score. The score is the sum of normalized score × weight.")
+	if len(zero) > 0 {
+		p.line("0 for all nodes: %s.", strings.Join(zero, ", "))
+	}
 }
 
-func scoreRow(node *offline.NodeScore) string {
+func scoreRow(node *offline.NodeScore, plugins []int) string {
 	var row strings.Builder
 	fmt.Fprintf(&row, "%s\t%d", node.Node, node.Total)
-	for _, plugin := range node.Plugins {
-		fmt.Fprintf(&row, "\t%d → %d", plugin.Raw, plugin.Normalized)
+	for _, i := range plugins {
+		fmt.Fprintf(&row, "\t%d → %d", node.Plugins[i].Raw, node.Plugins[i].Normalized)
 	}
 	return row.String()
 }

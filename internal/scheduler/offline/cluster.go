@@ -205,14 +205,14 @@ func (s *side) addPod(pod *v1.Pod) error {
 	return nil
 }
 
-// nominate makes a pod count on the node to which it is nominated.
+// nominate makes a pod count on the node to which it is nominated. The queue knows what a nominated pod requests only while
+// the pod is in the queue. It is never taken from the queue, which does not run.
 func (s *side) nominate(pod *v1.Pod) {
-	// kube-scheduler ignores malformed terms too.
-	info, _ := framework.NewPodInfo(pod)
-	s.sched.SchedulingQueue.AddNominatedPod(klog.Logger{}, info, &fwk.NominatingInfo{
-		NominatingMode: fwk.ModeOverride, NominatedNodeName: pod.Status.NominatedNodeName,
-	})
+	s.sched.SchedulingQueue.Add(klog.NewContext(context.Background(), klog.Logger{}), pod)
 }
+
+// unnominate undoes nominate.
+func (s *side) unnominate(pod *v1.Pod) { s.sched.SchedulingQueue.Delete(klog.Logger{}, pod) }
 
 // framework returns the framework of a profile.
 func (s *side) framework(profile string) framework.Framework { return s.sched.Profiles[profile] }

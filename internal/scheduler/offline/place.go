@@ -41,7 +41,7 @@ func (c *Cluster) Place(ctx context.Context, d *Decision, node string) (placed *
 	}
 	c.pods[placed.UID] = placed
 	for _, s := range c.sides() {
-		s.sched.SchedulingQueue.DeleteNominatedPodIfExists(placed)
+		s.unnominate(placed)
 		if err := s.informers.setPod(placed); err != nil {
 			return nil, "", err
 		}
@@ -96,6 +96,7 @@ func (c *Cluster) Nominate(pod *v1.Pod, node string) (*v1.Pod, error) {
 		if err := s.informers.setPod(nominated); err != nil {
 			return nil, err
 		}
+		s.unnominate(nominated)
 		s.nominate(nominated)
 	}
 	return nominated, nil

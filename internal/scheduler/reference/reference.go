@@ -213,6 +213,8 @@ func Filter(
 		// kube-scheduler checks the nominated node first, and no other node if the pod fits.
 		own := slices.IndexFunc(all, func(n fwk.NodeInfo) bool { return n.Node().Name == pod.Status.NominatedNodeName })
 		if own >= 0 && admits(ctx, fw, state.Clone(), pod, all[own]) {
+			// Reserve plugins need what the other plugins have written.
+			admits(ctx, fw, state, pod, all[own])
 			return all[own : own+1], nil, nil
 		}
 	}

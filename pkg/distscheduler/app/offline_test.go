@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -113,7 +114,7 @@ func TestSimulationDependsOnSeedOnly(t *testing.T) {
 		if code != 0 {
 			t.Fatalf("exit code %d: %s", code, stderr)
 		}
-		outputs[strings.Replace(out, "Seed:            "+seed, "", 1)] = true
+		outputs[regexp.MustCompile(`(?m)^Seed:.*$`).ReplaceAllString(out, "")] = true
 	}
 	if len(outputs) < 2 || len(outputs) > 5 {
 		t.Errorf("six simulations with five seeds have %d different results, want 2 to 5", len(outputs))

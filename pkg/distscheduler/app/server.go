@@ -65,10 +65,11 @@ instead of evaluating every node for each pod. Pods that the index does not supp
 are scheduled by kube-scheduler's full scan; the metric
 scheduler_index_fallbacks_total counts them by reason.
 
-Two commands answer questions about a cluster, and write nothing to it:
-  dist-scheduler explain --pod NAMESPACE/NAME       why a pod is on its node, or on none
-  dist-scheduler simulate --cluster FILE --pods FILE  where pods would be placed
-Each has its own --help.`,
+Commands that answer questions about a cluster, and write nothing to it:
+  explain   why a pod is on its node, or on none, and why not on another one
+  simulate  where pods would be placed in a snapshot of a cluster
+
+See "dist-scheduler explain --help" and "dist-scheduler simulate --help".`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return opts.ComponentGlobalsRegistry.Set() },
 		RunE:              func(cmd *cobra.Command, _ []string) error { return run(cmd, opts, intakeOptions, replicas, plugins) },
 		Args: func(cmd *cobra.Command, args []string) error {
