@@ -49,9 +49,9 @@ type Flags struct {
 // configuration.
 func (f *Flags) Add(cmd *cobra.Command, configFlag string) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.Cluster, "cluster", nil, "file or directory with the cluster: the output of `kubectl get -o json` or `-o yaml`, a snapshot of etcd or mem_etcd, or a snapshot of k1m; \"-\" is standard input; can be repeated")
-	flags.StringVar(&f.ConfigFile, configFlag, "", "KubeSchedulerConfiguration with the profiles and the arguments of plugins (default: the default profile)")
-	flags.StringVarP(&f.Output, "output", "o", Table, "format of the output: table, json or yaml")
+	flags.StringArrayVar(&f.Cluster, "cluster", nil, "file or directory (`PATH`) with the cluster: the output of \"kubectl get -o json\" or \"-o yaml\", a snapshot of etcd or mem_etcd, or a snapshot of k1m; \"-\" is standard input; can be repeated")
+	flags.StringVar(&f.ConfigFile, configFlag, "", "`FILE` with the KubeSchedulerConfiguration: profiles and the arguments of plugins (default: the default profile)")
+	flags.StringVarP(&f.Output, "output", "o", Table, "`FORMAT` of the output: table, json or yaml")
 	for _, name := range []string{"cluster", configFlag} {
 		_ = cmd.MarkFlagFilename(name, "yaml", "yml", "json")
 	}
@@ -59,8 +59,8 @@ func (f *Flags) Add(cmd *cobra.Command, configFlag string) {
 
 // AddLive adds the flags that name a running cluster.
 func (f *Flags) AddLive(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file of the cluster to read (default: that of the configuration, else that of kubectl)")
-	cmd.Flags().StringVar(&f.Context, "context", "", "context of the kubeconfig file")
+	cmd.Flags().StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig `FILE` of the cluster to read (default: that of the configuration, else that of kubectl)")
+	cmd.Flags().StringVar(&f.Context, "context", "", "`NAME` of the context in the kubeconfig file")
 }
 
 // Validate returns an error for values that are not possible.

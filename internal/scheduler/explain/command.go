@@ -38,8 +38,8 @@ A pod that is bound is explained as if it were not, and all other pods stay wher
   kubectl get nodes,pods,namespaces,services,replicasets -A -o json >cluster.json
   dist-scheduler explain --pod default/web-0 --cluster cluster.json -o json`,
 	}
-	cmd.Flags().StringVar(&pod, "pod", "", "pod of the cluster, as NAMESPACE/NAME or NAME, or a file with a pod; \"-\" is standard input (required)")
-	cmd.Flags().StringVar(&node, "node", "", "node for which to say why it was chosen, or all reasons why not")
+	cmd.Flags().StringVar(&pod, "pod", "", "`POD` of the cluster, as NAMESPACE/NAME or NAME, or a file with a pod; \"-\" is standard input (required)")
+	cmd.Flags().StringVar(&node, "node", "", "`NAME` of a node for which to say why it was chosen, or all reasons why not")
 	flags.Add(cmd, "config")
 	flags.AddLive(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -98,7 +98,7 @@ func pod(name, cpu string) *v1.Pod {
 func TestRandomClusters(t *testing.T) {
 	seed := schedtest.Seed()
 	t.Logf("to repeat this test: -oracle.seed %d", seed)
-	for i := range uint64(4) {
+	for i := range uint64(8) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) { randomCluster(t, seed+i) })
 	}
 }

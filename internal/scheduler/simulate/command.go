@@ -52,9 +52,9 @@ not provisioned.`,
   # Where would the pending pods go with another configuration?
   dist-scheduler simulate --cluster cluster.json --pods pending --scheduler-config scheduler.yaml -o json`,
 	}
-	cmd.Flags().StringVar(&v.pods, "pods", "", "file with pods or workloads; \"-\" is standard input; \"pending\" are the pending pods of the cluster (required)")
-	cmd.Flags().Uint64Var(&v.seed, "seed", 1, "number that decides between nodes with equal scores")
-	cmd.Flags().StringVar(&v.order, "order", ByQueue, "order of the pods: queue (by priority, then as in the file) or file")
+	cmd.Flags().StringVar(&v.pods, "pods", "", "`FILE` with pods or workloads; \"-\" is standard input; \"pending\" are the pending pods of the cluster (required)")
+	cmd.Flags().Uint64Var(&v.seed, "seed", 1, "`NUMBER` that decides between nodes with equal scores")
+	cmd.Flags().StringVar(&v.order, "order", ByQueue, "`ORDER` of the pods: queue (by priority, then as in the file) or file")
 	v.Add(cmd, "scheduler-config")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := v.validate(); err != nil {

@@ -227,7 +227,7 @@ func (s *simulation) place(ctx context.Context, pods []*v1.Pod) ([]*PodResult, e
 func (s *simulation) schedule(ctx context.Context, result *PodResult) error {
 	decision, err := s.decide(ctx, result)
 	if err != nil {
-		return err
+		return result.failed(ctx, err)
 	}
 	if decision.Err == nil {
 		return s.bind(ctx, result, decision)
@@ -248,13 +248,20 @@ func (s *simulation) schedule(ctx context.Context, result *PodResult) error {
 		return err
 	}
 	if decision, err = s.decide(ctx, result); err != nil {
-		return err
+		return result.failed(ctx, err)
 	}
 	if decision.Err != nil {
 		result.Reason = decision.Err.Error()
 		return nil
 	}
 	return s.bind(ctx, result, decision)
+}
+
+// failed records an error of a plugin, which concerns only this pod. Schedulers would try the pod again later. It returns the
+// error if the run was interrupted.
+func (r *PodResult) failed(ctx context.Context, err error) error {
+	r.Reason = "error: " + err.Error()
+	return ctx.Err()
 }
 
 // decide makes a decision and counts it.

@@ -49,7 +49,7 @@ func (p *printer) more(rows int, what string) {
 func (r *Report) printHead(p *printer) {
 	p.line("Pods:\t%d placed, %d unschedulable, %d held back, %d preempted", r.Counts.Placed, r.Counts.Unschedulable, r.Counts.HeldBack, r.Counts.Preempted)
 	if r.Counts.Evicted > 0 {
-		p.line("Evicted:\t%d pods that ran before", r.Counts.Evicted)
+		p.line("Evicted:\t%d of the pods that ran before", r.Counts.Evicted)
 	}
 	by := fmt.Sprintf("%d by the index", r.Search.ByIndex)
 	for _, reason := range slices.Sorted(maps.Keys(r.Search.FullScan)) {

@@ -96,7 +96,7 @@ See "dist-scheduler explain --help" and "dist-scheduler simulate --help".`,
 	for _, offline := range []*cobra.Command{explain.NewCommand(plugins), simulate.NewCommand(plugins)} {
 		// The help of dist-scheduler lists all feature gates.
 		gates := *sets.FlagSet("feature gate").Lookup("feature-gates")
-		gates.Usage = "feature gates as for dist-scheduler, as NAME=true|false,..."
+		gates.Usage = "feature gates as for dist-scheduler: `NAME=true|false,...`"
 		offline.Flags().AddFlag(&gates)
 		cmd.AddCommand(offline)
 	}
