@@ -174,7 +174,7 @@ func (r *Reference) Decide(ctx context.Context, pods []*v1.Pod, nodes []*v1.Node
 	case len(feasible) == 1:
 		return Decision{Best: sets.New(feasible[0].Node().Name), Feasible: 1}, nil
 	}
-	scores, err := r.score(ctx, state, pod, feasible)
+	scores, err := Score(ctx, r.framework, state, pod, feasible)
 	if err != nil {
 		return Decision{}, fmt.Errorf("scoring nodes for pod %s: %w", pod.Name, err)
 	}
@@ -198,17 +198,27 @@ func onNodes(pods []*v1.Pod, nodes []*v1.Node) []*v1.Pod {
 func (r *Reference) filter(
 	ctx context.Context, state fwk.CycleState, pod *v1.Pod, all []fwk.NodeInfo,
 ) ([]fwk.NodeInfo, *framework.FitError, error) {
+	return Filter(ctx, r.framework, state, pod, all)
+}
+
+// Filter runs the filter plugins of a framework on all nodes. It returns the nodes that fit, and the reasons for which the
+// others do not. The nodes must be those of the snapshot of the framework.
+func Filter(
+	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *v1.Pod, all []fwk.NodeInfo,
+) ([]fwk.NodeInfo, *framework.FitError, error) {
 	refused := &framework.FitError{
 		Pod: pod, NumAllNodes: len(all), Diagnosis: framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()},
 	}
 	if pod.Status.NominatedNodeName != "" {
 		// kube-scheduler checks the nominated node first, and no other node if the pod fits.
 		own := slices.IndexFunc(all, func(n fwk.NodeInfo) bool { return n.Node().Name == pod.Status.NominatedNodeName })
-		if own >= 0 && r.admits(ctx, state.Clone(), pod, all[own]) {
+		if own >= 0 && admits(ctx, fw, state.Clone(), pod, all[own]) {
+			// Reserve plugins need what the other plugins have written.
+			admits(ctx, fw, state, pod, all[own])
 			return all[own : own+1], nil, nil
 		}
 	}
-	only, status, unschedulable := r.framework.RunPreFilterPlugins(ctx, state, pod)
+	only, status, unschedulable := fw.RunPreFilterPlugins(ctx, state, pod)
 	refused.Diagnosis.UnschedulablePlugins = unschedulable
 	if status.IsRejected() {
 		refused.Diagnosis.NodeToStatus.SetAbsentNodesStatus(status)
@@ -223,17 +233,22 @@ func (r *Reference) filter(
 		refused.Diagnosis.NodeToStatus.SetAbsentNodesStatus(fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
 			fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", sets.List(unschedulable))))
 	}
-	var (
-		mu       sync.Mutex
-		feasible []fwk.NodeInfo
-		failed   error
-	)
-	r.framework.Parallelizer().Until(ctx, len(all), func(i int) {
+	feasible, err := filterEach(ctx, fw, state, pod, all, only, refused)
+	return feasible, refused, err
+}
+
+// filterEach runs the filter plugins on each node, except those that the result of PreFilter excludes. It returns the nodes
+// that fit, and adds the statuses of the others to refused.
+func filterEach(
+	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *v1.Pod, all []fwk.NodeInfo, only *fwk.PreFilterResult, refused *framework.FitError,
+) (feasible []fwk.NodeInfo, failed error) {
+	var mu sync.Mutex
+	fw.Parallelizer().Until(ctx, len(all), func(i int) {
 		name := all[i].Node().Name
 		if !only.AllNodes() && !only.NodeNames.Has(name) {
 			return
 		}
-		status := r.framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, all[i])
+		status := fw.RunFilterPluginsWithNominatedPods(ctx, state, pod, all[i])
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
@@ -249,22 +264,22 @@ func (r *Reference) filter(
 	if failed == nil {
 		failed = ctx.Err()
 	}
-	return feasible, refused, failed
+	return feasible, failed
 }
 
 // admits reports whether a pod fits on one node.
-func (r *Reference) admits(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) bool {
-	only, status, _ := r.framework.RunPreFilterPlugins(ctx, state, pod)
+func admits(ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) bool {
+	only, status, _ := fw.RunPreFilterPlugins(ctx, state, pod)
 	return status.IsSuccess() && (only.AllNodes() || only.NodeNames.Has(node.Node().Name)) &&
-		r.framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, node).IsSuccess()
+		fw.RunFilterPluginsWithNominatedPods(ctx, state, pod, node).IsSuccess()
 }
 
-// score returns the scores of each node.
-func (r *Reference) score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, feasible []fwk.NodeInfo) ([]fwk.NodePluginScores, error) {
-	if status := r.framework.RunPreScorePlugins(ctx, state, pod, feasible); !status.IsSuccess() {
+// Score runs the score plugins of a framework on the nodes that fit. state is that of [Filter].
+func Score(ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *v1.Pod, feasible []fwk.NodeInfo) ([]fwk.NodePluginScores, error) {
+	if status := fw.RunPreScorePlugins(ctx, state, pod, feasible); !status.IsSuccess() {
 		return nil, status.AsError()
 	}
-	scores, status := r.framework.RunScorePlugins(ctx, state, pod, feasible)
+	scores, status := fw.RunScorePlugins(ctx, state, pod, feasible)
 	if !status.IsSuccess() {
 		return nil, status.AsError()
 	}

@@ -35,6 +35,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/explain"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/simulate"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/webhook"
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
@@ -61,7 +63,13 @@ its KubeSchedulerConfiguration, plugins, events and metrics. It makes the decisi
 a kube-scheduler that scores every node, but uses an index of nodes and pod classes
 instead of evaluating every node for each pod. Pods that the index does not support
 are scheduled by kube-scheduler's full scan; the metric
-scheduler_index_fallbacks_total counts them by reason.`,
+scheduler_index_fallbacks_total counts them by reason.
+
+Commands that answer questions about a cluster, and write nothing to it:
+  explain   why a pod is on its node, or on none, and why not on another one
+  simulate  where pods would be placed in a snapshot of a cluster
+
+See "dist-scheduler explain --help" and "dist-scheduler simulate --help".`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return opts.ComponentGlobalsRegistry.Set() },
 		RunE:              func(cmd *cobra.Command, _ []string) error { return run(cmd, opts, intakeOptions, replicas, plugins) },
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -79,10 +87,18 @@ scheduler_index_fallbacks_total counts them by reason.`,
 	for _, set := range sets.FlagSets {
 		cmd.Flags().AddFlagSet(set)
 	}
+	cmd.CompletionOptions.DisableDefaultCmd = true
 	columns, _, _ := term.TerminalSize(cmd.OutOrStdout())
 	cliflag.SetUsageAndHelpFunc(cmd, *sets, columns)
 	if err := cmd.MarkFlagFilename("config", "yaml", "yml", "json"); err != nil {
 		klog.Background().Error(err, "Failed to mark flag --config as a file name")
+	}
+	for _, offline := range []*cobra.Command{explain.NewCommand(plugins), simulate.NewCommand(plugins)} {
+		// The help of dist-scheduler lists all feature gates.
+		gates := *sets.FlagSet("feature gate").Lookup("feature-gates")
+		gates.Usage = "feature gates as for dist-scheduler: `NAME=true|false,...`"
+		offline.Flags().AddFlag(&gates)
+		cmd.AddCommand(offline)
 	}
 	return cmd
 }
