@@ -43,19 +43,23 @@ func (w *world) addDevices(node string) {
 		if !w.Chance(50) {
 			continue
 		}
-		slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node + "-" + driver}, Spec: resourcev1.ResourceSliceSpec{
-			Driver: driver + ".example.com", NodeName: ptr.To(node), Pool: resourcev1.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
-		}}
-		for i := range 1 + w.Rand.IntN(3) {
-			slice.Spec.Devices = append(slice.Spec.Devices, resourcev1.Device{Name: fmt.Sprint("device-", i)})
-		}
-		w.push(slice, false)
+		w.push(deviceSlice(node, driver, 1+w.Rand.IntN(3)), false)
 	}
+}
+
+// deviceSlice returns a ResourceSlice with devices of a node.
+func deviceSlice(node, driver string, number int) *resourcev1.ResourceSlice {
+	slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node + "-" + driver}, Spec: resourcev1.ResourceSliceSpec{
+		Driver: driver + ".example.com", NodeName: ptr.To(node), Pool: resourcev1.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
+	}}
+	for i := range number {
+		slice.Spec.Devices = append(slice.Spec.Devices, resourcev1.Device{Name: fmt.Sprint("device-", i)})
+	}
+	return slice
 }
 
 // claimDevices gives a pod a claim for one or two devices, or for the first available of two kinds.
 func (w *world) claimDevices(pod *v1.Pod, alternatives bool) {
-	claim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: types.UID("claim-" + pod.Name), ResourceVersion: "1"}}
 	request := resourcev1.DeviceRequest{Name: "device"}
 	if alternatives {
 		for _, driver := range deviceDrivers {
@@ -68,6 +72,12 @@ func (w *world) claimDevices(pod *v1.Pod, alternatives bool) {
 			DeviceClassName: generate.Pick(w.Rand, deviceDrivers), Count: 1 + w.Rand.Int64N(2), AllocationMode: resourcev1.DeviceAllocationModeExactCount,
 		}
 	}
+	w.putClaim(pod, request)
+}
+
+// putClaim creates a claim for a pod.
+func (w *world) putClaim(pod *v1.Pod, request resourcev1.DeviceRequest) {
+	claim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: types.UID("claim-" + pod.Name), ResourceVersion: "1"}}
 	claim.Spec.Devices.Requests = []resourcev1.DeviceRequest{request}
 	pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "device", ResourceClaimName: ptr.To(claim.Name)}}
 	w.record("create claim %s", claim.Name)

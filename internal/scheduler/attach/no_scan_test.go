@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -32,17 +33,10 @@ func TestNoFullScan(t *testing.T) {
 		"affinity to nodes by their names": func(_ *world, pod *v1.Pod) { pod.Spec.Affinity = toNodes("node-2", "node-5") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 1, 0)
-			for _, node := range slices.Collect(maps.Values(w.Nodes)) {
-				delete(w.Nodes, node.Name)
-				w.must(w.cacheOf(node.Name).RemoveNode(klog.Logger{}, trimmed(w, node)))
-			}
-			for i := range 12 {
-				node := schedtest.PlainNode(fmt.Sprint("node-", i), "8")
-				node.Labels[v1.LabelTopologyZone] = []string{"a", "b", "c"}[i%3]
-				w.putNode(node)
-				w.putCSINode(node.Name)
-				w.addDevices(node.Name)
+			w := plainWorld(t)
+			for name := range w.Nodes {
+				w.putCSINode(name)
+				w.addDevices(name)
 			}
 			for i := range 4 {
 				pod := schedtest.PlainPod(fmt.Sprintf("pod-%d", i), "100m")
@@ -59,6 +53,63 @@ func TestNoFullScan(t *testing.T) {
 				t.Errorf("the index ranked %d of 4 pods, and the reasons for full scans are %v; want all 4", w.ranked, w.fallbacks)
 			}
 		})
+	}
+}
+
+// plainWorld returns a world with twelve equal nodes in three zones.
+func plainWorld(t *testing.T) *world {
+	w := newWorld(t, 1, 0)
+	for _, node := range slices.Collect(maps.Values(w.Nodes)) {
+		delete(w.Nodes, node.Name)
+		w.must(w.cacheOf(node.Name).RemoveNode(klog.Logger{}, trimmed(w, node)))
+	}
+	for i := range 12 {
+		node := schedtest.PlainNode(fmt.Sprint("node-", i), "8")
+		node.Labels[v1.LabelTopologyZone] = []string{"a", "b", "c"}[i%3]
+		w.putNode(node)
+	}
+	return w
+}
+
+// TestOnlyNodesWithFreeDevicesAreAskedAbout has two nodes with one device each. Nodes without a free device are not asked about, and
+// a claim that is deleted frees its device.
+func TestOnlyNodesWithFreeDevicesAreAskedAbout(t *testing.T) {
+	w := plainWorld(t)
+	for _, object := range w.informers[0].Resource().V1().ResourceSlices().Informer().GetIndexer().List() {
+		w.push(object.(*resourcev1.ResourceSlice), true)
+	}
+	for _, node := range []string{"node-3", "node-7"} {
+		w.push(deviceSlice(node, "fast", 1), false)
+	}
+	claiming := func(name string) *v1.Pod {
+		pod := schedtest.PlainPod(name, "100m")
+		w.putClaim(pod, resourcev1.DeviceRequest{Name: "device", Exactly: &resourcev1.ExactDeviceRequest{
+			DeviceClassName: "fast", Count: 1, AllocationMode: resourcev1.DeviceAllocationModeExactCount,
+		}})
+		return pod
+	}
+	var placed []*v1.Pod
+	for i := range 4 {
+		if i == 2 {
+			w.dropClaim(placed[0])
+		}
+		pod := claiming(fmt.Sprint("pod-", i))
+		result, err := w.scheduleAndCompare(pod)
+		if i == 3 {
+			if err == nil {
+				t.Errorf("the fourth pod was placed on %s, want no node, because both devices are allocated", result.SuggestedHost)
+			}
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.allocate(pod, result.SuggestedHost)
+		w.bind(pod, result.SuggestedHost)
+		placed = append(placed, pod)
+	}
+	if w.ranker.NodesAsked != 3 {
+		t.Errorf("filters were asked about %d nodes, want 3: one for each placed pod", w.ranker.NodesAsked)
 	}
 }
 

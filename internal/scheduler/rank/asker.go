@@ -66,7 +66,11 @@ func (r *Ranker) findNeeds(a *asker) error {
 		a.needs.sure = false
 	}
 	if a.plugins.Has(pluginnames.DynamicResources) {
-		return a.needs.addDevices(a.profile.Framework, a.pod)
+		var counted *devices
+		if r.storage != nil {
+			counted = r.storage.devices
+		}
+		return a.needs.addDevices(counted, a.profile.Framework, a.pod)
 	}
 	return nil
 }

@@ -139,6 +139,7 @@ func (d *decision) choose(ctx context.Context, indexClass *index.Class, class *C
 		if !sure {
 			d.AskedCount++
 		}
+		d.NodesAsked += a.asks
 		asked.Observe(float64(a.asks))
 	}
 	if errors.Is(err, index.ErrUncounted) {

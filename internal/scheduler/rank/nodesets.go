@@ -35,17 +35,17 @@ type nodeSet struct {
 type conditions struct {
 	// sets are conditions on the labels of nodes.
 	sets nodeSets
-	// volumes are the volumes that are attached to the node, by driver, sorted.
+	// volumes are the volumes that are attached to the node, and the devices that are allocated, by driver, sorted.
 	volumes []cache.VolumeRoom
 }
 
-// attach adds a volume of a driver.
-func (c *conditions) attach(driver string) {
+// add adds a number of volumes or devices of a driver.
+func (c *conditions) add(driver string, number int) {
 	position, exists := slices.BinarySearchFunc(c.volumes, driver, func(room cache.VolumeRoom, driver string) int { return strings.Compare(room.Driver, driver) })
 	if !exists {
 		c.volumes = slices.Insert(c.volumes, position, cache.VolumeRoom{Driver: driver})
 	}
-	c.volumes[position].Volumes++
+	c.volumes[position].Volumes += number
 }
 
 // appendKey appends a key that is equal for pods with equal conditions. It appends nothing if there is no condition.
@@ -63,16 +63,15 @@ func (c *conditions) appendKey(key []byte) []byte {
 	return append(key, 0)
 }
 
-// exceeds returns whether the volumes exceed the room on a node.
+// exceeds returns whether the volumes or devices exceed the room on a node.
 func (c *conditions) exceeds(room []cache.VolumeRoom) bool {
-	for i := range room {
-		for j := range c.volumes {
-			if room[i].Driver == c.volumes[j].Driver && room[i].Volumes < c.volumes[j].Volumes {
-				return true
-			}
+	return slices.ContainsFunc(c.volumes, func(need cache.VolumeRoom) bool {
+		i := slices.IndexFunc(room, func(r cache.VolumeRoom) bool { return r.Driver == need.Driver })
+		if i < 0 {
+			return strings.HasPrefix(need.Driver, devicePrefix)
 		}
-	}
-	return false
+		return room[i].Volumes < need.Volumes
+	})
 }
 
 // nodeSets are the conditions of a pod, each once and sorted by key.

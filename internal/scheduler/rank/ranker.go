@@ -55,6 +55,8 @@ type Ranker struct {
 	// AskedCount is the number of pods for which some filters were asked about single nodes, so that it is not known how many
 	// nodes fit.
 	AskedCount int
+	// NodesAsked is the number of nodes about which filters were asked.
+	NodesAsked int
 	// NominatedNodeCost is the estimated cost of running plugins for a node with nominated pods,
 	// relative to their cost for a node of the full scan.
 	NominatedNodeCost int

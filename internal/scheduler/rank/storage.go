@@ -34,6 +34,7 @@ type storage struct {
 	drivers     storagelisters.CSIDriverLister
 	nodes       storagelisters.CSINodeLister
 	attachments toolscache.Indexer
+	devices     *devices
 	// scoresCapacity is true if VolumeBinding prefers nodes by the capacity of volumes.
 	scoresCapacity bool
 }
@@ -55,12 +56,15 @@ func (r *Ranker) WatchStorage(factory informers.SharedInformerFactory) error {
 		drivers: group.CSIDrivers().Lister(), nodes: group.CSINodes().Lister(), attachments: attachments.GetIndexer(),
 		scoresCapacity: utilfeature.DefaultFeatureGate.Enabled(features.StorageCapacityScoring),
 	}
-	r.Cluster.LimitVolumes(r.storage.room)
 	handler := toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { r.NoteStorage(nil, object) },
 		UpdateFunc: r.NoteStorage,
 		DeleteFunc: func(object any) { r.NoteStorage(object, nil) },
 	}
+	if r.storage.devices, err = newDevices(factory, handler); err != nil {
+		return err
+	}
+	r.Cluster.LimitVolumes(r.storage.room)
 	for _, informer := range []toolscache.SharedIndexInformer{
 		attachments, group.CSINodes().Informer(), group.StorageClasses().Informer(), core.PersistentVolumes().Informer(), core.PersistentVolumeClaims().Informer(),
 	} {
@@ -77,8 +81,12 @@ func (r *Ranker) NoteStorage(before, after any) {
 	if unknown, ok := before.(toolscache.DeletedFinalStateUnknown); ok {
 		before = unknown.Obj
 	}
-	for _, object := range []any{before, after} {
+	for i, object := range []any{before, after} {
 		switch object := object.(type) {
+		case *resourcev1.ResourceSlice:
+			r.storage.devices.noteSlice(r.Cluster, object, int64(2*i-1))
+		case *resourcev1.ResourceClaim:
+			r.storage.devices.noteClaim(r.Cluster, object)
 		case *storagev1.CSINode:
 			r.Cluster.NoteVolumesOnNode(object.Name)
 		case *storagev1.VolumeAttachment:
@@ -286,7 +294,7 @@ func (n *needs) attach(s *storage, driver, handle string, used bool) {
 	}
 	if unique := driver + "/" + handle; !n.handles.Has(unique) {
 		n.handles.Insert(unique)
-		n.conditions.attach(driver)
+		n.conditions.add(driver, 1)
 	}
 }
 
@@ -305,7 +313,7 @@ func (s *storage) tracksCapacity(claim *v1.PersistentVolumeClaim, driver string)
 }
 
 // addDevices adds what the resource claims of a pod require.
-func (n *needs) addDevices(fw framework.Framework, pod *v1.Pod) error {
+func (n *needs) addDevices(d *devices, fw framework.Framework, pod *v1.Pod) error {
 	n.sure = false
 	n.scores = n.scores || utilfeature.DefaultFeatureGate.Enabled(features.DRANodeAllocatableResources)
 	for i := range pod.Spec.ResourceClaims {
@@ -318,6 +326,7 @@ func (n *needs) addDevices(fw framework.Framework, pod *v1.Pod) error {
 			return ReasonClaims
 		}
 		n.scores = n.scores || hasAlternatives(&claim.Spec)
+		n.addRequests(d, fw, claim)
 		if allocation := claim.Status.Allocation; allocation != nil && allocation.NodeSelector != nil {
 			if names, named := namesIn(allocation.NodeSelector, true); named {
 				n.restrict(names)

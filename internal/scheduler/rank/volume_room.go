@@ -36,11 +36,21 @@ func volumeOfAttachment(object any) ([]string, error) {
 // in-tree volumes on them.
 const uncounted = ""
 
-// room returns the room for volumes on a node, as NodeVolumeLimits counts it: the limit of each driver that has one, less the
-// volumes of pods on the node and other attached volumes.
+// room returns the room for volumes on a node, and its free devices.
 func (s *storage) room(n *cache.Node) []cache.VolumeRoom {
-	object := n.Info.Node()
-	csiNode, err := s.nodes.Get(object.Name)
+	room := s.volumeRoom(n)
+	for driver, free := range s.devices.free(n.Info.Node().Name) {
+		room = append(room, cache.VolumeRoom{Driver: devicePrefix + driver, Volumes: free})
+	}
+	slices.SortFunc(room, func(a, b cache.VolumeRoom) int { return cmp.Compare(a.Driver, b.Driver) })
+	return room
+}
+
+// volumeRoom returns the room for volumes on a node, as NodeVolumeLimits counts it: the limit of each driver that has one, less the
+// volumes of pods on the node and other attached volumes.
+func (s *storage) volumeRoom(n *cache.Node) []cache.VolumeRoom {
+	name := n.Info.Node().Name
+	csiNode, err := s.nodes.Get(name)
 	if err != nil {
 		return nil
 	}
@@ -55,7 +65,7 @@ func (s *storage) room(n *cache.Node) []cache.VolumeRoom {
 	}
 	attached := attachedVolumes{storage: s, drivers: map[string]string{}}
 	attached.addPods(n)
-	attached.addAttachments(object.Name)
+	attached.addAttachments(name)
 	for _, driver := range attached.drivers {
 		for i := range room {
 			if room[i].Driver == driver {
@@ -66,7 +76,6 @@ func (s *storage) room(n *cache.Node) []cache.VolumeRoom {
 	if attached.uncounted {
 		room = append(room, cache.VolumeRoom{Driver: uncounted})
 	}
-	slices.SortFunc(room, func(a, b cache.VolumeRoom) int { return cmp.Compare(a.Driver, b.Driver) })
 	return room
 }
 

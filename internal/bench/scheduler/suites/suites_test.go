@@ -73,7 +73,7 @@ func TestKubeSchedulerRunsWithFewestNodesOnly(t *testing.T) {
 }
 
 func TestKindsWithLimitsAreJudged(t *testing.T) {
-	o, run := &kindsOptions{Kinds: []string{"plain", "pvc", "claim"}, Pods: experiment.ByScale(1, 1)}, &experiment.Run{Result: &experiment.Result{}}
+	o, run := &kindsOptions{Kinds: []string{"plain", "pvc", "claim"}, Pods: experiment.Fixed(1)}, &experiment.Run{Result: &experiment.Result{}}
 	run.Scale.Factor = 1
 	ours := []experiment.Figure{{Name: cpuFigure("plain"), Value: 10}, {Name: cpuFigure("pvc"), Value: 10}, {Name: cpuFigure("claim"), Value: 10}}
 	peer := []experiment.Figure{{Name: cpuFigure("plain"), Value: 10}, {Name: cpuFigure("pvc"), Value: 100}, {Name: cpuFigure("claim"), Value: 40}}
