@@ -157,6 +157,8 @@ func (w *world) newScheduler(factory informers.SharedInformerFactory, profiles [
 	ranker := parts.Ranker
 	// With few spare names, numbers are reassigned several times in a test.
 	ranker.Cluster.SpareNames, ranker.Cluster.ReturnCycles = 100, 5
+	// In some worlds, racks then count as labels that differ on each node.
+	ranker.Cluster.FewValues = 2
 	// With no cost, nodes with nominated pods are always evaluated, never left to the full scan.
 	ranker.NominatedNodeCost = 0
 	return sched, ranker

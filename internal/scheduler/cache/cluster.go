@@ -52,6 +52,10 @@ type Cluster struct {
 	// lastRanked is the pod for which the ranker last searched a node.
 	lastRanked ranked
 	volumes    volumeUse
+	// valueCounts are the numbers of values of the labels for which [Cluster.IsPerNode] was called.
+	valueCounts map[string]valueCount
+	// FewValues is a number of values of a label that is always small enough to be part of node shapes.
+	FewValues int
 	// readByPlugin is true if a plugin call that has timed out may still read nodes.
 	readByPlugin atomic.Bool
 }
@@ -112,9 +116,9 @@ func clusterIn(snapshot *Snapshot) *Cluster {
 		Images:   map[string]*fwk.ImageStateSummary{},
 		Names:    newNames(usualLabels...),
 		hosts:    map[string]int{},
-		labelled: labelledNodes{},
+		labelled: labelledNodes{}, valueCounts: map[string]valueCount{},
 
-		SpareNames: spareNames, ReturnCycles: returnCycles,
+		SpareNames: spareNames, ReturnCycles: returnCycles, FewValues: fewValues,
 	}
 }
 

@@ -110,6 +110,10 @@ func (a *asker) nodes() sets.Set[string] {
 	return fewest
 }
 
+// mostCandidates is the largest number of nodes that are evaluated one by one because of labels. Upstream's full scan runs on all
+// cores, so it is faster with more.
+const mostCandidates = 1000
+
 // rankAsking finds the node for a pod with volumes, claims, named nodes or out-of-tree filters. reason is why the index alone
 // cannot find it.
 func (r *Ranker) rankAsking(ctx context.Context, p *Profile, state fwk.CycleState, pod *framework.PodInfo, reason FallbackReason) (kubescheduler.ScheduleResult, error) {
@@ -125,11 +129,18 @@ func (r *Ranker) rankAsking(ctx context.Context, p *Profile, state fwk.CycleStat
 		return none, err
 	}
 	d := decision{Ranker: r, profile: p, state: state, pod: pod}
-	switch names := a.nodes(); {
+	names, foreign := a.nodes(), a.plugins.HasAny(p.foreign.UnsortedList()...)
+	switch {
 	case a.needs.unfit:
 		return none, reasonUnschedulable
-	case names != nil && !a.plugins.HasAny(p.foreign.UnsortedList()...):
+	case names != nil && !foreign:
 		return d.amongFew(ctx, candidates(r.Cluster, names))
+	case len(a.needs.perNode) > 0:
+		nodes := admitted(r.Cluster, a.needs.perNode)
+		if len(nodes) > mostCandidates || foreign {
+			return none, ReasonNamedNodes
+		}
+		return d.amongFew(ctx, nodes)
 	case names != nil || NamesNodes(&pod.Pod.Spec) || p.addedAffinity.namesNodes:
 		return none, ReasonNamedNodes
 	case a.needs.scores:

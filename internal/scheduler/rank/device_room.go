@@ -38,10 +38,10 @@ type devices struct {
 // newDevices returns the counters of the informers of a factory. handler reports changes.
 func newDevices(factory informers.SharedInformerFactory, handler toolscache.ResourceEventHandler) (*devices, error) {
 	slices, claims := factory.Resource().V1().ResourceSlices().Informer(), factory.Resource().V1().ResourceClaims().Informer()
-	if err := slices.AddIndexers(toolscache.Indexers{slicesByNode: nodeOfSlice, slicesByPool: poolOfSlice}); err != nil {
+	if err := addIndexers(slices, toolscache.Indexers{slicesByNode: nodeOfSlice, slicesByPool: poolOfSlice}); err != nil {
 		return nil, err
 	}
-	if err := claims.AddIndexers(toolscache.Indexers{claimsByPool: poolsOfClaim}); err != nil {
+	if err := addIndexers(claims, toolscache.Indexers{claimsByPool: poolsOfClaim}); err != nil {
 		return nil, err
 	}
 	for _, informer := range []toolscache.SharedIndexInformer{slices, claims} {

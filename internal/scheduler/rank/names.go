@@ -50,6 +50,16 @@ func namedByPod(spec *v1.PodSpec) (sets.Set[string], bool) {
 	return namesIn(spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution, true)
 }
 
+// admitted returns the nodes that satisfy conditions on labels. It looks at all nodes.
+func admitted(c *cache.Cluster, sets nodeSets) (nodes []*cache.Node) {
+	for _, n := range c.Nodes {
+		if n.Position >= 0 && sets.refuse(n.Info.Node().Labels) == nil {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
 // candidates returns the nodes that have one of the given names or hostnames. A node may have the hostname of another one,
 // so it returns more nodes than the selectors select.
 func candidates(c *cache.Cluster, names sets.Set[string]) []*cache.Node {

@@ -47,7 +47,7 @@ func (r *Ranker) WatchStorage(factory informers.SharedInformerFactory) error {
 	}
 	core, group := factory.Core().V1(), factory.Storage().V1()
 	attachments := group.VolumeAttachments().Informer()
-	err := attachments.AddIndexers(toolscache.Indexers{attachmentsByNode: nodeOfAttachment, attachmentsByVolume: volumeOfAttachment})
+	err := addIndexers(attachments, toolscache.Indexers{attachmentsByNode: nodeOfAttachment, attachmentsByVolume: volumeOfAttachment})
 	if err != nil {
 		return err
 	}
@@ -140,6 +140,8 @@ type needs struct {
 	sure bool
 	// scores is true if a plugin may prefer some nodes because of the volumes or claims.
 	scores bool
+	// perNode are conditions on labels that differ on each node. They are not in sets.
+	perNode nodeSets
 	// unfit is true if the pod fits on no node at present.
 	unfit bool
 	// handles are the volumes in conditions.volumes.
@@ -206,7 +208,7 @@ func (n *needs) addVolumes(s *storage, c *cache.Cluster, pod *v1.Pod, claims cla
 			continue
 		}
 		// VolumeZone ignores generic ephemeral volumes.
-		n.addBound(volume, asked.Has(pluginnames.VolumeZone) && named.Has(claim.Name))
+		n.addBound(c, volume, asked.Has(pluginnames.VolumeZone) && named.Has(claim.Name))
 		if source := volume.Spec.CSI; limits && source != nil {
 			n.attach(s, source.Driver, source.VolumeHandle, c.UsesClaim(claim.Namespace, claim.Name))
 		}
@@ -226,10 +228,10 @@ func migratable(spec *v1.PersistentVolumeSpec) bool {
 }
 
 // addBound adds what a bound volume requires.
-func (n *needs) addBound(volume *v1.PersistentVolume, zones bool) {
+func (n *needs) addBound(c *cache.Cluster, volume *v1.PersistentVolume, zones bool) {
 	if affinity := volume.Spec.NodeAffinity; affinity != nil && affinity.Required != nil {
 		if set, ok := affinityOfVolume(volume); ok {
-			n.sets.add(set)
+			n.addSet(c, set)
 		} else {
 			n.sure = false
 		}
@@ -238,6 +240,15 @@ func (n *needs) addBound(volume *v1.PersistentVolume, zones bool) {
 		}
 	}
 	if set, restricted := zoneOfVolume(volume); zones && restricted {
+		n.sets.add(set)
+	}
+}
+
+// addSet adds a condition on labels.
+func (n *needs) addSet(c *cache.Cluster, set nodeSet) {
+	if slices.ContainsFunc(set.labels, c.IsPerNode) {
+		n.perNode.add(set)
+	} else {
 		n.sets.add(set)
 	}
 }
@@ -270,7 +281,7 @@ func (n *needs) addUnbound(s *storage, c *cache.Cluster, claim *v1.PersistentVol
 	if set, ok := topologiesOfClass(class.AllowedTopologies); !ok {
 		n.sure = false
 	} else if len(class.AllowedTopologies) > 0 {
-		n.sets.add(set)
+		n.addSet(c, set)
 	}
 	if s.tracksCapacity(claim, class.Provisioner) {
 		n.sure, n.scores = false, n.scores || s.scoresCapacity

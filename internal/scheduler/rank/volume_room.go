@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
@@ -17,6 +18,17 @@ const (
 	attachmentsByNode   = "k8s-1m.dev/node"
 	attachmentsByVolume = "k8s-1m.dev/volume"
 )
+
+// addIndexers adds indexers to an informer, unless another scheduler of this process has done so.
+func addIndexers(informer toolscache.SharedIndexInformer, indexers toolscache.Indexers) error {
+	err := informer.AddIndexers(indexers)
+	for name := range indexers {
+		if informer.GetIndexer().GetIndexers()[name] == nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func nodeOfAttachment(object any) ([]string, error) {
 	if attachment, ok := object.(*storagev1.VolumeAttachment); ok {

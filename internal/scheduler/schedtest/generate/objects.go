@@ -3,6 +3,7 @@ package generate
 import (
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -165,11 +166,14 @@ func volumeFor(claim *v1.PersistentVolumeClaim) *v1.PersistentVolume {
 	return volume
 }
 
-// Volume returns a new volume for a claim, to which it binds the claim. Some of these volumes can be used in one zone.
+// Volume returns a new volume for a claim, to which it binds the claim. Some of these volumes can be used in one zone or rack.
 func Volume(r *rand.Rand, claim *v1.PersistentVolumeClaim) *v1.PersistentVolume {
 	volume := volumeFor(claim)
-	if r.IntN(2) == 0 {
+	switch r.IntN(3) {
+	case 0:
 		volume.Spec.NodeAffinity = requireLabel(v1.LabelTopologyZone, Pick(r, zones))
+	case 1:
+		volume.Spec.NodeAffinity = requireLabel("rack", strconv.Itoa(r.IntN(5)))
 	}
 	return volume
 }
