@@ -136,6 +136,9 @@ func Build(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfil
 		if err := guard.Wrap(fw, limits); err != nil {
 			return nil, err
 		}
+		if err := r.WatchStorage(fw.SharedInformerFactory()); err != nil {
+			return nil, err
+		}
 		if err := r.WatchNamespaces(fw.SharedInformerFactory().Core().V1().Namespaces().Informer()); err != nil {
 			return nil, err
 		}

@@ -31,6 +31,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/pushinformer"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/leader"
@@ -103,6 +104,8 @@ type world struct {
 	// deviceClass is the DeviceClass for GPUs; nil if there is none.
 	deviceClass *resourcev1.DeviceClass
 	nominated   []*v1.Pod
+	// lastState is the cycle state of the last decision.
+	lastState *framework.CycleState
 	// decisions counts scheduling attempts, and ranked those by the index. fallbacks counts the
 	// others by reason.
 	decisions int
@@ -126,6 +129,7 @@ func newWorld(t *testing.T, seed uint64, shards int) *world {
 	}
 	for i := range w.informers {
 		w.informers[i] = informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+		pushinformer.Register(w.informers[i], &resourcev1.DeviceClass{}, &resourcev1.ResourceSlice{}, &resourcev1.ResourceClaim{})
 	}
 	w.sched, w.ranker = w.newScheduler(w.informers[0], cfg.Profiles)
 	for i := range shards {
@@ -153,6 +157,8 @@ func (w *world) newScheduler(factory informers.SharedInformerFactory, profiles [
 	ranker := parts.Ranker
 	// With few spare names, numbers are reassigned several times in a test.
 	ranker.Cluster.SpareNames, ranker.Cluster.ReturnCycles = 100, 5
+	// In some worlds, racks then count as labels that differ on each node.
+	ranker.Cluster.FewValues = 2
 	// With no cost, nodes with nominated pods are always evaluated, never left to the full scan.
 	ranker.NominatedNodeCost = 0
 	return sched, ranker
@@ -193,6 +199,7 @@ func (w *world) populate() {
 			w.must(indexerOf(factory, object).Add(object))
 		}
 	}
+	w.addDeviceClasses()
 	for range 3 + w.Rand.IntN(25) {
 		w.addNode()
 	}
@@ -254,10 +261,6 @@ func (w *world) changeNamespace() {
 // changeDeviceClass creates or deletes a DeviceClass for GPUs. While it exists, nodes that have no GPU from a
 // device plugin could have one from a driver, but none does.
 func (w *world) changeDeviceClass() {
-	frameworks := []framework.Framework{w.reference.Framework()}
-	for _, sched := range w.schedulers() {
-		frameworks = append(frameworks, sched.Profiles[v1.DefaultSchedulerName])
-	}
 	class, create := w.deviceClass, w.deviceClass == nil
 	if create {
 		class = &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: ptr.To("example.com/gpu")}}
@@ -266,18 +269,7 @@ func (w *world) changeDeviceClass() {
 		w.deviceClass = nil
 	}
 	w.record("DeviceClass exists: %t", create)
-	for _, fw := range frameworks {
-		// The resolver handles the events of the informer of DeviceClasses.
-		handler := fw.SharedDRAManager().DeviceClassResolver().(toolscache.ResourceEventHandler)
-		indexer := fw.SharedInformerFactory().Resource().V1().DeviceClasses().Informer().GetIndexer()
-		if create {
-			w.must(indexer.Add(class))
-			handler.OnAdd(class, false)
-		} else {
-			w.must(indexer.Delete(class))
-			handler.OnDelete(class)
-		}
-	}
+	w.push(class, !create)
 }
 
 // trimmed returns a copy of an object without the fields that informers drop.
@@ -316,6 +308,8 @@ func (w *world) run(decisions int) {
 			w.changeNamespace()
 		case n < 34:
 			w.changeDeviceClass()
+		case n < 36:
+			w.changeStorage()
 		default:
 			w.schedule()
 		}
@@ -332,6 +326,8 @@ func (w *world) addNode() {
 	w.Nodes[node.Name] = node
 	w.record("add %s", node.Name)
 	w.cacheOf(node.Name).AddNode(klog.Logger{}, trimmed(w, node))
+	w.putCSINode(node.Name)
+	w.addDevices(node.Name)
 }
 
 func (w *world) removeNode() {
@@ -360,6 +356,7 @@ func (w *world) removePod() {
 		w.record("remove %s", pod.Name)
 		delete(w.Pods, pod.UID)
 		w.must(w.cacheOf(pod.Spec.NodeName).RemovePod(klog.Logger{}, trimmed(w, pod)))
+		w.dropClaim(pod)
 	}
 }
 
@@ -419,7 +416,11 @@ func (w *world) nextPod() *v1.Pod {
 	if len(w.nominated) > 0 && w.Chance(5) {
 		return generate.Pick(w.Rand, w.nominated)
 	}
-	return w.Pod()
+	pod := w.Pod()
+	if w.search == nil && len(pod.Spec.Volumes) == 0 && w.Chance(8) {
+		w.claimDevices(pod, w.Chance(20))
+	}
+	return pod
 }
 
 // schedulers returns the scheduler and those of the shards.
@@ -452,8 +453,10 @@ func (w *world) schedule() {
 			if w.search != nil && !w.t.Failed() {
 				w.comparePreemption(next)
 			}
+			w.dropClaim(next)
 			return
 		}
+		w.allocate(next, result.SuggestedHost)
 		w.bind(next, result.SuggestedHost)
 	}
 }
@@ -481,25 +484,26 @@ func (w *world) scheduleAndCompareTo(pod *v1.Pod, want reference.Decision) (kube
 	w.updateSnapshots()
 	// The queue ignores malformed terms, too.
 	info, _ := framework.NewPodInfo(trimmed(w, pod))
-	fallbacks := w.ranker.FallbackCount
-	result, err := w.sched.SchedulePod(w.ctx, w.sched.Profiles[v1.DefaultSchedulerName], framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: info})
+	fallbacks, asked := w.ranker.FallbackCount, w.ranker.AskedCount
+	w.lastState = framework.NewCycleState()
+	result, err := w.sched.SchedulePod(w.ctx, w.sched.Profiles[v1.DefaultSchedulerName], w.lastState, &framework.QueuedPodInfo{PodInfo: info})
 	w.decisions++
-	ranked := w.ranker.FallbackCount == fallbacks
+	ranked, counted := w.ranker.FallbackCount == fallbacks, w.ranker.AskedCount == asked
 	if ranked {
 		w.ranked++
-		if w.search == nil {
+		if w.search == nil && !rank.NamesNodes(&pod.Spec) {
 			w.audit(pod, info)
 		}
 	} else {
 		w.fallbacks[string(w.ranker.LastFallback)]++
 	}
 	// The full scan also finds a best node: it samples nodes only if there are at least 100.
-	switch problem := want.Check(result, err); {
+	switch problem := want.Check(result, err, counted); {
 	case problem != "":
 		w.fail(pod, "%s", problem)
 	case err != nil:
 		w.compareErrors(pod, err, want.FitError)
-	case ranked && w.search == nil && len(w.nominated) == 0 && want.Scores != nil:
+	case ranked && w.search == nil && len(w.nominated) == 0 && want.Scores != nil && !restricted(pod):
 		w.compareScores(pod, info, want.Scores)
 	}
 	return result, err
@@ -510,6 +514,12 @@ func (w *world) updateSnapshots() {
 	for _, sched := range w.schedulers() {
 		w.must(sched.Cache.UpdateSnapshot(klog.Logger{}, sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*schedcache.Snapshot)))
 	}
+}
+
+// restricted returns whether the class of a pod does not contain all that restricts the pod: its volumes, claims and the nodes
+// that it names.
+func restricted(pod *v1.Pod) bool {
+	return len(pod.Spec.Volumes)+len(pod.Spec.ResourceClaims) > 0 || rank.NamesNodes(&pod.Spec)
 }
 
 // compareScores compares the scores of all nodes that fit with those of the reference.

@@ -31,6 +31,16 @@ var replicated = map[string][]string{
 	"pkg/scheduler/framework/plugins/noderesources/balanced_allocation.go": {"balancedResourceScorer", "balancedResourceScore", "balancedAllocationPreScoreState"},
 	// rank/profile.go, requestsDevices.
 	"pkg/scheduler/framework/plugins/dynamicresources/extendeddynamicresources.go": {"preFilterExtendedResources", "hasDeviceClassMappedExtendedResource"},
+	// rank/storage.go and rank/nodesets.go.
+	"pkg/scheduler/framework/plugins/volumebinding/volume_binding.go":           {"PreFilter", "Filter", "PreScore", "Score", "stateData"},
+	"pkg/scheduler/framework/plugins/volumebinding/binder.go":                   {"PodVolumeClaims", "GetPodVolumeClaims", "FindPodVolumes", "checkBoundClaims", "checkVolumeProvisions", "hasEnoughCapacity", "tryTranslatePVToCSI", "isCSIMigrationOnForPlugin"},
+	"pkg/scheduler/framework/plugins/volumezone/volume_zone.go":                 {"getPVbyPod", "getPVTopologies", "Filter", "topologyLabels", "translateToGALabel"},
+	"pkg/scheduler/framework/plugins/volumerestrictions/volume_restrictions.go": {"PreFilter", "Filter"},
+	"pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go":      {"Score", "computeScore"},
+	// rank/volume_room.go.
+	"pkg/scheduler/framework/plugins/nodevolumelimits/csi.go": {"PreFilter", "Filter", "filterAttachableVolumes", "getCSIDriverInfo", "getCSIDriverInfoFromSC", "getNodeVolumeAttachmentInfo", "getVolumeLimits"},
+	// index/lazy.go and rank/asker.go.
+	"pkg/scheduler/framework/runtime/framework.go": {"RunPreFilterPlugins", "RunFilterPluginsWithNominatedPods", "addGENominatedPods"},
 	// rank/images.go.
 	"pkg/scheduler/framework/plugins/imagelocality/image_locality.go": {"calculatePriority", "sumImageScores", "scaledImageScore", "normalizedImageName", "minThreshold", "maxContainerThreshold"},
 	// rank/spread.go and index/rank.go.

@@ -51,6 +51,11 @@ type Cluster struct {
 	RemoteNodes int
 	// lastRanked is the pod for which the ranker last searched a node.
 	lastRanked ranked
+	volumes    volumeUse
+	// valueCounts are the numbers of values of the labels for which [Cluster.IsPerNode] was called.
+	valueCounts map[string]valueCount
+	// FewValues is a number of values of a label that is always small enough to be part of node shapes.
+	FewValues int
 	// readByPlugin is true if a plugin call that has timed out may still read nodes.
 	readByPlugin atomic.Bool
 }
@@ -82,6 +87,8 @@ type Node struct {
 	host string
 	// dirty is true if the node is in Cluster.dirty.
 	dirty bool
+	// OtherVolumes is the number of pods on the node with volumes that have no claim with a name, and may be counted all the same.
+	OtherVolumes int
 }
 
 // NewCluster returns a cluster without nodes that fills a snapshot of kube-scheduler.
@@ -109,9 +116,9 @@ func clusterIn(snapshot *Snapshot) *Cluster {
 		Images:   map[string]*fwk.ImageStateSummary{},
 		Names:    newNames(usualLabels...),
 		hosts:    map[string]int{},
-		labelled: labelledNodes{},
+		labelled: labelledNodes{}, valueCounts: map[string]valueCount{},
 
-		SpareNames: spareNames, ReturnCycles: returnCycles,
+		SpareNames: spareNames, ReturnCycles: returnCycles, FewValues: fewValues,
 	}
 }
 
@@ -135,6 +142,7 @@ func (c *Cluster) Apply(logger klog.Logger, operations []operation) {
 			c.setNode(op.node)
 		}
 	}
+	c.markVolumes()
 	for _, n := range c.dirty {
 		n.dirty = false
 		if n.Position >= 0 {
@@ -146,7 +154,9 @@ func (c *Cluster) Apply(logger klog.Logger, operations []operation) {
 	c.dirty = c.dirty[:0]
 	if c.returned.exceeded(c.Names.len(), 2*(len(c.Nodes)+c.RemoteNodes+c.Pods)+c.SpareNames, c.ReturnCycles) {
 		// The new index has no classes. They add the labels again to which they refer.
+		room := c.Names.room
 		c.Names = newNames(usualLabels...)
+		c.Names.room = room
 		c.labelled = labelledNodes{}
 		c.rebuildIndex()
 	}
@@ -194,6 +204,7 @@ func (c *Cluster) addPod(pod *v1.Pod) {
 	n := c.getOrCreate(pod.Spec.NodeName)
 	info := c.podInfo(pod)
 	n.Info.AddPodInfo(info)
+	c.countVolumes(n, pod, 1)
 	c.Pods++
 	if n.Position >= 0 {
 		c.addToKind(n, info)
@@ -223,6 +234,7 @@ func (c *Cluster) removePod(logger klog.Logger, pod *v1.Pod) {
 		return
 	}
 	c.Pods--
+	c.countVolumes(n, pod, -1)
 	keepPorts(n.Info, pod)
 	if n.Position >= 0 {
 		c.Index.RemovePod(n.ID, kind)
@@ -278,6 +290,11 @@ func (c *Cluster) ClaimsInUse(pod *v1.Pod) []string {
 		}
 	}
 	return sets.List(used)
+}
+
+// UsesClaim returns whether a pod on a node uses a volume claim.
+func (c *Cluster) UsesClaim(namespace, name string) bool {
+	return (*c.Snapshot.claims)[framework.GetNamespacedName(namespace, name)] > 0
 }
 
 // getOrCreate returns the node with a name. If there is none, it creates one without a node object.

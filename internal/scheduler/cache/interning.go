@@ -21,6 +21,10 @@ import (
 type Names struct {
 	shapes intern.Numbers
 	extras intern.Numbers
+	// RoomOf has the room for volumes of each set of extra resources, by number.
+	RoomOf [][]VolumeRoom
+	// room returns the room for volumes on a node; nil if there are no limits.
+	room   func(*Node) []VolumeRoom
 	kinds  intern.Numbers
 	values intern.Numbers
 	// ValueOf are the values of topology keys, by number.
@@ -61,7 +65,7 @@ func newNames(labels ...string) Names {
 	// The number 0 represents a missing label, and 1 the empty value.
 	values := intern.Numbers{wire.NoValue: 0, "": index.EmptyValue}
 	names := Names{
-		shapes: intern.Numbers{}, extras: intern.Numbers{"": 0}, kinds: intern.Numbers{}, values: values, ValueOf: []string{wire.NoValue, ""},
+		shapes: intern.Numbers{}, extras: intern.Numbers{"": 0}, RoomOf: [][]VolumeRoom{nil}, kinds: intern.Numbers{}, values: values, ValueOf: []string{wire.NoValue, ""},
 		active: newActiveTerms(), Visible: sets.New[string](), labels: intern.Numbers{},
 	}
 	for _, label := range labels {
@@ -93,13 +97,19 @@ func (n *Names) State(node *Node) index.State {
 		Shape:    node.Shape,
 		MilliCPU: requested.MilliCPU, Memory: requested.Memory, EphemeralStorage: requested.EphemeralStorage,
 		NonZeroMilliCPU: nonZero.MilliCPU, NonZeroMemory: nonZero.Memory,
-		Pods: int32(len(node.Info.Pods)), Extra: n.extra(node.Info),
+		Pods: int32(len(node.Info.Pods)), Extra: n.extra(node),
 	}
 }
 
-// extra returns the number of the set of extended resources and host ports that the pods of a node request.
-func (n *Names) extra(info *framework.NodeInfo) int32 {
-	if len(info.Requested.ScalarResources) == 0 && len(info.UsedPorts) == 0 {
+// extra returns the number of the set of extended resources and host ports that the pods of a node request, and of the room that
+// the node has for volumes.
+func (n *Names) extra(node *Node) int32 {
+	info := node.Info
+	var room []VolumeRoom
+	if n.room != nil {
+		room = n.room(node)
+	}
+	if len(info.Requested.ScalarResources) == 0 && len(info.UsedPorts) == 0 && len(room) == 0 {
 		return 0
 	}
 	key := intern.AppendScalars(n.Key[:0], info.Requested.ScalarResources)
@@ -113,8 +123,17 @@ func (n *Names) extra(info *framework.NodeInfo) int32 {
 	for _, port := range ports {
 		key = intern.AppendString(key, port)
 	}
+	if len(room) > 0 {
+		key = append(key, 0)
+		for i := range room {
+			key = binary.AppendVarint(intern.AppendString(key, room[i].Driver), int64(room[i].Volumes))
+		}
+	}
 	n.Key = key
-	number, _ := n.extras.Of(key)
+	number, fresh := n.extras.Of(key)
+	if fresh {
+		n.RoomOf = append(n.RoomOf, room)
+	}
 	return number
 }
 

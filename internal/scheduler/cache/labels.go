@@ -89,6 +89,41 @@ func (c *Cluster) hasLabel(id index.NodeID, label string) bool {
 	return labelled
 }
 
+// valueCount is the number of values of a label when there were this many nodes.
+type valueCount struct {
+	nodes, values int
+}
+
+// fewValues is the default of [Cluster.FewValues].
+const fewValues = 1000
+
+// IsPerNode returns whether a label has another value on nearly each node, as labels of drivers with local volumes. As a part of
+// shapes it would make each node a state of its own. It reads all nodes when it is first called for a label, and again
+// when there are twice as many nodes.
+func (c *Cluster) IsPerNode(label string) bool {
+	if isUsual(label) {
+		return label == v1.LabelHostname
+	}
+	known := c.valueCounts[label]
+	if nodes := c.Index.Len(); nodes >= 2*known.nodes {
+		values := map[string]struct{}{}
+		for _, n := range c.Nodes {
+			if n.Position < 0 {
+				continue
+			}
+			if value, labelled := n.Info.Node().Labels[label]; labelled {
+				values[value] = struct{}{}
+			}
+		}
+		known = valueCount{max(nodes, 1), len(values)}
+		if len(c.valueCounts) >= fewValues {
+			clear(c.valueCounts)
+		}
+		c.valueCounts[label] = known
+	}
+	return known.values > max(c.FewValues, known.nodes/4)
+}
+
 // ReferToLabels makes the labels with the given keys part of node shapes. Nodes with such a label get
 // another shape; nodes without keep theirs.
 func (c *Cluster) ReferToLabels(keys []string) {

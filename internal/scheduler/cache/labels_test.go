@@ -43,6 +43,31 @@ func TestLabelKeysAreForgotten(t *testing.T) {
 	}
 }
 
+// TestLabelsThatDifferOnEachNodeAreFound has nodes with a label of their own and with one of few values. It notices when nodes are
+// added.
+func TestLabelsThatDifferOnEachNodeAreFound(t *testing.T) {
+	c := newTestCluster(t)
+	add := func(from, to int) {
+		var operations []operation
+		for i := from; i < to; i++ {
+			operations = append(operations, operation{node: labelledNode(fmt.Sprint("node-", i), map[string]string{"own": fmt.Sprint(i), "rack": fmt.Sprint(i % 50)})})
+		}
+		c.Apply(klog.Logger{}, operations)
+	}
+	for _, step := range []struct {
+		from, to int
+		want     bool
+	}{{0, 500, false}, {500, 1200, true}, {1200, 2500, true}} {
+		add(step.from, step.to)
+		if own, rack := c.IsPerNode("own"), c.IsPerNode("rack"); own != step.want || rack {
+			t.Errorf("with %d nodes, IsPerNode() = %t for a label of each node and %t for racks, want %t and false", step.to, own, rack, step.want)
+		}
+	}
+	if c.IsPerNode(v1.LabelTopologyZone) || !c.IsPerNode(v1.LabelHostname) {
+		t.Error("IsPerNode() is true for zones or false for hostnames")
+	}
+}
+
 // TestShapesHaveReferencedLabels changes nodes and refers to labels in random order. Each node then has the shape
 // that is computed from its labels.
 func TestShapesHaveReferencedLabels(t *testing.T) {

@@ -26,6 +26,26 @@ func (c *Cluster) setHost(n *Node, object *v1.Node) {
 	}
 }
 
+// WithHostname returns the nodes with a hostname label. It looks at all nodes only if a node of another name has the label.
+func (c *Cluster) WithHostname(host string) (nodes []*Node) {
+	if n := c.Lookup(host); n != nil && host != "" && n.host == host {
+		nodes = append(nodes, n)
+	}
+	if host != "" && len(nodes) == c.hosts[host] {
+		return nodes
+	}
+	nodes = nil
+	for _, n := range c.Nodes {
+		if n.Position < 0 {
+			continue
+		}
+		if value, labelled := n.Info.Node().Labels[v1.LabelHostname]; labelled && value == host {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
 // setImages updates the images of a node and their numbers of nodes. object is nil if the node was deleted. As
 // in upstream's cache, a name that a node lists twice counts once.
 func (c *Cluster) setImages(n *Node, object *v1.Node) {

@@ -70,3 +70,17 @@ func (x *Index) dropLeastRecentlyUsed() {
 		}
 	}
 }
+
+// Temporary returns a class that the index does not keep, for one query with [Class.SummarizeEach]. If the Spec has no counters,
+// the class has no verdicts, and no nominated pods may be passed to the query.
+func (x *Index) Temporary(spec Spec) (*Class, error) {
+	c := &Class{view: view{spec: spec}, x: x}
+	if len(spec.Counters) > 0 {
+		c.rebuild()
+		c.settle()
+		return c, c.failure
+	}
+	c.view = newView(spec)
+	c.topologies = map[ShapeID]*Topology{}
+	return c, nil
+}

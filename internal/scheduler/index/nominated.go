@@ -40,6 +40,15 @@ func (c *Class) includeNominated(nominated []Nominated) (undo func()) {
 	}
 }
 
+// FitsBeside reports whether pods of the class fit on a node, with and without nominated pods.
+func (c *Class) FitsBeside(node NodeID, nominated []Nominated) (fits bool) {
+	c.WithNominated(nominated, func() {
+		b := c.bucketAt(node)
+		fits = b != nil && c.admits(b.group, c.minCounts(nil)) && c.admitsExtra(b.group)
+	})
+	return fits
+}
+
 // admitsExtra reports whether the counters allow pods on the nodes of a group while the nominated pods of
 // one of these nodes are counted.
 func (v *view) admitsExtra(g *group) bool {

@@ -26,6 +26,8 @@ type candidate struct {
 	group *group
 	// top is the bucket of the group with the highest static score.
 	top *bucket
+	// count is the number of nodes of the group that count as fitting.
+	count int
 	// spread is the raw score of the soft constraints. ignored is true if the group gets no
 	// score for them.
 	spread  int64
@@ -174,7 +176,7 @@ func (v *view) candidates(r *ranking) int {
 	fitting := 0
 	for _, g := range v.list {
 		if g.count > 0 && v.admits(g, r.minCounts) && v.admitsExtra(g) {
-			r.candidates = append(r.candidates, candidate{group: g, top: g.top()})
+			r.candidates = append(r.candidates, candidate{group: g, top: g.top(), count: g.count})
 			fitting += g.count
 		}
 	}
@@ -310,17 +312,10 @@ func (v *view) addSpread(r *ranking) {
 		candidate := &r.candidates[i]
 		candidate.ignored = v.spec.RequireAllKeys && !v.hasSoftKeys(candidate.group)
 		if !candidate.ignored {
-			scored += candidate.group.count
+			scored += candidate.count
 		}
 	}
-	r.weights = r.weights[:0]
-	for _, soft := range v.spec.Soft {
-		size := scored
-		if key := v.spec.Counters[soft.Counter].Key; key != HostKey {
-			size = r.distinct(key)
-		}
-		r.weights = append(r.weights, math.Log(float64(size+2)))
-	}
+	r.weights = v.spreadWeights(r, scored)
 	least, most := int64(math.MaxInt64), int64(0)
 	for i := range r.candidates {
 		candidate := &r.candidates[i]
@@ -342,6 +337,20 @@ func (v *view) addSpread(r *ranking) {
 	}
 }
 
+// spreadWeights returns the weight of each soft constraint. scored is the number of fitting nodes that get a score
+// for them. The result is valid until the next call, because it uses a buffer.
+func (v *view) spreadWeights(r *ranking, scored int) []float64 {
+	weights := r.weights[:0]
+	for _, soft := range v.spec.Soft {
+		size := scored
+		if key := v.spec.Counters[soft.Counter].Key; key != HostKey {
+			size = r.distinct(key)
+		}
+		weights = append(weights, math.Log(float64(size+2)))
+	}
+	return weights
+}
+
 // hasSoftKeys reports whether the nodes of a group have the keys of all soft constraints.
 func (v *view) hasSoftKeys(g *group) bool {
 	for _, soft := range v.spec.Soft {
@@ -353,6 +362,15 @@ func (v *view) hasSoftKeys(g *group) bool {
 	return true
 }
 
+// distinctValue returns a topology value as the weights of soft constraints count it: a missing label counts as the
+// empty value.
+func distinctValue(value int32) int32 {
+	if value == EmptyValue {
+		return 0
+	}
+	return value
+}
+
 // distinct returns the number of values of a key among the candidates. A missing label
 // counts as the empty value.
 func (r *ranking) distinct(key int) int {
@@ -362,11 +380,7 @@ func (r *ranking) distinct(key int) int {
 	clear(r.seen)
 	for i := range r.candidates {
 		if candidate := &r.candidates[i]; !candidate.ignored {
-			value := candidate.group.topology.Values[key]
-			if value == EmptyValue {
-				value = 0
-			}
-			r.seen[value] = struct{}{}
+			r.seen[distinctValue(candidate.group.topology.Values[key])] = struct{}{}
 		}
 	}
 	return len(r.seen)

@@ -11,6 +11,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	pluginnames "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
@@ -58,6 +59,10 @@ type Class struct {
 	Spec   index.Spec
 	// agreed is nil without replicas: then all nodes are in this index.
 	agreed *Agreement
+	// conditions are those by which the class differs from that of equal pods without volumes.
+	conditions
+	// uncountedRoom is true if the room for volumes is not known on some node.
+	uncountedRoom bool
 	// namedNodes are the only nodes on which the pod may run; nil if it may run on all nodes.
 	// NamingPlugins are the plugins that restrict it. Only classes whose nodes are evaluated
 	// separately have them.
@@ -82,10 +87,18 @@ func (r recorder) Write(key fwk.StateKey, value fwk.StateData) {
 
 // NewClass makes the class of a pod. It returns a [FallbackReason] if the index cannot rank the pod.
 func NewClass(ctx context.Context, c *cache.Cluster, p *Profile, pod *framework.PodInfo, agreed *Agreement) (*Class, error) {
+	return newClass(ctx, c, p, pod, agreed, conditions{})
+}
+
+// newClass is [NewClass] with the conditions of the volumes of the pod.
+func newClass(ctx context.Context, c *cache.Cluster, p *Profile, pod *framework.PodInfo, agreed *Agreement, volumes conditions) (*Class, error) {
 	// Copy, because the queue changes its pod info when the pod is updated.
 	pod = pod.DeepCopy()
+	if agreed == nil || !agreed.PerNode {
+		removeVolumes(&pod.Pod.Spec)
+	}
 	cl := &Class{
-		cluster: c, profile: p, pod: pod, agreed: agreed, state: framework.NewCycleState(),
+		cluster: c, profile: p, pod: pod, agreed: agreed, conditions: volumes, state: framework.NewCycleState(),
 		written:        map[fwk.StateKey]fwk.StateData{},
 		imageSets:      intern.Numbers{},
 		refusalNumbers: intern.Numbers{},
@@ -105,6 +118,13 @@ func NewClass(ctx context.Context, c *cache.Cluster, p *Profile, pod *framework.
 		return nil, err
 	}
 	return cl, nil
+}
+
+// removeVolumes removes the volumes and resource claims of a pod whose class other pods share. The plugins that read them are
+// asked for each pod. Images remain, because the class key contains them.
+func removeVolumes(spec *v1.PodSpec) {
+	spec.ResourceClaims = nil
+	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(volume v1.Volume) bool { return volume.Image == nil })
 }
 
 // prepare runs PreFilter and PreScore. Unless each node is evaluated separately, it hides the nodes from
@@ -142,7 +162,7 @@ func (cl *Class) prepare(ctx context.Context) (err error) {
 			return FallbackReason(name)
 		}
 	}
-	cl.state.SetSkipFilterPlugins(cl.skipFilter.Union(IndexPlugins))
+	cl.state.SetSkipFilterPlugins(cl.skipFilter.Union(IndexPlugins).Union(cl.profile.foreign))
 	cl.state.SetSkipScorePlugins(cl.skipScore.Union(IndexPlugins))
 	return nil
 }
@@ -184,15 +204,24 @@ func (cl *Class) Verdict(id index.NodeID, state *index.State) (index.Verdict, er
 		return index.Verdict{}, nil
 	}
 	verdict, known, err := cl.arithmeticVerdict(id, state)
-	if known || err != nil {
-		return verdict, err
+	if !known && err == nil {
+		var refused *fwk.Status
+		if verdict, refused, err = cl.runPlugins(context.Background(), cl.state, cl.cluster.ByID[id].Info); refused != nil {
+			verdict.Refusal = cl.refusal(refused)
+		}
 	}
-	verdict, refused, err := cl.runPlugins(context.Background(), cl.state, cl.cluster.ByID[id].Info)
-	if refused != nil {
-		verdict.Refusal = cl.refusal(refused)
+	if verdict.Fits && len(cl.volumes) > 0 {
+		room := cl.cluster.Names.RoomOf[state.Extra]
+		cl.uncountedRoom = cl.uncountedRoom || slices.ContainsFunc(room, func(r cache.VolumeRoom) bool { return r.Driver == uncounted })
+		if cl.exceeds(room) {
+			verdict = index.Verdict{Refusal: cl.refusal(tooManyVolumes)}
+		}
 	}
 	return verdict, err
 }
+
+// tooManyVolumes is the status of nodes without room for the volumes of a pod.
+var tooManyVolumes = fwk.NewStatus(fwk.Unschedulable, nodevolumelimits.ErrReasonMaxVolumeCountExceeded).WithPlugin(pluginnames.NodeVolumeLimits)
 
 // runPlugins runs the filter and score plugins for a node, except those that the cycle state skips. If a
 // plugin rejects the node, it returns the status.
@@ -204,6 +233,9 @@ func (cl *Class) runPlugins(ctx context.Context, state fwk.CycleState, info *fra
 	}
 	if !status.IsSuccess() {
 		return index.Verdict{}, nil, status.AsError()
+	}
+	if refused := cl.sets.refuse(info.Node().Labels); refused != nil {
+		return index.Verdict{}, refused, nil
 	}
 	scores, status := cl.profile.Framework.RunRawScorePlugins(ctx, state, pod, info)
 	if !status.IsSuccess() {

@@ -27,6 +27,9 @@ const (
 	ReasonRejected       FallbackReason = "rejected"
 	reasonUnschedulable  FallbackReason = "unschedulable"
 	reasonPreScore       FallbackReason = "pre-score"
+	reasonScores         FallbackReason = "storage-scores"
+	reasonSampled        FallbackReason = "sampled"
+	reasonUncounted      FallbackReason = "uncounted-nodes"
 )
 
 // Rejection is the status of a PreFilter plugin that rejects a pod for all nodes. Plugins are the plugins to

@@ -39,10 +39,16 @@ var (
 		Buckets:        metrics.ExponentialBuckets(1, 4, 10),
 		StabilityLevel: metrics.ALPHA,
 	})
+	asked = metrics.NewHistogram(&metrics.HistogramOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_nodes_asked",
+		Help:           "Number of nodes about which the filters that the index does not know were asked to find the node for a pod",
+		Buckets:        metrics.ExponentialBuckets(1, 4, 10),
+		StabilityLevel: metrics.ALPHA,
+	})
 )
 
 // RegisterMetrics registers the metrics of this package at the first call.
-var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(decisions, Fallbacks, sizes, lookups, Walked) })
+var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(decisions, Fallbacks, sizes, lookups, Walked, asked) })
 
 // Values of the label "by": the method that found the node for a pod.
 const (

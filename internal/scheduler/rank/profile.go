@@ -34,6 +34,9 @@ type Profile struct {
 	filterOrder map[string]int
 	// unknown is the name of an enabled plugin that the ranker does not know; "" if there is none.
 	unknown string
+	// foreign are the filter plugins that the ranker does not know. They are asked about nodes if they are all that is
+	// unknown, and take part in no score.
+	foreign sets.Set[string]
 	// version is the Kubernetes version for which the ranker infers the node features that a pod
 	// requires; nil if the plugin or the feature gate NodeDeclaredFeatures is disabled.
 	version  *versionutil.Version
@@ -115,6 +118,7 @@ func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*Profi
 		p.filters.Insert(plugin.Name)
 		p.filterOrder[plugin.Name] = i
 	}
+	p.foreign = foreignFilters(fw)
 	for _, plugin := range enabled.Score.Enabled {
 		p.weights[plugin.Name] = int64(plugin.Weight)
 	}
@@ -156,14 +160,36 @@ func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*Profi
 	return p, nil
 }
 
+// knows returns whether the ranker knows a filter or score plugin.
+func knows(plugin string) bool {
+	return nodeLocalPlugins.Has(plugin) || IndexPlugins.Has(plugin) || usuallySkippedPlugins.Has(plugin)
+}
+
+// foreignFilters returns the filter plugins that the ranker does not know; nil if such a plugin also scores.
+func foreignFilters(fw framework.Framework) sets.Set[string] {
+	enabled := fw.ListPlugins()
+	for _, plugin := range slices.Concat(enabled.PreScore.Enabled, enabled.Score.Enabled) {
+		if !knows(plugin.Name) {
+			return nil
+		}
+	}
+	foreign := sets.New[string]()
+	for _, plugin := range slices.Concat(enabled.PreFilter.Enabled, enabled.Filter.Enabled) {
+		if !knows(plugin.Name) {
+			foreign.Insert(plugin.Name)
+		}
+	}
+	return foreign
+}
+
 // UnknownPlugin returns the name of an enabled filter or score plugin that the ranker does not know, such as
 // an out-of-tree plugin; "" if there is none.
 func UnknownPlugin(fw framework.Framework) string {
 	enabled := fw.ListPlugins()
 	for _, set := range []config.PluginSet{enabled.PreFilter, enabled.Filter, enabled.PreScore, enabled.Score} {
 		for _, plugin := range set.Enabled {
-			if name := plugin.Name; !nodeLocalPlugins.Has(name) && !IndexPlugins.Has(name) && !usuallySkippedPlugins.Has(name) {
-				return name
+			if !knows(plugin.Name) {
+				return plugin.Name
 			}
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -53,6 +52,11 @@ type Ranker struct {
 	// for the last one.
 	FallbackCount int
 	LastFallback  FallbackReason
+	// AskedCount is the number of pods for which some filters were asked about single nodes, so that it is not known how many
+	// nodes fit.
+	AskedCount int
+	// NodesAsked is the number of nodes about which filters were asked.
+	NodesAsked int
 	// NominatedNodeCost is the estimated cost of running plugins for a node with nominated pods,
 	// relative to their cost for a node of the full scan.
 	NominatedNodeCost int
@@ -63,6 +67,8 @@ type Ranker struct {
 	// Replica is the name of this replica; "" if there are no others.
 	Replica    string
 	referenced referencedLabels
+	// storage is nil before [Ranker.WatchStorage].
+	storage *storage
 }
 
 // nominatedNodeCost is the default of [Ranker.NominatedNodeCost]. The ranker runs plugins for nodes with
@@ -135,60 +141,16 @@ func (r *Ranker) Rescue(ctx context.Context, pod *v1.Pod, err *error) {
 func (r *Ranker) rank(
 	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo,
 ) (kubescheduler.ScheduleResult, error) {
-	none := kubescheduler.ScheduleResult{}
 	profile := r.Profiles[fw.ProfileName()]
-	if reason := r.Unrankable(profile, pod.Pod); reason != "" {
-		return none, reason
+	switch reason := r.Unrankable(profile, pod.Pod); reason {
+	case "":
+		d := decision{Ranker: r, profile: profile, state: state, pod: pod.PodInfo}
+		return d.byClass(ctx, nil)
+	case ReasonVolumes, ReasonClaims, ReasonNamedNodes, reasonPlugin:
+		return r.rankAsking(ctx, profile, state, pod.PodInfo, reason)
+	default:
+		return kubescheduler.ScheduleResult{}, reason
 	}
-	indexClass, class, err := r.Class(ctx, profile, pod.PodInfo, nil)
-	if err != nil {
-		return none, err
-	}
-	if class.countsByHostname && r.Cluster.SharedHosts > 0 {
-		return none, reasonSharedHostname
-	}
-	r.Cluster.NoteRanked(pod.Pod.UID, class.pod)
-	if own := r.Cluster.Lookup(pod.Pod.Status.NominatedNodeName); own != nil {
-		if class.dependsOnOtherPods() {
-			return none, reasonNominated
-		}
-		if class.fitsWithNominated(ctx, pod.Pod, own).IsSuccess() {
-			class.WriteState(state)
-			return kubescheduler.ScheduleResult{SuggestedHost: own.Info.Node().Name, EvaluatedNodes: 1, FeasibleNodes: 1}, nil
-		}
-	}
-	withNominees := r.nominatedNodes(pod.Pod)
-	if !class.simple && len(withNominees)*r.NominatedNodeCost > r.Cluster.Index.Len() {
-		return none, reasonNominated
-	}
-	nominated := slices.DeleteFunc(slices.Clone(withNominees), func(p nominatedNode) bool { return !indexClass.Fits(p.ID) })
-	if class.dependsOnOtherPods() && len(nominated) > 0 {
-		return none, reasonNominated
-	}
-	barred, err := class.barredByNominated(ctx, pod.Pod, nominated)
-	if err != nil {
-		return none, err
-	}
-	started := time.Now()
-	choice, fits := indexClass.Choose(barred, profile.sample(r.Cluster.Index.Len()))
-	cache.ObserveStep(cache.StepChoose, started)
-	Walked.Observe(float64(choice.Groups))
-	if !fits && !class.explainsUnfit() {
-		return none, reasonUnschedulable
-	}
-	class.WriteState(state)
-	if !fits {
-		refused, err := class.refusedByNominated(ctx, pod.Pod, withNominees)
-		if err != nil {
-			return none, err
-		}
-		return none, class.fitError(indexClass, pod.Pod, refused)
-	}
-	return kubescheduler.ScheduleResult{
-		SuggestedHost:  r.Cluster.ByID[choice.Node].Info.Node().Name,
-		EvaluatedNodes: r.Cluster.Index.Len(),
-		FeasibleNodes:  choice.Fitting,
-	}, nil
 }
 
 // Unrankable returns the reason for which the index cannot rank nodes for a pod; "" if there is none. It
@@ -222,19 +184,29 @@ func (r *Ranker) extenderInterested(pod *v1.Pod) bool {
 // hasVolumes returns whether a pod has volumes that may restrict the nodes on which it can run.
 func hasVolumes(spec *v1.PodSpec) bool {
 	for i := range spec.Volumes {
-		source := spec.Volumes[i].VolumeSource
-		// No plugin reads these, except that the class key contains images.
-		source.ConfigMap, source.Secret, source.EmptyDir, source.Projected = nil, nil, nil, nil
-		source.DownwardAPI, source.HostPath, source.Image = nil, nil, nil
-		if source != (v1.VolumeSource{}) {
+		if restricts(&spec.Volumes[i].VolumeSource) {
 			return true
 		}
 	}
 	return false
 }
 
+// restricts returns whether a volume may restrict the nodes on which its pod can run.
+func restricts(volume *v1.VolumeSource) bool {
+	source := *volume
+	// No plugin reads these, except that the class key contains images.
+	source.ConfigMap, source.Secret, source.EmptyDir, source.Projected = nil, nil, nil, nil
+	source.DownwardAPI, source.HostPath, source.Image = nil, nil, nil
+	return source != (v1.VolumeSource{})
+}
+
 // Class returns the class of a pod with all changes applied. It makes the class if there is none.
 func (r *Ranker) Class(ctx context.Context, p *Profile, pod *framework.PodInfo, agreed *Agreement) (*index.Class, *Class, error) {
+	return r.classWith(ctx, p, pod, agreed, &conditions{})
+}
+
+// classWith is [Ranker.Class] for a pod whose volumes restrict it.
+func (r *Ranker) classWith(ctx context.Context, p *Profile, pod *framework.PodInfo, agreed *Agreement, volumes *conditions) (*index.Class, *Class, error) {
 	defer cache.ObserveStep(cache.StepClass, time.Now())
 	if r.Outdated.Swap(false) {
 		r.Cluster.Index.Reset()
@@ -246,10 +218,11 @@ func (r *Ranker) Class(ctx context.Context, p *Profile, pod *framework.PodInfo, 
 	if agreed != nil {
 		scratch = agreed.appendKey(scratch)
 	}
+	scratch = volumes.appendKey(scratch)
 	lookup := "hit"
 	indexClass, err := r.Cluster.Index.Class(string(scratch), func() (index.Spec, error) {
 		lookup = "miss"
-		made, err := NewClass(ctx, r.Cluster, p, pod, agreed)
+		made, err := newClass(ctx, r.Cluster, p, pod, agreed, *volumes)
 		if err != nil {
 			return index.Spec{}, err
 		}

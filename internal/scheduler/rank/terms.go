@@ -58,7 +58,7 @@ func (cl *Class) specify() error {
 	if len(cl.terms.counters) > index.MaxCounters {
 		return reasonConstraints
 	}
-	cl.cluster.ReferToLabels(slices.Concat(cl.Spec.Keys, nodeLabelKeys(&cl.pod.GetPod().Spec), cl.profile.addedAffinity.labelKeys))
+	cl.cluster.ReferToLabels(slices.Concat(cl.Spec.Keys, nodeLabelKeys(&cl.pod.GetPod().Spec), cl.profile.addedAffinity.labelKeys, cl.sets.labels()))
 	return nil
 }
 

@@ -77,8 +77,8 @@ type Decision struct {
 }
 
 // Check returns what is wrong with a result of SchedulePod; "" if nothing is. It does not compare the reasons for which a
-// pod fits on no node.
-func (d Decision) Check(result kubescheduler.ScheduleResult, err error) string {
+// pod fits on no node. counted is true if the result must have the number of all feasible nodes; otherwise it may have fewer.
+func (d Decision) Check(result kubescheduler.ScheduleResult, err error, counted bool) string {
 	switch {
 	case err != nil && d.Feasible > 0:
 		return fmt.Sprintf("SchedulePod() = error %v, want one of the nodes %v", err, d.Best)
@@ -88,7 +88,7 @@ func (d Decision) Check(result kubescheduler.ScheduleResult, err error) string {
 		return fmt.Sprintf("SchedulePod() = %s, want error %v", result.SuggestedHost, d.FitError)
 	case !d.Best.Has(result.SuggestedHost):
 		return fmt.Sprintf("SchedulePod() = %s, want one of the nodes %v", result.SuggestedHost, d.Best)
-	case result.FeasibleNodes != d.Feasible:
+	case counted && result.FeasibleNodes != d.Feasible, result.FeasibleNodes < 1, result.FeasibleNodes > d.Feasible:
 		return fmt.Sprintf("SchedulePod() found %d feasible nodes, want %d", result.FeasibleNodes, d.Feasible)
 	}
 	return ""

@@ -93,7 +93,7 @@ func (w *oracleWorld) conclude(pod *v1.Pod, result kubescheduler.ScheduleResult,
 // compare compares a decision with that of the reference.
 func (w *oracleWorld) compare(pod *v1.Pod, result kubescheduler.ScheduleResult, err error, want reference.Decision) {
 	w.tally.decisions++
-	switch problem := want.Check(result, err); {
+	switch problem := want.Check(result, err, true); {
 	case problem != "":
 		w.fail(pod, "%s", problem)
 	case err != nil:

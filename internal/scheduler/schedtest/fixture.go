@@ -56,6 +56,19 @@ func New(t *testing.T, nodes []*v1.Node, options ...kubescheduler.Option) *Fixtu
 		kubescheduler.WithPodInitialBackoffSeconds(0), kubescheduler.WithPodMaxBackoffSeconds(0))...)
 }
 
+// NewWithFilter returns a fixture with an out-of-tree filter plugin.
+func NewWithFilter(t *testing.T, nodes []*v1.Node, filter fwk.FilterPlugin) *Fixture {
+	t.Helper()
+	server := NewAPI()
+	for _, node := range nodes {
+		server.Put(node)
+	}
+	profile := DefaultProfile(t).DeepCopy()
+	profile.Plugins.Filter.Enabled = append(profile.Plugins.Filter.Enabled, config.Plugin{Name: filter.Name()})
+	registry := frameworkruntime.Registry{filter.Name(): func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return filter, nil }}
+	return newWatching(t, server, profile, kubescheduler.WithFrameworkOutOfTreeRegistry(registry))
+}
+
 // Binder is a bind plugin that calls the API server in memory without a client.
 type Binder struct{ API *API }
 

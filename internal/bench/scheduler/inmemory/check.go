@@ -21,7 +21,8 @@ func (h *harness) check(ctx context.Context, o Options, w *workload, count int, 
 	if count == 0 {
 		return nil
 	}
-	reference, err := newReference(ctx, h.profile, w)
+	factory := newInformers(newClient(h.server))
+	reference, err := newReference(ctx, h.profile, factory, w)
 	if err != nil {
 		return err
 	}
@@ -32,6 +33,9 @@ func (h *harness) check(ctx context.Context, o Options, w *workload, count int, 
 		for ; next < position; next++ {
 			if d := h.decided[next]; d.node != "" {
 				present = append(present, w.podOnNode(int(d.number), d.node))
+				if err := h.server.allocate(factory, podName(int(d.number))); err != nil {
+					return err
+				}
 			}
 		}
 		d := h.decided[position]
@@ -48,8 +52,7 @@ func (h *harness) check(ctx context.Context, o Options, w *workload, count int, 
 }
 
 // newReference returns a reference with its own informers.
-func newReference(ctx context.Context, profile config.KubeSchedulerProfile, w *workload) (*reference.Reference, error) {
-	factory := informers.NewSharedInformerFactory(newClient(), 0)
+func newReference(ctx context.Context, profile config.KubeSchedulerProfile, factory informers.SharedInformerFactory, w *workload) (*reference.Reference, error) {
 	r, err := reference.New(ctx, profile, factory)
 	if err != nil {
 		return nil, err
@@ -91,7 +94,7 @@ func (w *workload) podOnNode(number int, node string) *v1.Pod {
 
 // countOvercommitted returns the number of nodes whose pods request more than the node has.
 func countOvercommitted(w *workload, decided []decision) (count int) {
-	type load struct{ milliCPU, memory, pods int64 }
+	type load struct{ milliCPU, memory, pods, volumes, devices int64 }
 	loads := make(map[string]*load, len(w.nodes))
 	for _, node := range w.nodes {
 		loads[node.Name] = &load{}
@@ -102,6 +105,8 @@ func countOvercommitted(w *workload, decided []decision) (count int) {
 			l.milliCPU += requests.Cpu().MilliValue()
 			l.memory += requests.Memory().Value()
 			l.pods++
+			l.volumes += int64(len(pod.Spec.Volumes))
+			l.devices += int64(len(pod.Spec.ResourceClaims))
 		}
 	}
 	for _, pod := range w.existing {
@@ -115,7 +120,7 @@ func countOvercommitted(w *workload, decided []decision) (count int) {
 	for _, node := range w.nodes {
 		requested, allocatable := loads[node.Name], node.Status.Allocatable
 		if requested.milliCPU > allocatable.Cpu().MilliValue() || requested.memory > allocatable.Memory().Value() ||
-			requested.pods > allocatable.Pods().Value() {
+			requested.pods > allocatable.Pods().Value() || len(w.csiNodes) > 0 && requested.volumes > volumesPerNode || requested.devices > devicesPerNode {
 			count++
 		}
 	}

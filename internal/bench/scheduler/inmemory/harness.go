@@ -4,18 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"strings"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -30,6 +26,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/pushinformer"
 )
 
 const binderName = "ReportingBinder"
@@ -48,6 +45,8 @@ type harness struct {
 	// bound are pods whose bind has not yet been delivered to the scheduler. Their number is at most
 	// feedAhead.
 	bound chan *v1.Pod
+	// server answers the requests of the scheduler.
+	server *apiServer
 	// decided are the decisions in their order. While the scheduling goroutine runs, only it may access
 	// decided and cycles.
 	decided []decision
@@ -66,9 +65,10 @@ func newHarness(ctx context.Context, o Options) (*harness, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := newClient()
+	server := &apiServer{claims: map[string]*resourcev1.ResourceClaim{}}
+	client := newClient(server)
 	h := &harness{
-		profile: cfg.Profiles[0], informers: informers.NewSharedInformerFactory(client, 0), logger: klog.FromContext(ctx),
+		profile: cfg.Profiles[0], informers: newInformers(client), logger: klog.FromContext(ctx), server: server,
 		bound: make(chan *v1.Pod, feedAhead), ledger: newLedger(),
 		decided: make([]decision, 0, o.Pods), cycles: cycles{latency: newHistogram()},
 	}
@@ -95,6 +95,8 @@ func newHarness(ctx context.Context, o Options) (*harness, error) {
 			return nil, fmt.Errorf("setting up the index: %w", err)
 		}
 	}
+	server.volumes = h.informers.Core().V1().PersistentVolumes().Informer().GetIndexer()
+	server.volumeClaims = h.informers.Core().V1().PersistentVolumeClaims().Informer().GetIndexer()
 	h.pods = h.informers.Core().V1().Pods().Informer().GetIndexer()
 	h.installHooks()
 	return h, nil
@@ -162,9 +164,17 @@ func fillListers(factory informers.SharedInformerFactory, w *workload) error {
 	ns := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: namespace, Labels: map[string]string{v1.LabelMetadataName: namespace},
 	}}
+	core, storage := factory.Core().V1(), factory.Storage().V1()
 	return errors.Join(
-		fill(factory.Core().V1().Namespaces().Informer(), []*v1.Namespace{ns}),
+		fill(core.Namespaces().Informer(), []*v1.Namespace{ns}),
 		fill(factory.Apps().V1().ReplicaSets().Informer(), w.replicaSets),
+		fill(core.PersistentVolumes().Informer(), w.volumes),
+		fill(core.PersistentVolumeClaims().Informer(), w.volumeClaims),
+		fill(storage.StorageClasses().Informer(), w.storageClasses),
+		push(factory, w.csiNodes),
+		push(factory, w.deviceClasses),
+		push(factory, w.slices),
+		push(factory, w.resourceClaims),
 	)
 }
 
@@ -172,6 +182,16 @@ func fillListers(factory informers.SharedInformerFactory, w *workload) error {
 func fill[T any](informer cache.SharedIndexInformer, objects []T) error {
 	for _, object := range objects {
 		if err := informer.GetIndexer().Add(object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// push pushes objects to the informers of a factory.
+func push[T kruntime.Object](factory informers.SharedInformerFactory, objects []T) error {
+	for _, object := range objects {
+		if err := pushinformer.Push(factory, object); err != nil {
 			return err
 		}
 	}
@@ -211,26 +231,6 @@ func (b *binder) Name() string { return binderName }
 func (b *binder) Bind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) *fwk.Status {
 	b.bound <- pod
 	return nil
-}
-
-// newClient returns a client of an [acceptingServer].
-func newClient() kubernetes.Interface {
-	client, err := kubernetes.NewForConfigAndClient(&rest.Config{QPS: -1}, &http.Client{Transport: acceptingServer{}})
-	if err != nil {
-		panic(err) // the configuration is a constant
-	}
-	return client
-}
-
-// acceptingServer is a transport that answers every request with a pod. The scheduler only sends status
-// updates of unschedulable pods.
-type acceptingServer struct{}
-
-func (acceptingServer) RoundTrip(request *http.Request) (*http.Response, error) {
-	return &http.Response{
-		StatusCode: http.StatusOK, Request: request, Header: http.Header{"Content-Type": {"application/json"}},
-		Body: io.NopCloser(strings.NewReader(`{"kind":"Pod","apiVersion":"v1"}`)),
-	}, nil
 }
 
 // cycles measures the latency of scheduling cycles. A cycle starts when the scheduler has taken a pod from

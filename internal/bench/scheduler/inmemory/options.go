@@ -27,10 +27,13 @@ const (
 	Mixed                = "mixed"
 	Unique               = "unique"
 	VanishedNodes        = "vanished-nodes"
+	BoundVolume          = "pvc"
+	NewVolume            = "csi"
+	Device               = "claim"
 )
 
 // Kinds lists the kinds of pods, approximately in the order of their cost for kube-scheduler.
-var Kinds = []string{Plain, Deployment, ZoneAntiAffinity, HostnameAntiAffinity, Mixed, Unique, VanishedNodes}
+var Kinds = []string{Plain, Deployment, ZoneAntiAffinity, HostnameAntiAffinity, Mixed, Unique, VanishedNodes, BoundVolume, NewVolume, Device}
 
 const (
 	// maxPodsPerNode is the maximum average. It is less than the 110 pods that a node accepts, so that
@@ -117,6 +120,9 @@ func (o *Options) Validate() error {
 		return usage.Errorf("--zones %d: choose 1 or more", o.Zones)
 	case o.Existing < 0:
 		return usage.Errorf("--existing %d: cannot be negative; omit it to use the default", o.Existing)
+	case o.PodKind == NewVolume && o.Pods > o.Nodes*volumesPerNode, o.PodKind == Device && o.Pods > o.Nodes*devicesPerNode:
+		return usage.Errorf("--pods %d: %d nodes have %d devices and room for %d new volumes; use fewer pods or more nodes",
+			o.Pods, o.Nodes, o.Nodes*devicesPerNode, o.Nodes*volumesPerNode)
 	case o.Pods+o.Existing > o.Nodes*maxPodsPerNode:
 		return usage.Errorf("--pods %d: %d nodes have room for %d pods in addition to the %d existing pods; use fewer pods or more nodes",
 			o.Pods, o.Nodes, max(0, o.Nodes*maxPodsPerNode-o.Existing), o.Existing)

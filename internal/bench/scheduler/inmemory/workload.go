@@ -20,6 +20,8 @@ type workload struct {
 	nodes       []*v1.Node
 	existing    []*v1.Pod
 	replicaSets []*appsv1.ReplicaSet
+	storage
+	devices
 	// fill sets the fields of a pod that depend on its number.
 	fill func(pod *v1.Pod, number int)
 }
@@ -120,6 +122,12 @@ func (w *workload) setKind(o Options) {
 	case VanishedNodes:
 		w.setOnePerNode(o)
 		w.existing = existingPods(o)
+	case BoundVolume:
+		w.addBoundVolumes(o)
+	case NewVolume:
+		w.addNewVolumes(o)
+	case Device:
+		w.addDevices(o)
 	}
 }
 

@@ -26,7 +26,11 @@ var scheduleKinds = experiment.Experiment{
 	Short: "Measure schedulers in memory for several kinds of pods and node counts",
 	Long: `Run schedule-million for each kind of pods and each number of nodes, each time in a new process.
 The result shows the CPU time per pod, and how it grows with the number of nodes. kube-scheduler is
-measured only with the smallest number of nodes, because its cost per pod grows with that number.`,
+measured only with the smallest number of nodes, because its cost per pod grows with that number.
+For pods with a bound volume (pvc), with a new volume and a limit of volumes per node (csi), and with a
+claim for a device (claim), the ratio of the CPU time per pod of kube-scheduler to that of dist-scheduler
+is compared with limits. The run fails if it misses one that it must meet, unless the scale is below
+medium.`,
 	Example: `  k1m bench schedule-kinds
   k1m bench schedule-kinds --kinds plain,deployment --nodes 5000,50000,500000 --schedulers dist-scheduler`,
 	New: func() experiment.Options {
@@ -36,6 +40,13 @@ measured only with the smallest number of nodes, because its cost per pod grows 
 			Pods:  experiment.ByScale(5000, 1500), // the CPU time of fewer pods is too short to measure
 		}
 	},
+}
+
+// limits are lower limits of the CPU time per pod of kube-scheduler, divided by that of dist-scheduler, by kind of pods.
+var limits = map[string]experiment.Limit{
+	inmemory.BoundVolume: {Must: 8, Aim: 20},
+	inmemory.NewVolume:   {Must: 5, Aim: 15},
+	inmemory.Device:      {Must: 5, Aim: 20},
 }
 
 type kindsOptions struct {
@@ -121,12 +132,32 @@ func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
 		}, float64(options.Nodes), result.CPUMicrosPerPod)
 		if options.Nodes == o.Nodes[0] {
 			figures[options.Scheduler] = append(figures[options.Scheduler],
-				experiment.Figure{Name: options.PodKind + ": CPU per pod", Unit: "µs", Value: result.CPUMicrosPerPod})
+				experiment.Figure{Name: cpuFigure(options.PodKind), Unit: "µs", Value: result.CPUMicrosPerPod})
 		}
 	}
 	task.Done("done")
 	run.Result.Compare(clusterdir.SchedulerDist, clusterdir.SchedulerKube, figures[clusterdir.SchedulerDist], figures[clusterdir.SchedulerKube])
+	o.judge(run)
 	return nil
+}
+
+// cpuFigure returns the name of the figure of a kind of pods.
+func cpuFigure(kind string) string { return kind + ": CPU per pod" }
+
+// judge compares the ratios of the kinds that have limits with these.
+func (o *kindsOptions) judge(run *experiment.Run) {
+	for _, kind := range o.Kinds {
+		limit, limited := limits[kind]
+		if !limited {
+			continue
+		}
+		for _, ratio := range run.Result.Ratios {
+			if ratio.Name == cpuFigure(kind) {
+				limit.Name, limit.Unit, limit.AtLeast = ratio.Name+", kube-scheduler ÷ dist-scheduler", "×", true
+				run.Judge(limit, 1/ratio.Ratio, o.Pods.N, "")
+			}
+		}
+	}
 }
 
 // measureInNewProcess runs schedule-million in a new process of this program, so that the peak memory does

@@ -72,6 +72,26 @@ func TestKubeSchedulerRunsWithFewestNodesOnly(t *testing.T) {
 	}
 }
 
+func TestKindsWithLimitsAreJudged(t *testing.T) {
+	o, run := &kindsOptions{Kinds: []string{"plain", "pvc", "claim"}, Pods: experiment.Fixed(1)}, &experiment.Run{Result: &experiment.Result{}}
+	run.Scale.Factor = 1
+	ours := []experiment.Figure{{Name: cpuFigure("plain"), Value: 10}, {Name: cpuFigure("pvc"), Value: 10}, {Name: cpuFigure("claim"), Value: 10}}
+	peer := []experiment.Figure{{Name: cpuFigure("plain"), Value: 10}, {Name: cpuFigure("pvc"), Value: 100}, {Name: cpuFigure("claim"), Value: 40}}
+	run.Result.Compare("a", "b", ours, peer)
+	o.judge(run)
+	var got []string
+	for _, v := range run.Result.Verdicts {
+		got = append(got, fmt.Sprintf("%s %g %t %t", v.Name, v.Measured, v.Must, v.Met))
+	}
+	want := []string{
+		"pvc: CPU per pod, kube-scheduler ÷ dist-scheduler, must 10 true true", "pvc: CPU per pod, kube-scheduler ÷ dist-scheduler, aim 10 false false",
+		"claim: CPU per pod, kube-scheduler ÷ dist-scheduler, must 4 true false", "claim: CPU per pod, kube-scheduler ÷ dist-scheduler, aim 4 false false",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the verdicts are %q, want %q", got, want)
+	}
+}
+
 func TestInvalidKindsOptionsAreUsageErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"--kinds plain,plain":      "twice",

@@ -125,13 +125,7 @@ func (c *Cluster) addConstraints(pod *v1.Pod) {
 	if c.Chance(4) {
 		c.restrictToNamedNodes(pod)
 	}
-	if c.Chance(6) {
-		for i := range 1 + c.Rand.IntN(2) {
-			pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprint("data-", i), VolumeSource: v1.VolumeSource{
-				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: Pick(c.Rand, c.claims())},
-			}})
-		}
-	}
+	c.addVolumes(pod)
 	for _, key := range []string{"gpu", "spot", "old"} {
 		if c.Chance(35) {
 			pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Key: key, Operator: v1.TolerationOpExists})
@@ -158,6 +152,24 @@ func (c *Cluster) addConstraints(pod *v1.Pod) {
 	}
 	// Start times differ because preemption would choose between equal ones at random.
 	pod.Status.StartTime = &metav1.Time{Time: time.Unix(int64(c.Rand.IntN(1<<30)), 0)}
+}
+
+// addVolumes adds volumes with claims, disks that two pods on a node cannot share, and volumes that do not matter.
+func (c *Cluster) addVolumes(pod *v1.Pod) {
+	add := func(source v1.VolumeSource) {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprint("data-", len(pod.Spec.Volumes)), VolumeSource: source})
+	}
+	if c.Chance(12) {
+		for range 1 + c.Rand.IntN(2) {
+			add(v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: Pick(c.Rand, c.claims())}})
+		}
+	}
+	if c.Chance(2) {
+		add(v1.VolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: fmt.Sprint("disk-", c.Rand.IntN(3)), ReadOnly: c.Chance(50)}})
+	}
+	if c.Chance(2) {
+		add(v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "nfs", Path: "/"}})
+	}
 }
 
 // affinityOf returns the affinity of a pod, which it creates if there is none.
