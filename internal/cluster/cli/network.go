@@ -145,7 +145,7 @@ func newNetworkLabDown(name *string) *cobra.Command {
 
 func newNetworkLabExec(name *string) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "exec PART [--] PROGRAM [ARGUMENT...]",
+		Use:   "exec PART -- PROGRAM [ARGUMENT...]",
 		Short: "Run a program in a pod, in a node, at the provider or at the server outside",
 		Example: `  k1m network lab exec pod-0001-01 -- ping -c 1 2001:db8:ffff::2
   k1m network lab exec node-0001 -- nft list ruleset
@@ -171,7 +171,5 @@ func newNetworkLabExec(name *string) *cobra.Command {
 			return err
 		},
 	}
-	// Flags behind the name of the part are those of the program.
-	cmd.Flags().SetInterspersed(false)
 	return cmd
 }
