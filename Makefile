@@ -160,7 +160,7 @@ bench-cluster: bin/mem_etcd bin/etcd-bench bin/etcd bin/k1m ## Measure stores of
 
 # Fails if the ratio of a result to that of the stock component is worse than the stored ratio.
 bench: BENCH_FLAGS := -quick
-bench: bench-store bin/k1m bin/dist-scheduler bin/kube-gateway $(addprefix bin/,$(KUBERNETES) kwok kubemark) ## Run short versions of all experiments and compare their results with stored ratios (under 20 minutes)
+bench: bench-store bin/k1m bin/dist-scheduler bin/kube-gateway $(NETWORK) $(addprefix bin/,$(KUBERNETES) kwok kubemark) ## Run short versions of all experiments and compare their results with stored ratios (under 20 minutes)
 	@bin/k1m bench all --compare experiments/short-ratios.json
 
 bench-proxy: bin/mem_etcd bin/etcd-bench bin/etcd-proxy ## Measure the latency added by etcd-proxy (1 minute): BENCH_FLAGS="-total 20000"

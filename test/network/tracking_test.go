@@ -78,8 +78,8 @@ func TestMasqueradeIsFound(t *testing.T) {
 }
 
 const (
-	// confirmed flows that have seen both directions, which the kernel does not give up for new ones.
-	statusAssured = 2 | 4
+	// Confirmed flows that have seen both directions for some time: the kernel does not give them up for new ones.
+	statusAssured = 2 | 4 | 8
 	flowTimeout   = 600 // seconds
 	batchSize     = 200
 )

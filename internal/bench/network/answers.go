@@ -147,7 +147,12 @@ func (b *bench) measureAnswers(ctx context.Context, r responder, addresses int) 
 		return rate, err
 	}
 	defer func() { err = errors.Join(err, node.Delete()) }()
-	if err := netns.Veth(netns.End{In: router, Name: link}, netns.End{In: node, Name: link}, chainMTU); err != nil {
+	err = netns.Veth(netns.End{In: router, Name: link}, netns.End{In: node, Name: link}, chainMTU)
+	if err == nil {
+		// ndppd lets the kernel send its answers, which first asks for the router.
+		err = router.AddAddress(link, netip.PrefixFrom(asker, 64))
+	}
+	if err != nil {
 		return rate, err
 	}
 	args, err := r.args(dir)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -33,10 +34,11 @@ const (
 	DefaultName = "k1m-lab"
 	// DefaultMTU of all links.
 	DefaultMTU = 1500
-	// concurrency is the number of nodes that are made at the same time: most of the work is in the kernel, under one lock.
-	concurrency = 4
-	claimsDir   = "claims"
+	claimsDir  = "claims"
 )
+
+// concurrency is the number of nodes that are made, and of pods that are added, at the same time. More would only wait for each other.
+var concurrency = runtime.NumCPU()
 
 // Options describe a lab.
 type Options struct {
@@ -144,32 +146,34 @@ func (t *Timings) Quantile(q float64) time.Duration {
 }
 
 // Up builds a lab. If that fails, what was built is removed. The times of pods are added to timings.
-func Up(ctx context.Context, o Options, display progress.Display, timings *Timings) (l *Lab, err error) {
+func Up(ctx context.Context, o Options, display progress.Display, timings *Timings) (*Lab, error) {
 	if err := errors.Join(o.Validate(), checkPrograms(o)); err != nil {
 		return nil, err
 	}
 	if err := netns.Check(); err != nil {
 		return nil, err
 	}
-	l = &Lab{Options: o, dir: directory(o.Name), nodes: map[int]*Node{}}
+	l := &Lab{Options: o, dir: directory(o.Name), nodes: map[int]*Node{}}
 	if err := l.reserve(); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, l.Down())
-		}
-	}()
+	if err := l.build(ctx, display, timings); err != nil {
+		return nil, errors.Join(err, l.Down())
+	}
+	return l, nil
+}
+
+func (l *Lab) build(ctx context.Context, display progress.Display, timings *Timings) error {
 	if err := l.addProvider(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := l.addNodes(ctx, display); err != nil {
-		return nil, err
+		return err
 	}
 	if err := l.addPods(ctx, display, timings); err != nil {
-		return nil, err
+		return err
 	}
-	return l, l.store()
+	return l.store()
 }
 
 func checkPrograms(o Options) error {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -13,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/k8s-1m/k8s-1m/internal/network/agent"
 	"github.com/k8s-1m/k8s-1m/internal/network/claim"
 	"github.com/k8s-1m/k8s-1m/internal/network/cni"
 	"github.com/k8s-1m/k8s-1m/internal/network/netns"
@@ -111,14 +114,35 @@ func (n *Node) LaunchAgent(extra ...string) error {
 	return err
 }
 
-// AwaitAgent waits until the agent has written the CNI configuration, which it does last.
+// ready reports whether the agent says that pods can start.
+func (n *Node) ready(ctx context.Context) bool {
+	dial := func(_ context.Context, network, address string) (conn net.Conn, err error) {
+		err = n.NS.Do(func() (err error) {
+			conn, err = net.Dial(network, address)
+			return err
+		})
+		return conn, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}, Timeout: agentTimeout}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+agent.DefaultOptions().MetricsAddress+"/readyz", nil)
+	if err != nil {
+		return false
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return false
+	}
+	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+}
+
+// AwaitAgent waits until pods can start.
 func (n *Node) AwaitAgent(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
-		if _, err := os.Stat(n.dir("net.d", cni.ConfigFile)); err == nil {
+		if n.ready(ctx) {
 			return nil
 		}
 		select {

@@ -93,13 +93,16 @@ func port(number int) string { return fmt.Sprintf("n%d", number) }
 
 // attach connects a node.
 func (p *provider) attach(number int, plan NodePlan, node *netns.Namespace, mtu int) error {
+	// The kernel sends frames as soon as the link is up.
+	if err := p.filter.Allow(port(number), [6]byte(plan.MAC)); err != nil {
+		return err
+	}
 	err := netns.Veth(netns.End{In: p.ns, Name: port(number), Bridge: bridge}, netns.End{In: node, Name: uplink, MAC: plan.MAC}, mtu)
 	if err != nil {
 		return err
 	}
 	err = errors.Join(
 		p.ns.IsolatePort(port(number)),
-		p.filter.Allow(port(number), [6]byte(plan.MAC)),
 		node.AddAddress(uplink, plan.Address),
 		node.AddRoute(netns.Route{To: netip.MustParsePrefix("::/0"), Via: router, Link: uplink}),
 	)

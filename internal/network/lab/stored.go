@@ -20,6 +20,9 @@ const (
 	storedFile = "lab.json"
 	// neighbourLimits are kernel parameters of the machine: the table of neighbours is one for all namespaces.
 	neighbourLimits = "/proc/sys/net/ipv6/neigh/default/"
+	// inotifyLimit is the number of programs of a user that watch files. otherWatchers do so beside the agents.
+	inotifyLimit  = "/proc/sys/fs/inotify/max_user_instances"
+	otherWatchers = 256
 )
 
 func directory(name string) string { return filepath.Join(root, name) }
@@ -51,31 +54,35 @@ func (l *Lab) reserve() error {
 	return l.store()
 }
 
-// raiseLimits raises the limits of the table of neighbours, if the lab needs more: each pod knows its gateway, and the
-// router knows pods and nodes. Without the right to do it, labs with more than 300 pods may fail.
+// raiseLimits raises limits of the machine that all namespaces share, if the lab needs more: entries of the table of neighbours, because
+// each pod knows its gateway and the router knows pods and nodes, and watches of files, of which each agent needs one. Without
+// the right to do it, large labs fail.
 func (l *Lab) raiseLimits() {
 	l.limits = map[string]Limit{}
-	need := 4*l.Options.Nodes*(l.PodsPerNode+2) + 1024
-	for name, least := range map[string]int{"gc_thresh3": need, "gc_thresh2": need / 2, "gc_thresh1": need / 4} {
-		content, err := os.ReadFile(neighbourLimits + name)
+	neighbours := 4*l.Options.Nodes*(l.PodsPerNode+2) + 1024
+	for path, least := range map[string]int{
+		neighbourLimits + "gc_thresh3": neighbours, neighbourLimits + "gc_thresh2": neighbours / 2, neighbourLimits + "gc_thresh1": neighbours / 4,
+		inotifyLimit: l.Options.Nodes + otherWatchers,
+	} {
+		content, err := os.ReadFile(path)
 		now, parseErr := strconv.Atoi(strings.TrimSpace(string(content)))
 		if err != nil || parseErr != nil || now >= least {
 			continue
 		}
 		limit := Limit{strconv.Itoa(now), strconv.Itoa(least)}
-		if os.WriteFile(neighbourLimits+name, []byte(limit.After), 0o644) == nil {
-			l.limits[name] = limit
+		if os.WriteFile(path, []byte(limit.After), 0o644) == nil {
+			l.limits[path] = limit
 		}
 	}
 }
 
 // restoreLimits puts back the limits of the machine, unless somebody else has changed them since.
 func restoreLimits(limits map[string]Limit) (err error) {
-	for name, limit := range limits {
-		if now, readErr := os.ReadFile(neighbourLimits + name); readErr != nil || strings.TrimSpace(string(now)) != limit.After {
+	for path, limit := range limits {
+		if now, readErr := os.ReadFile(path); readErr != nil || strings.TrimSpace(string(now)) != limit.After {
 			continue
 		}
-		err = errors.Join(err, os.WriteFile(neighbourLimits+name, []byte(limit.Before), 0o644))
+		err = errors.Join(err, os.WriteFile(path, []byte(limit.Before), 0o644))
 	}
 	return err
 }
@@ -97,7 +104,7 @@ func (l *Lab) store() error {
 type Summary struct {
 	Options Options
 	Nodes   []*Node
-	// Limits are the limits of the machine that the lab has raised.
+	// Limits are the limits of the machine that the lab has raised, by their files.
 	Limits map[string]Limit
 }
 

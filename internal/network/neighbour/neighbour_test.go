@@ -163,18 +163,24 @@ func TestResponder(t *testing.T) {
 	for _, asked := range []netip.Addr{outside, own, target} {
 		frames = append(frames, AppendSolicitation(nil, socket.Own, source, asked))
 	}
-	if sent, err := socket.Send(frames); err != nil || sent != len(frames) {
-		t.Fatalf("sent %d, %v", sent, err)
+	// The kernel drops frames until the link has settled.
+	var got [][]byte
+	for deadline := time.Now().Add(time.Minute); len(got) == 0; {
+		if sent, err := socket.Send(frames); err != nil || sent != len(frames) {
+			t.Fatalf("sent %d, %v", sent, err)
+		}
+		must(t, socket.SetReadDeadline(time.Now().Add(time.Second)))
+		var err error
+		if got, err = socket.Receive(nil); err != nil && time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
-	must(t, socket.SetReadDeadline(time.Now().Add(time.Minute)))
-	got, err := socket.Receive(nil)
-	must(t, err)
 	if answered, at, ok := ParseAdvertisement(got[0]); len(got) != 1 || !ok || answered != target || at != responder.socket.Own {
 		t.Errorf("%d answers, the first for %s at %x", len(got), answered, at)
 	}
 	cancel()
 	must(t, <-ended)
-	if counts := responder.Counts(); counts.Answered != 1 || counts.Ignored != 1 {
+	if counts := responder.Counts(); counts.Answered == 0 || counts.Ignored != counts.Answered {
 		t.Errorf("counts %+v", counts)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/k8s-1m/k8s-1m/internal/network/address"
 	"github.com/k8s-1m/k8s-1m/internal/network/claim"
 	"github.com/k8s-1m/k8s-1m/test/testcluster"
 )
@@ -26,9 +27,9 @@ const (
 )
 
 var (
-	first  = netip.MustParsePrefix("2001:db8:5:0:0:1::/96")
-	second = netip.MustParsePrefix("2001:db8:5:0:0:2::/96")
-	pool   = netip.MustParsePrefix("2001:db8:6::/64")
+	first     = netip.MustParsePrefix("2001:db8:5:0:0:1::/96")
+	pool      = netip.MustParsePrefix("2001:db8:6::/64")
+	strangers = netip.MustParsePrefix("2001:db8:8::/64")
 )
 
 func must(t *testing.T, err error) {
@@ -50,8 +51,13 @@ func TestClaims(t *testing.T) {
 	}
 	// The policy and the permissions take effect a moment after they were written.
 	eventually(t, func() error { return claim.Take(t.Context(), store("node-000000"), first, "node-000000", reuseAfter) })
+	tries := uint64(0)
 	eventually(t, func() error {
-		if err := claim.Take(t.Context(), store("node-000001"), second, "node-000000", reuseAfter); err == nil {
+		// An attempt that succeeds leaves its claim, so each one has another prefix.
+		tries++
+		prefix, err := address.Subnet(strangers, 96, tries)
+		must(t, err)
+		if err := claim.Take(t.Context(), store("node-000001"), prefix, "node-000000", reuseAfter); err == nil {
 			return errors.New("an agent has claimed a prefix for another node")
 		} else if !strings.Contains(err.Error(), "only for its own node") {
 			return err
