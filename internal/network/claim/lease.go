@@ -15,7 +15,7 @@ import (
 func ReadLease(lease *coordination.Lease) (netip.Prefix, Claim, error) {
 	prefix, err := prefixOfName(lease.Name)
 	if err != nil {
-		return prefix, Claim{}, fmt.Errorf("Lease %s/%s: %w", lease.Namespace, lease.Name, err)
+		return prefix, Claim{}, fmt.Errorf("the Lease %s/%s: %w", lease.Namespace, lease.Name, err)
 	}
 	c, err := fromLease(lease)
 	if err != nil {
