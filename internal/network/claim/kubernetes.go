@@ -125,13 +125,13 @@ func (l *leases) request(r *rest.Request) *rest.Request {
 
 func fromLease(lease *coordination.Lease) (*Claim, error) {
 	if lease.Spec.HolderIdentity == nil || lease.Spec.AcquireTime == nil {
-		return nil, fmt.Errorf("Lease %s/%s has no holder or no acquireTime; delete it if no node uses the prefix", lease.Namespace, lease.Name)
+		return nil, fmt.Errorf("lease %s/%s has no holder or no acquireTime; delete it if no node uses the prefix", lease.Namespace, lease.Name)
 	}
 	c := &Claim{Node: *lease.Spec.HolderIdentity, Since: lease.Spec.AcquireTime.Time}
 	if text, ok := lease.Annotations[releasedAnnotation]; ok {
 		released, err := time.Parse(time.RFC3339Nano, text)
 		if err != nil {
-			return nil, fmt.Errorf("Lease %s/%s: annotation %s: %w", lease.Namespace, lease.Name, releasedAnnotation, err)
+			return nil, fmt.Errorf("lease %s/%s: annotation %s: %w", lease.Namespace, lease.Name, releasedAnnotation, err)
 		}
 		c.Released = released
 	}
