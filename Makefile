@@ -40,7 +40,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-cluster bench-network bench-proxy bench-scheduler-perf bench-store chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster dist dist-test etcd-upstream faults fuzz gateway gateway-faults gateway-upstream hostile images images-test kubeadm machines network network-lab node-path node-requests node-sim oracle rust-programs simulate store-faults upstream FORCE clean tools
+.PHONY: help build up down test check bench bench-cluster bench-network bench-proxy bench-scheduler-perf bench-store chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster dist dist-test etcd-upstream faults fuzz gateway gateway-faults gateway-upstream hostile images images-test kubeadm machines network network-lab node-path node-requests node-sim oracle rust-programs simulate simulate-replicas store-faults upstream FORCE clean tools
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -161,6 +161,9 @@ oracle: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok) ## Compare decisions of dist
 
 simulate: tools ## Run simulated clusters with faults against the consensus crate: SEEDS=100000
 	@SIMULATE_SEEDS=$(SEEDS) cargo test --release --locked -p consensus -- --nocapture clusters_with_faults
+
+simulate-replicas: tools ## Run simulated groups of scheduler replicas with faults: SEEDS=100000
+	@SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 12h -v -run 'TestReplicasWithFaultsKeepTheirPromises$$' ./internal/scheduler/replica/core
 
 bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd and etcd and compare the results (12 minutes): BENCH_FLAGS="-only put,watch"
 	@go run ./test/bench $(BENCH_FLAGS)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
@@ -25,7 +25,7 @@ func newGroupWithLostLeader(t *testing.T, pod *v1.Pod) *group {
 	g, node := newGroupWithRemoteNode(t, 3)
 	placed := pod.DeepCopy()
 	placed.Spec.NodeName = node
-	reservation := holder.NewReservation(placed, wire.TermKeys{})
+	reservation := core.NewReservation(placed, wire.TermKeys{})
 	owner := g.ownerOf(node)
 	g.Must(owner.Receive("replica-0", &wire.Batch{Reservations: []wire.Reservation{reservation}}))
 	if got := owner.holder.Counts().Reservations; got != 1 {

@@ -5,17 +5,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-const (
-	// If the Lease cannot be read, a replica follows terms up to maxUnverifiedTerms beyond the last one
-	// that it has verified. Each change of the leader is one term.
-	maxUnverifiedTerms = 8
-	// verifyInterval is the interval between attempts to verify such a term.
-	verifyInterval = time.Second
-)
+// verifyInterval is the interval between attempts to verify a term for which the Lease could not be read.
+const verifyInterval = time.Second
 
 // receiveAssignments follows the assignments from another replica that [Replica.mayFollow] admits.
 func (r *Replica) receiveAssignments(from string, assignments []*wire.Assignment) error {
@@ -39,61 +35,48 @@ func (r *Replica) receiveAssignments(from string, assignments []*wire.Assignment
 	return nil
 }
 
-// mayFollow returns whether this replica may follow an assignment that another replica has sent. Within a
-// term, only its first leader may assign slots. A later term is followed only if the Lease says that the
-// sender leads for exactly this term. Otherwise a replica with a wrong term, however large, would stop
-// scheduling for all.
+// mayFollow returns whether this replica may follow an assignment that another replica has sent (see
+// [core.Follower.Judge]).
 func (r *Replica) mayFollow(from string, a *wire.Assignment) (bool, error) {
-	current, self := r.member.Assignment(), r.member.Self()
-	switch {
-	case from == self:
+	current := r.member.Assignment()
+	switch r.follower.Judge(from, a, current, r.leader.Term(), r.leader.Contested(a)) {
+	case core.Follow:
 		return true, nil
-	case !r.options.Elected && r.leader.Contested(a):
+	case core.Verify:
+		return r.verify(a)
+	case core.Contest:
 		err := r.options.Election.Check(r.ctx, a.Leader.Name, a.Term)
 		if err == nil {
 			r.leader.StartAgain(a.Term)
 		}
 		return false, err
-	case a.Leader.Name != from:
-		// Another replica has answered an assignment of this one with a later one. It is only important
-		// to a leader, which has been replaced if the later term is right.
-		if term := r.leader.Term(); term == 0 || a.Term <= term || a.Leader.Name == self {
-			return false, nil
-		}
-	case current == nil || a.Term > current.Term:
-	case a.Term == current.Term:
-		if a.Leader.Name != current.Leader.Name {
-			if !r.options.Elected {
-				// The sender starts again with a later term.
-				return false, nil
-			}
-			return false, fmt.Errorf("replica %s as leader for term %d: %w; this is the term of %s", from, a.Term, membership.ErrNotElected, current.Leader.Name)
-		}
-		return true, nil
-	default:
+	case core.CheckReplaced:
 		return false, r.exitIfLeaseReplaced(a, current.Term)
+	case core.Reject:
+		return false, core.Rejection(from, a, current)
 	}
-	return r.verify(a)
+	return false, nil
 }
 
-// verify returns whether the leader of an assignment was elected for its term. If the Lease cannot be read,
-// it believes a term that is near the last verified one, and verifies it later. A replica that is cut off
-// from the API server for a moment would otherwise lose its nodes when the leader changes.
+// verify returns whether the leader of an assignment was elected for its term, as far as this replica can find out (see
+// [core.Follower.Verified]).
 func (r *Replica) verify(a *wire.Assignment) (bool, error) {
-	err := r.options.Election.Check(r.ctx, a.Leader.Name, a.Term)
-	switch {
-	case err == nil:
-		r.verifiedTerm.Store(max(r.verifiedTerm.Load(), a.Term))
-		return true, nil
-	case errors.Is(err, membership.ErrNotElected), errors.Is(err, membership.ErrReplaced):
-		return false, err
+	answer := r.options.Election.Check(r.ctx, a.Leader.Name, a.Term)
+	r.verifying.Lock()
+	follow, later, err := r.follower.Verified(a, answer)
+	r.verifying.Unlock()
+	if later {
+		r.logger.Info("Following a leader without having verified that it was elected", "leader", a.Leader.Name, "term", a.Term, "err", answer)
+		go r.verifyLater(a)
 	}
-	if last := r.verifiedTerm.Load(); last == 0 || a.Term > last+maxUnverifiedTerms {
-		return false, err
-	}
-	r.logger.Info("Following a leader without having verified that it was elected", "leader", a.Leader.Name, "term", a.Term, "err", err)
-	go r.verifyLater(a)
-	return true, nil
+	return follow, err
+}
+
+// believe records that this replica knows who was elected for a term.
+func (r *Replica) believe(term int64) {
+	r.verifying.Lock()
+	defer r.verifying.Unlock()
+	r.follower.Believe(term)
 }
 
 // verifyLater makes this process exit if it follows a leader that was not elected.
@@ -109,7 +92,7 @@ func (r *Replica) verifyLater(a *wire.Assignment) {
 		}
 		switch err := r.options.Election.Check(r.ctx, a.Leader.Name, a.Term); {
 		case err == nil:
-			r.verifiedTerm.Store(max(r.verifiedTerm.Load(), a.Term))
+			r.believe(a.Term)
 			return
 		case errors.Is(err, membership.ErrReplaced):
 			return
@@ -124,9 +107,6 @@ func (r *Replica) verifyLater(a *wire.Assignment) {
 // one. Somebody has replaced the leader election Lease, and terms are counted anew. The next process starts
 // without a term.
 func (r *Replica) exitIfLeaseReplaced(a *wire.Assignment, current int64) error {
-	if !r.options.Elected {
-		return nil
-	}
 	err := r.options.Election.Check(r.ctx, a.Leader.Name, a.Term)
 	if err == nil {
 		r.exit(fmt.Errorf("the leader election Lease was replaced: %s was elected for term %d, after term %d", a.Leader.Name, a.Term, current), "Starting again without a term")

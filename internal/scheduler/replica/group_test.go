@@ -26,7 +26,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intake"
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/leader"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
@@ -342,7 +342,7 @@ func TestReservationOfEarlierLeaderIsReleased(t *testing.T) {
 	reserved := second.DeepCopy()
 	reserved.Spec.NodeName = "small"
 	owner := g.ownerOf("small")
-	g.Must(owner.Receive("replica-0", &wire.Batch{Reservations: []wire.Reservation{holder.NewReservation(reserved, wire.TermKeys{})}}))
+	g.Must(owner.Receive("replica-0", &wire.Batch{Reservations: []wire.Reservation{core.NewReservation(reserved, wire.TermKeys{})}}))
 	if got := owner.holder.Counts().Reservations; got != 1 {
 		t.Fatalf("the owner has %d reservations, want 1", got)
 	}
@@ -382,7 +382,7 @@ func TestPlacementOfEarlierLeaderIsCompleted(t *testing.T) {
 		pods[name] = pod
 		placed := pod.DeepCopy()
 		placed.Spec.NodeName = node
-		reservation := holder.NewReservation(placed, wire.TermKeys{})
+		reservation := core.NewReservation(placed, wire.TermKeys{})
 		// The node has changed since, so "unfit" does not fit any more.
 		reservation.Granted = true
 		g.Must(g.ownerOf(node).Receive("replica-0", &wire.Batch{Reservations: []wire.Reservation{reservation}}))
@@ -508,7 +508,7 @@ func TestLeaderIsFollowedWhileTheLeaseCannotBeRead(t *testing.T) {
 		r, unreachable := g.replicas[1], errors.New("unreachable")
 		next := *r.member.Assignment()
 		g.election.set("replica-0", next.Term, unreachable)
-		next.Term += maxUnverifiedTerms + 1
+		next.Term += core.MaxUnverifiedTerms + 1
 		if err := r.Receive("replica-0", &wire.Batch{Assignments: []*wire.Assignment{&next}}); !errors.Is(err, unreachable) {
 			t.Errorf("Receive() of a term that is not near = %v, want %v", err, unreachable)
 		}
@@ -524,7 +524,9 @@ func TestLeaderIsFollowedWhileTheLeaseCannotBeRead(t *testing.T) {
 		}
 		g.election.set("replica-0", next.Term, nil)
 		g.Eventually("the term is verified", func() error {
-			if term := r.verifiedTerm.Load(); term != next.Term {
+			r.verifying.Lock()
+			defer r.verifying.Unlock()
+			if term := r.follower.VerifiedTerm(); term != next.Term {
 				return fmt.Errorf("the last verified term is %d", term)
 			}
 			return nil

@@ -6,6 +6,7 @@ package replica
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/leader"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
@@ -34,8 +36,9 @@ type Replica struct {
 	ctx     context.Context
 	sched   *kubescheduler.Scheduler
 	dial    *wire.Dialer
-	// verifiedTerm is the last term for which this replica has verified who was elected.
-	verifiedTerm atomic.Int64
+	// follower decides which assignments this replica follows. verifying guards the terms that it has verified.
+	verifying sync.Mutex
+	follower  core.Follower
 	// leaving is true if this replica is about to exit.
 	leaving atomic.Bool
 	// present is the context of discovery: the other replicas discover this one until withdraw ends
@@ -78,6 +81,7 @@ func newReplica(
 			klog.FlushAndExit(klog.ExitFlushTimeout, 1)
 		},
 		withdrawn: make(chan struct{}), leading: make(chan struct{}),
+		follower: core.Follower{Self: options.Self.Name, Elected: options.Elected},
 	}
 	parts.Ranker.Replica = options.Self.Name
 	r.answerOwn = r.Answer
@@ -146,7 +150,7 @@ func (r *Replica) startLeading(term func(context.Context) (int64, error)) {
 	case err != nil:
 		r.exit(err, "Reading the leader's term failed")
 	}
-	r.verifiedTerm.Store(max(r.verifiedTerm.Load(), number))
+	r.believe(number)
 	r.leader.Start(r.ctx, number)
 	close(r.leading)
 	r.logger.Info("Leading", "term", number)

@@ -9,7 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
@@ -150,7 +150,7 @@ func TestReservationsOfReplicaThatDoesNotLeadCount(t *testing.T) {
 	g := newGroup(t, 2, schedtest.PlainNode("node", "4"))
 	owner, pod := g.replicas[1], schedtest.PlainPod("pod", "1")
 	pod.Spec.NodeName = "node"
-	g.Must(owner.Receive("former", &wire.Batch{Reservations: []wire.Reservation{holder.NewReservation(pod, wire.TermKeys{})}}))
+	g.Must(owner.Receive("former", &wire.Batch{Reservations: []wire.Reservation{core.NewReservation(pod, wire.TermKeys{})}}))
 	if n := owner.holder.Counts().Reservations; n != 0 {
 		t.Errorf("the owner has %d reservations, want none of a replica that does not lead", n)
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
@@ -36,7 +37,7 @@ func podOnNode(name, cpu string) *v1.Pod {
 // tells whether the node's previous owner has granted the reservation.
 func (h *Holder) reserve(t *testing.T, pod *v1.Pod, ready, granted bool) (refused string) {
 	t.Helper()
-	r := NewReservation(pod, wire.TermKeys{})
+	r := core.NewReservation(pod, wire.TermKeys{})
 	r.Granted = granted
 	return h.Reserve(t.Context(), "leader", 1, ready, &r)
 }
@@ -208,7 +209,7 @@ func TestReservationsExpire(t *testing.T) {
 	h := newTestHolder(t)
 	h.reserve(t, podOnNode("pod", "3"), true, false)
 	now := time.Now()
-	late := now.Add(earlierLeaderReservationLife + time.Second)
+	late := now.Add(core.EarlierLeaderReservationLife + time.Second)
 	h.ShortenOld(1, now)
 	if overdue := h.Overdue(late); len(overdue) != 0 {
 		t.Errorf("Overdue() = %d pods after ShortenOld() with the reservation's term, want 0", len(overdue))
@@ -222,7 +223,7 @@ func TestReservationsExpire(t *testing.T) {
 	if overdue := h.Overdue(late); len(overdue) != 0 {
 		t.Errorf("Overdue() = %d pods after Expire() of a bound pod, want 0", len(overdue))
 	}
-	late = late.Add(reservationLife + time.Second)
+	late = late.Add(core.ReservationLife + time.Second)
 	h.Expire("pod", late, PodGone)
 	h.checkCounts(t, 0, 0)
 	if got := h.Counts(); got.Expired != 1 {
@@ -235,7 +236,7 @@ func TestReservationsExpire(t *testing.T) {
 
 // TestEarlierReservationWaitsForTheBind checks that a reservation of an earlier leader remains while its pod is
 // pending, because the bind of that leader may still arrive, and that it is released once the pod is gone or after
-// LateBindLife. A new leader that completes the placement does not change that.
+// core.LateBindLife. A new leader that completes the placement does not change that.
 func TestEarlierReservationWaitsForTheBind(t *testing.T) {
 	for name, c := range map[string]struct {
 		state     PodState
@@ -243,19 +244,19 @@ func TestEarlierReservationWaitsForTheBind(t *testing.T) {
 		completed bool
 		want      int
 	}{
-		"pending":                            {PodPending, earlierLeaderReservationLife, false, 1},
-		"pending for long":                   {PodPending, LateBindLife, false, 0},
-		"gone":                               {PodGone, earlierLeaderReservationLife, false, 0},
-		"bound":                              {PodBound, LateBindLife, false, 1},
-		"pending after the bind failed":      {PodPending, LateBindLife - 2*time.Second, true, 1},
-		"pending for long, the bind failed":  {PodPending, LateBindLife, true, 0},
-		"gone after the bind has failed too": {PodGone, reservationLife, true, 0},
+		"pending":                            {PodPending, core.EarlierLeaderReservationLife, false, 1},
+		"pending for long":                   {PodPending, core.LateBindLife, false, 0},
+		"gone":                               {PodGone, core.EarlierLeaderReservationLife, false, 0},
+		"bound":                              {PodBound, core.LateBindLife, false, 1},
+		"pending after the bind failed":      {PodPending, core.LateBindLife - 2*time.Second, true, 1},
+		"pending for long, the bind failed":  {PodPending, core.LateBindLife, true, 0},
+		"gone after the bind has failed too": {PodGone, core.ReservationLife, true, 0},
 	} {
 		h, now := newTestHolder(t), time.Now()
 		h.reserve(t, podOnNode("pod", "3"), true, false)
 		h.ShortenOld(2, now)
 		if c.completed {
-			r := NewReservation(podOnNode("pod", "3"), wire.TermKeys{})
+			r := core.NewReservation(podOnNode("pod", "3"), wire.TermKeys{})
 			if refused := h.Reserve(t.Context(), "next", 2, true, &r); refused != "" {
 				t.Fatalf("%s: the next leader's Reserve() was refused: %s", name, refused)
 			}
@@ -271,24 +272,24 @@ func TestEarlierReservationWaitsForTheBind(t *testing.T) {
 	}
 }
 
-// TestSecondChangeOfLeaderKeepsReservation changes the leader twice, the second time later than LateBindLife after
+// TestSecondChangeOfLeaderKeepsReservation changes the leader twice, the second time later than core.LateBindLife after
 // the first. The reservation waits for the late bind of the second leader, but only once: further assignments of
 // the third leader, and later leaders that do not request it, do not extend it.
 func TestSecondChangeOfLeaderKeepsReservation(t *testing.T) {
 	h, now := newTestHolder(t), time.Now()
 	h.reserve(t, podOnNode("pod", "3"), true, false)
 	h.ShortenOld(2, now)
-	r := NewReservation(podOnNode("pod", "3"), wire.TermKeys{})
+	r := core.NewReservation(podOnNode("pod", "3"), wire.TermKeys{})
 	if refused := h.Reserve(t.Context(), "second", 2, true, &r); refused != "" {
 		t.Fatal(refused)
 	}
-	third := now.Add(LateBindLife + time.Minute)
+	third := now.Add(core.LateBindLife + time.Minute)
 	h.ShortenOld(3, third)
-	h.Expire("pod", third.Add(earlierLeaderReservationLife+time.Second), PodPending)
+	h.Expire("pod", third.Add(core.EarlierLeaderReservationLife+time.Second), PodPending)
 	h.checkCounts(t, 0, 1)
 	h.ShortenOld(3, third.Add(time.Minute))
 	h.ShortenOld(4, third.Add(time.Minute))
-	h.Expire("pod", third.Add(LateBindLife+time.Second), PodPending)
+	h.Expire("pod", third.Add(core.LateBindLife+time.Second), PodPending)
 	h.checkCounts(t, 0, 0)
 }
 

@@ -5,20 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -29,34 +28,11 @@ type Assumptions struct {
 	schedcache.Cache
 
 	search *Search
-	// leader sends reservations to the owners of nodes.
+	// leader has the assumed pods.
 	leader *Leader
 
 	// binding is the number of binds in progress.
 	binding atomic.Int64
-
-	mu      sync.Mutex
-	assumed map[types.UID]*assumption
-	// lastAttempt is the number of the last assumption.
-	lastAttempt uint64
-	// uids are the UIDs of the assumed pods, by namespace and name.
-	uids map[toolscache.ObjectName]types.UID
-}
-
-// assumption is a pod that is assumed to be on a node.
-type assumption struct {
-	pod *v1.Pod
-	// attempt distinguishes this placement of the pod from earlier ones, whose answers may arrive late.
-	attempt  uint64
-	termKeys wire.TermKeys
-	// acked is closed when the owner of the node has answered. refusal is the reason for which the
-	// owner did not reserve capacity, or has released it; "" if it has reserved capacity. lastAck is
-	// the time of its last answer, or of the placement before the first answer.
-	acked   chan struct{}
-	refusal string
-	lastAck time.Time
-	// sent is true if a bind has passed the guard. unanswered is true if its answer does not say whether it was executed.
-	sent, unanswered bool
 }
 
 // Times of reservations.
@@ -67,47 +43,22 @@ const (
 	// pods as bound. It is longer than the usual delay of a watch plus the delay of messages that
 	// are not urgent (wire.Link), and shorter than leaveTimeout of package app.
 	boundTimeout = 600 * time.Millisecond
-	// maxAckAge is the maximal age of the owner's last answer when the pod is bound. It is shorter
-	// than the life of a reservation, so the owner cannot have released the reservation.
-	maxAckAge = 15 * time.Second
 )
 
 // errNotSent is the error of a bind that the guard has stopped.
 var errNotSent = errors.New("the bind was not sent")
 
-var errReservationLost = errors.New("the pod lost its reservation before it was bound")
-
-// newAssumptions returns a cache that wraps upstream's cache.
-func newAssumptions(inner schedcache.Cache, search *Search, l *Leader) *Assumptions {
-	return &Assumptions{
-		Cache: inner, search: search, leader: l, assumed: map[types.UID]*assumption{}, uids: map[toolscache.ObjectName]types.UID{},
-		// Start from the time, because the answer to a request of an earlier process may arrive.
-		lastAttempt: uint64(time.Now().UnixNano()),
-	}
-}
-
 // AssumePod records a pod as placed and requests a reservation from the owner of its node.
-func (a *Assumptions) AssumePod(_ klog.Logger, pod *v1.Pod) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.assumed[pod.UID] != nil {
-		return fmt.Errorf("pod %v(%v) is in the cache, so can't be assumed", pod.UID, klog.KObj(pod))
-	}
-	termKeys := a.search.Placed(pod.UID)
-	a.lastAttempt++
-	assumed := &assumption{pod: pod, attempt: a.lastAttempt, termKeys: termKeys, acked: make(chan struct{}), lastAck: time.Now()}
-	a.assumed[pod.UID] = assumed
-	a.uids[toolscache.MetaObjectToName(pod)] = pod.UID
-	a.leader.reserve(assumed)
-	return nil
-}
-
-// remove removes an assumed pod. The caller holds the lock.
-func (a *Assumptions) remove(pod *v1.Pod) {
-	delete(a.assumed, pod.UID)
-	if name := toolscache.MetaObjectToName(pod); a.uids[name] == pod.UID {
-		delete(a.uids, name)
-	}
+func (a *Assumptions) AssumePod(_ klog.Logger, pod *v1.Pod) (err error) {
+	a.leader.do(func(c *core.Leader, now time.Time) (out core.Output) {
+		var termKeys wire.TermKeys
+		if c.Assumed(pod.UID) == nil {
+			termKeys = a.search.Placed(pod.UID)
+		}
+		out, err = c.Assume(now, pod, termKeys, a.leader.member)
+		return out
+	})
+	return err
 }
 
 // ForgetPod undoes [Assumptions.AssumePod].
@@ -117,34 +68,14 @@ func (a *Assumptions) ForgetPod(logger klog.Logger, pod *v1.Pod) error {
 
 // RemoveAssumedPod removes an assumed pod and releases its reservation.
 func (a *Assumptions) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if assumed := a.assumed[pod.UID]; assumed != nil {
-		a.remove(assumed.pod)
-		if assumed.unanswered {
-			a.leader.keepUnanswered(assumed)
-		} else {
-			a.leader.release(assumed.pod)
-		}
-	}
+	a.leader.do(func(c *core.Leader, now time.Time) core.Output { return c.Forget(now, pod.UID) })
 	return nil
 }
 
 // AddPod confirms that a pod is bound. The owner of the node receives the pod from the replica that
 // watches it.
 func (a *Assumptions) AddPod(_ klog.Logger, pod *v1.Pod) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if node := a.leader.Earlier(pod.UID); node != pod.Spec.NodeName {
-		a.leader.releaseEarlier(pod.UID)
-	}
-	a.leader.settleBound(pod.UID)
-	if assumed := a.assumed[pod.UID]; assumed != nil {
-		a.remove(assumed.pod)
-		if assumed.pod.Spec.NodeName != pod.Spec.NodeName {
-			a.leader.release(assumed.pod)
-		}
-	}
+	a.leader.do(func(c *core.Leader, _ time.Time) core.Output { return c.Bound(pod) })
 	return nil
 }
 
@@ -152,28 +83,23 @@ func (a *Assumptions) AddPod(_ klog.Logger, pod *v1.Pod) error {
 func (a *Assumptions) UpdatePod(klog.Logger, *v1.Pod, *v1.Pod) error { return nil }
 
 // RemovePod releases the reservation of a pod that was deleted before it was known to be bound.
-func (a *Assumptions) RemovePod(logger klog.Logger, pod *v1.Pod) error {
-	err := a.RemoveAssumedPod(logger, pod)
-	a.leader.settleDeleted(pod.UID)
-	return err
+func (a *Assumptions) RemovePod(_ klog.Logger, pod *v1.Pod) error {
+	a.leader.do(func(c *core.Leader, now time.Time) core.Output { return c.Deleted(now, pod.UID) })
+	return nil
 }
 
 // GetPod returns an assumed pod.
 func (a *Assumptions) GetPod(pod *v1.Pod) (*v1.Pod, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if assumed := a.assumed[pod.UID]; assumed != nil {
-		return assumed.pod, nil
+	a.leader.mu.Lock()
+	defer a.leader.mu.Unlock()
+	if assumed := a.leader.core.Assumed(pod.UID); assumed != nil {
+		return assumed, nil
 	}
 	return nil, fmt.Errorf("pod %v(%v) does not exist in scheduler cache", pod.UID, klog.KObj(pod))
 }
 
 // IsAssumedPod returns whether a pod is assumed and not known to be bound.
-func (a *Assumptions) IsAssumedPod(pod *v1.Pod) (bool, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.assumed[pod.UID] != nil, nil
-}
+func (a *Assumptions) IsAssumedPod(pod *v1.Pod) (bool, error) { return a.nodeOf(pod.UID) != "", nil }
 
 // AddNode does nothing: the owners of nodes keep them.
 func (*Assumptions) AddNode(klog.Logger, *v1.Node) {}
@@ -189,9 +115,9 @@ func (a *Assumptions) NodeCount() int { return a.leader.Nodes() }
 
 // PodCount returns the number of assumed pods.
 func (a *Assumptions) PodCount() (int, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.assumed), nil
+	a.leader.mu.Lock()
+	defer a.leader.mu.Unlock()
+	return a.leader.core.AssumedCount(), nil
 }
 
 // GetNode returns an error: the owners of nodes keep them.
@@ -207,60 +133,16 @@ func (a *Assumptions) UpdateSnapshot(logger klog.Logger, _ *schedcache.Snapshot)
 
 // Dump returns the UIDs of the assumed pods, for debugging.
 func (a *Assumptions) Dump() *schedcache.Dump {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	assumed := sets.New[string]()
-	for uid := range a.assumed {
-		assumed.Insert(string(uid))
-	}
-	return &schedcache.Dump{AssumedPods: assumed, Nodes: map[string]*framework.NodeInfo{}}
-}
-
-// ack records the answer of a replica to a reservation, or to its renewal, if it is for the current placement of the pod and
-// owns returns true for the node. A late answer for an earlier placement says nothing about the current one. ack calls owns with the lock held, because [Leader.resendReservations] reads the assumptions under
-// the same lock: an answer counts either before the reservations are sent to a new owner, or not at all.
-func (a *Assumptions) ack(answer wire.Ack, owns func(node string) bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	assumed := a.assumed[answer.UID]
-	if assumed == nil || assumed.attempt != answer.Attempt || !owns(assumed.pod.Spec.NodeName) {
-		return
-	}
-	assumed.lastAck, assumed.refusal = time.Now(), answer.Refused
-	if !assumed.isAcked() {
-		close(assumed.acked)
-	}
-}
-
-func (a *assumption) isAcked() bool {
-	select {
-	case <-a.acked:
-		return true
-	default:
-		return false
-	}
-}
-
-// reserved returns whether the owner of the node has reserved capacity for the pod.
-func (a *assumption) reserved() bool { return a.isAcked() && a.refusal == "" }
-
-// each calls a function with each assumption and holds the lock meanwhile.
-func (a *Assumptions) each(f func(*assumption)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, assumed := range a.assumed {
-		f(assumed)
-	}
+	a.leader.mu.Lock()
+	defer a.leader.mu.Unlock()
+	return &schedcache.Dump{AssumedPods: a.leader.core.AssumedPods(), Nodes: map[string]*framework.NodeInfo{}}
 }
 
 // nodeOf returns the node of an assumed pod; "" for other pods.
 func (a *Assumptions) nodeOf(uid types.UID) string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if assumed := a.assumed[uid]; assumed != nil {
-		return assumed.pod.Spec.NodeName
-	}
-	return ""
+	a.leader.mu.Lock()
+	defer a.leader.mu.Unlock()
+	return a.leader.core.NodeOf(uid)
 }
 
 // AwaitBinds waits until no bind is in progress, or until the context ends.
@@ -275,9 +157,8 @@ func (a *Assumptions) AwaitBound(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, boundTimeout)
 	defer cancel()
 	a.await(ctx, func() bool {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return len(a.assumed) == 0
+		assumed, _ := a.PodCount()
+		return assumed == 0
 	})
 }
 
@@ -293,64 +174,54 @@ func (a *Assumptions) await(ctx context.Context, done func() bool) {
 	}
 }
 
+// placement returns the placement of an assumed pod, and a channel that is closed when the owner of the node has answered.
+// It returns nil if the owner has answered already.
+func (l *Leader) placement(uid types.UID) (p core.Placement, answered chan struct{}, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p, assumed := l.core.Placement(uid)
+	switch {
+	case !assumed:
+		return p, nil, core.ErrReservationLost
+	case p.Answered:
+		return p, nil, nil
+	}
+	if l.answered[p.Attempt] == nil {
+		l.answered[p.Attempt] = make(chan struct{})
+	}
+	return p, l.answered[p.Attempt], nil
+}
+
 // confirmed waits until the owner of the node has reserved capacity for a pod. It returns an error if
 // the reservation is not or no longer valid.
 func (a *Assumptions) confirmed(ctx context.Context, uid types.UID) error {
-	a.mu.Lock()
-	assumed := a.assumed[uid]
-	a.mu.Unlock()
-	if assumed == nil {
-		return errReservationLost
+	placed, answered, err := a.leader.placement(uid)
+	if err != nil {
+		return err
 	}
-	timeout := time.NewTimer(ackTimeout)
-	defer timeout.Stop()
-	select {
-	case <-assumed.acked:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timeout.C:
-		return fmt.Errorf("the replica that owns node %s did not answer within %v", assumed.pod.Spec.NodeName, ackTimeout)
+	if answered != nil {
+		timeout := time.NewTimer(ackTimeout)
+		defer timeout.Stop()
+		select {
+		case <-answered:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timeout.C:
+			return fmt.Errorf("the replica that owns node %s did not answer within %v", placed.Node, ackTimeout)
+		}
 	}
-	return a.valid(uid, assumed)
+	a.leader.mu.Lock()
+	defer a.leader.mu.Unlock()
+	tenure := a.leader.options.Tenure.Check()
+	return a.leader.core.Valid(time.Now(), uid, placed.Attempt, tenure, a.leader.member)
 }
 
 // MayBind returns nil if the reservation of a pod is valid now.
 func (a *Assumptions) MayBind(pod toolscache.ObjectName) error {
-	a.mu.Lock()
-	uid := a.uids[pod]
-	assumed := a.assumed[uid]
-	a.mu.Unlock()
-	if assumed == nil || !assumed.isAcked() {
-		return errReservationLost
-	}
-	err := a.valid(uid, assumed)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	assumed.sent = assumed.sent || err == nil
-	return err
-}
-
-// valid returns nil if this replica leads and an acknowledged reservation is valid. The age of the
-// acknowledgement is not sufficient: this replica may own the node, and a process that was suspended renews its
-// own reservations before it learns that another replica leads.
-func (a *Assumptions) valid(uid types.UID, assumed *assumption) error {
-	if !a.leader.leads() {
-		return errors.New("another replica has become the leader")
-	}
-	if err := a.leader.options.Tenure.Check(); err != nil {
-		return err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.assumed[uid] != assumed:
-		return errReservationLost
-	case assumed.refusal != "":
-		return fmt.Errorf("the replica that owns node %s: %s", assumed.pod.Spec.NodeName, assumed.refusal)
-	case time.Since(assumed.lastAck) > maxAckAge:
-		return fmt.Errorf("the replica that owns node %s has not answered for %v", assumed.pod.Spec.NodeName, time.Since(assumed.lastAck).Round(time.Second))
-	}
-	return nil
+	a.leader.mu.Lock()
+	defer a.leader.mu.Unlock()
+	tenure := a.leader.options.Tenure.Check()
+	return a.leader.core.MayBind(time.Now(), pod, tenure, a.leader.member)
 }
 
 // ConfirmReservation waits until the owner of the node has reserved capacity for a pod. If the owner
@@ -376,11 +247,9 @@ func (a *Assumptions) Bind(ctx context.Context, pod *v1.Pod, bind func() *fwk.St
 	if status.IsSuccess() {
 		return status
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if assumed := a.assumed[pod.UID]; assumed != nil {
-		assumed.unanswered = isUnanswered(status.AsError(), assumed.sent)
-	}
+	a.leader.mu.Lock()
+	defer a.leader.mu.Unlock()
+	a.leader.core.BindFailed(pod.UID, func(sent bool) bool { return isUnanswered(status.AsError(), sent) })
 	return status
 }
 

@@ -7,17 +7,14 @@ import (
 	"context"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/utils/clock"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -41,13 +38,15 @@ type Config struct {
 func New(ctx context.Context, c *Config) *Leader {
 	l := &Leader{
 		options: c.Options, logger: klog.FromContext(ctx), ctx: ctx, member: c.Member, sched: c.Sched, client: c.Client, dial: c.Dial, answer: c.Answer,
-		podEvents: c.Feeds.pods, nodeEvents: c.Feeds.nodes, statuses: map[string]statusAt{}, ready: sets.New[string](),
-		changed: make(chan struct{}, 1), late: map[string]*lateReplica{}, lastAntiAffinityPlaced: map[string]time.Time{}, unanswered: map[types.UID]*v1.Pod{},
-		nominated: map[string]map[types.UID]nomination{}, excludedUntil: map[string]time.Time{}, stalledUntil: map[string]time.Time{}, listing: map[string]listProgress{}, pending: map[types.UID]refresh.Object{}, lists: refresh.Lists{},
+		podEvents: c.Feeds.pods, nodeEvents: c.Feeds.nodes, changed: make(chan struct{}, 1), answered: map[uint64]chan struct{}{}, pending: core.NewPending(),
+		core: core.NewLeader(core.LeaderConfig{
+			Self: c.Options.Self, Config: c.Options.Config, StallTimeout: c.Options.StallTimeout, MayResign: c.Options.Resign != nil,
+			FirstAttempt: uint64(time.Now().UnixNano()),
+		}),
 	}
 	l.search = NewSearch(c.Ranker, c.Exclusively, l)
 	l.search.victims = newVictims(c.Client, clock.RealClock{})
 	c.Feeds.pods.observe = l.search.victims.observe
-	l.assumptions = newAssumptions(c.Sched.Cache, l.search, l)
+	l.assumptions = &Assumptions{Cache: c.Sched.Cache, search: l.search, leader: l}
 	return l
 }

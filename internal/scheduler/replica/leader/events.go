@@ -62,12 +62,9 @@ func (l *Leader) mayReport(from string, pod *v1.Pod) bool {
 
 // placedElsewhere returns whether the bind of a pod to another node than the given one may arrive.
 func (l *Leader) placedElsewhere(uid types.UID, node string) bool {
-	for _, placed := range []string{l.assumptions.nodeOf(uid), l.Earlier(uid)} {
-		if placed != "" && placed != node {
-			return true
-		}
-	}
-	return false
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.core.PlacedElsewhere(uid, node)
 }
 
 // retryUnverified retries all unschedulable pods after unverifiedRetryDelay, once for all events that arrive until then.

@@ -105,8 +105,8 @@ func (l *Leader) moveToFront(uids []types.UID) {
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
 	for _, uid := range uids {
-		if pending, ok := l.pending[uid]; ok && l.assumptions.nodeOf(uid) == "" {
-			l.sched.SchedulingQueue.Update(l.ctx, pending.Pod, pending.Pod)
+		if pod := l.pending.Get(uid); pod != nil && l.assumptions.nodeOf(uid) == "" {
+			l.sched.SchedulingQueue.Update(l.ctx, pod, pod)
 		}
 	}
 }

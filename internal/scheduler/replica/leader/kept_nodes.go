@@ -1,9 +1,6 @@
 package leader
 
-import (
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
-)
+import v1 "k8s.io/api/core/v1"
 
 // maxKeptNodes is the number of nodes at which [Leader.KeepNode] discards those that no assumed pod uses. If more
 // than half of them are used, it keeps twice as many as are used.
@@ -20,8 +17,9 @@ func (l *Leader) KeepNode(node *v1.Node) {
 
 // discardNodes discards the nodes that no assumed pod uses.
 func (l *Leader) discardNodes() {
-	used := sets.New[string]()
-	l.assumptions.each(func(a *assumption) { used.Insert(a.pod.Spec.NodeName) })
+	l.mu.Lock()
+	used := l.core.UsedNodes()
+	l.mu.Unlock()
 	kept := 0
 	for _, stored := range l.nodeEvents.indexer.List() {
 		if used.Has(stored.(*v1.Node).Name) {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
@@ -13,7 +13,13 @@ import (
 func TestNodesOfAssumedPodsAreKept(t *testing.T) {
 	pod := schedtest.PlainPod("pod", "1")
 	pod.Spec.NodeName = "node"
-	l := &Leader{nodeEvents: newEventInformer(), assumptions: &Assumptions{assumed: map[types.UID]*assumption{pod.UID: {pod: pod}}}}
+	l := newTestLeader(t)
+	assume := func(pod *v1.Pod) {
+		if err := l.assumptions.AssumePod(l.logger, pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	assume(pod)
 	l.KeepNode(schedtest.PlainNode("node", "1"))
 	for i := range 2*maxKeptNodes + 1 {
 		name := fmt.Sprintf("node-%d", i)
@@ -30,7 +36,7 @@ func TestNodesOfAssumedPodsAreKept(t *testing.T) {
 	for i := range maxKeptNodes {
 		other := schedtest.PlainPod(fmt.Sprintf("pod-%d", i), "1")
 		other.Spec.NodeName = fmt.Sprintf("used-%d", i)
-		l.assumptions.assumed[other.UID] = &assumption{pod: other}
+		assume(other)
 		l.KeepNode(schedtest.PlainNode(other.Spec.NodeName, "1"))
 	}
 	l.KeepNode(schedtest.PlainNode("last", "1"))

@@ -2,25 +2,24 @@ package leader
 
 import (
 	"context"
-	"errors"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Leader is the part of a replica that schedules pods while this replica leads.
+// Leader is the part of a replica that schedules pods while this replica leads. [core.Leader] decides; this type brings
+// it the time, the messages of other replicas and the calls of the scheduler, and carries its output out.
 type Leader struct {
 	options member.Options
 	logger  klog.Logger
@@ -41,127 +40,32 @@ type Leader struct {
 
 	// retrying is true while a retry because of unverified events waits.
 	retrying atomic.Bool
+	// changed wakes run when there may be something to do before its next check.
+	changed chan struct{}
+	// first are the pods for which core knows a reservation that a late bind may use.
+	first firstPods
 
-	// currentTerm is a copy of term that can be read without mu.
+	// currentTerm is a copy of the term that can be read without mu.
 	currentTerm atomic.Int64
 
-	mu sync.Mutex
-	// term is the term for which this replica leads; 0 while another replica leads. termStart is
-	// the time at which term was set. number counts the assignments of the term.
-	term, number int64
-	termStart    time.Time
-	// contested is the last term that another process claimed too (see [Leader.StartAgain]).
-	contested int64
-	// assignedAt is the time of the last assignment.
-	assignedAt time.Time
-	// previous is the assignment that preceded the last one; nil if there was none.
-	previous   *wire.Assignment
-	table      membership.Table
-	members    []membership.Member
-	discovered []membership.Member
-	statuses   map[string]statusAt
-	// ready are the owners that reported that they have loaded all nodes and pods of the current
-	// assignment.
-	ready sets.Set[string]
-	// changed wakes run when a replica has reported its status for the first time.
-	changed chan struct{}
-	// lastAntiAffinityPlaced is the time, by owner, at which the leader last placed a pod with
-	// anti-affinity beyond its node on a node of that owner.
-	lastAntiAffinityPlaced map[string]time.Time
-	// late are the replicas that did not answer their last query in time.
-	late map[string]*lateReplica
+	mu   sync.Mutex
+	core *core.Leader
+	// answered are closed when the owner of a node answers for the first time, by the number of the placement. Only
+	// placements have one for which somebody waits.
+	answered map[uint64]chan struct{}
 
-	// earlier are the reservations of pods whose binds may still arrive although this leader does not assume them. first
-	// are the same pods.
-	earlier map[types.UID]earlierReservation
-	first   firstPods
-	// settled are the pods that were bound or deleted in this term. An owner may not know that yet when it reports its
-	// reservations of earlier terms. It is nil when earlier has expired, because it would grow with each pod.
-	settled sets.Set[types.UID]
-
-	// nominated are the nominations that each owner has, as sent on the current connection to it.
-	nominated map[string]map[types.UID]nomination
-
-	// isolatedSince is the time since which no live replica owns nodes; zero if one does.
-	isolatedSince time.Time
-
-	// excludedUntil is the time, by replica, until which the replica gets no hash slots, because other replicas
-	// cannot reach it. stalledUntil is that of replicas whose lists make no progress.
-	excludedUntil, stalledUntil map[string]time.Time
-	// listing is the progress of the replicas whose first lists are incomplete.
-	listing map[string]listProgress
-
-	// unanswered are the pods that got no node, or could not preempt, because an owner did not answer.
-	unanswered map[types.UID]*v1.Pod
-
-	// pendingMu guards pending, tick and lists.
+	// pendingMu guards pending, and keeps its changes in order on their way to the scheduler. It is locked before mu.
 	pendingMu sync.Mutex
-	// pending are the unscheduled pods that other replicas have sent.
-	pending map[types.UID]refresh.Object
-	// tick is the number of lists that have started. lists are those that have not ended.
-	tick  int64
-	lists refresh.Lists
+	pending   *core.Pending
 }
 
-// statusAt is the last status of a replica and the time at which it arrived.
-type statusAt struct {
-	wire.Status
-	at time.Time
-	// unreachableSince tells since when all reports of the replica have said that it does not reach another one, by the name
-	// of that one.
-	unreachableSince map[string]time.Time
-}
-
-// next returns the status after another report.
-func (s statusAt) next(report *wire.Status, now time.Time) statusAt {
-	next := statusAt{*report, now, map[string]time.Time{}}
-	for _, other := range report.Unreachable {
-		next.unreachableSince[other] = now
-		if since, already := s.unreachableSince[other]; already {
-			next.unreachableSince[other] = since
-		}
-	}
-	return next
-}
-
-// lateReplica is a replica that did not answer the last queries in time.
-type lateReplica struct {
-	// times is the number of consecutive queries without an answer in time. The leader does not
-	// query the replica before until.
-	times int
-	until time.Time
-}
-
-// Times and bounds of a leader.
 const (
-	// A replica whose last status report is older than deadAfter loses its hash slots.
-	deadAfter = 3 * time.Second
-	// If some owners are not ready assignmentTimeout after an assignment, a replica that other
-	// replicas cannot reach loses its hash slots for exclusionTime.
-	assignmentTimeout, exclusionTime = 2 * time.Second, 30 * time.Second
-	// The same happens if all owners are ready, but one replica has not reached another one for partitionTimeout: it cannot
-	// send its pods to the other one. It is much longer than the time in which a connection is opened on a busy machine.
-	partitionTimeout = 10 * time.Second
-	// recentReport is the maximal age of the last status report of a replica that certainly runs. It is longer than
-	// the interval between reports, and shorter than the time after which others report a replica as unreachable.
-	recentReport = time.Second
-
 	checkInterval = 200 * time.Millisecond
 	renewInterval = 5 * time.Second
-	// maxUnanswered is the number of pods that are retried as soon as all owners answer. Further
-	// pods wait for their backoff.
-	maxUnanswered = 100_000
-	// placementReportedAfter is the time after which the status report of an owner includes a pod
-	// that the leader has placed on one of its nodes.
-	placementReportedAfter = 2 * time.Second
-	// After n consecutive late answers, a replica is not queried for queryPauseBase * 2^n, but at
-	// most for maxQueryPause.
-	queryPauseBase, maxQueryPause = 100 * time.Millisecond, 10 * time.Second
+	// maxContestWait is the longest time after which a leader starts again whose term another one claims. It is longer
+	// than a message between replicas takes.
+	maxContestWait = time.Second
 )
-
-var errNoAnswer = errors.New("no replica answered")
-
-var errIncomplete = errors.New("not all replicas answered, and pods of the others may decide where this pod fits")
 
 // Search returns the search among the nodes of all owners.
 func (l *Leader) Search() *Search { return l.search }
@@ -169,33 +73,108 @@ func (l *Leader) Search() *Search { return l.search }
 // Assumptions returns the cache of assumed pods, which is the cache of this leader's scheduler.
 func (l *Leader) Assumptions() *Assumptions { return l.assumptions }
 
-// leads returns whether this replica leads, according to the last assignment that it has received.
-func (l *Leader) leads() bool {
-	a := l.member.Assignment()
-	return a != nil && a.Leader.Name == l.member.Self() && a.Term == l.Term()
+// do makes a call of the protocol at the current time, and carries its output out.
+func (l *Leader) do(call func(c *core.Leader, now time.Time) core.Output) {
+	l.mu.Lock()
+	out := call(l.core, time.Now())
+	l.send(&out)
+	l.mu.Unlock()
+	l.finish(&out)
+}
+
+// send carries out the part of an output that must not be delayed: until it returns, no other call is made. It sends
+// messages, which does not block. The caller holds the lock.
+func (l *Leader) send(out *core.Output) {
+	for i := range out.Reservations {
+		r := &out.Reservations[i]
+		if !l.member.SendToOwner(r.Node, func(b *wire.Batch) { b.Reservations = append(b.Reservations, *r) }) {
+			refused := l.core.NoOwner(time.Now(), r)
+			out.Answered = append(out.Answered, refused.Answered...)
+		}
+	}
+	for _, n := range out.Nominations {
+		l.member.SendTo(n.Owner, func(b *wire.Batch) { b.Reservations = append(b.Reservations, n.Reservation) })
+	}
+	for _, r := range out.Renewals {
+		l.member.SendToOwner(r.Node, func(b *wire.Batch) { b.Kept = append(b.Kept, r.Renewal) })
+	}
+	for _, attempt := range out.Answered {
+		if waiting := l.answered[attempt]; waiting != nil {
+			close(waiting)
+			delete(l.answered, attempt)
+		}
+	}
+	if out.Invalidate {
+		l.search.invalidate()
+	}
+	for _, uid := range out.First {
+		l.first.insert(uid)
+	}
+	for _, uid := range out.NotFirst {
+		l.first.remove(uid)
+	}
+}
+
+// finish carries out the rest of an output. The queue is locked before the leader, and the caller may hold its lock.
+func (l *Leader) finish(out *core.Output) {
+	for _, note := range out.Notes {
+		if note.Error {
+			l.logger.Error(nil, note.Message, note.KeysAndValues...)
+		} else {
+			l.logger.Info(note.Message, note.KeysAndValues...)
+		}
+	}
+	if len(out.Moved) > 0 {
+		go l.moveToFront(out.Moved)
+	}
+	if out.RetryAll {
+		go l.retryUnschedulable()
+	}
+	if len(out.Activate) > 0 {
+		pods := map[string]*v1.Pod{}
+		for _, pod := range out.Activate {
+			pods[klog.KObj(pod).String()] = pod
+		}
+		l.sched.SchedulingQueue.Activate(l.logger, pods)
+	}
+	if out.Wake {
+		l.wake()
+	}
+	if out.Resign {
+		l.logger.Error(ErrIsolated, "Resigning as leader and exiting")
+		l.options.Resign()
+	}
 }
 
 // Start starts to lead for a term. It returns when all owners of nodes are ready.
 func (l *Leader) Start(ctx context.Context, term int64) {
-	if last := l.member.Assignment(); last != nil {
-		// If the Lease that counts the terms was deleted, the given term is too low.
-		term = max(term, last.Term+1)
-	}
-	l.mu.Lock()
-	l.begin(term)
-	l.mu.Unlock()
+	l.begin(func(now time.Time) bool {
+		l.core.Begin(term, now, l.member.Assignment())
+		return true
+	})
 	go l.run(ctx)
 	for ctx.Err() == nil && !l.complete() {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
+// begin calls a function that starts a term, and returns whether it has.
+func (l *Leader) begin(start func(now time.Time) bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !start(time.Now()) {
+		return false
+	}
+	l.first.clear()
+	l.currentTerm.Store(l.core.Term())
+	return true
+}
+
 // complete returns whether nodes have owners and all owners are ready.
 func (l *Leader) complete() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	owners := l.table.Owners()
-	return len(owners) > 0 && l.ready.HasAll(owners...)
+	return l.core.Complete()
 }
 
 func (l *Leader) run(ctx context.Context) {
@@ -203,18 +182,45 @@ func (l *Leader) run(ctx context.Context) {
 	defer check.Stop()
 	defer renew.Stop()
 	for {
-		l.assign()
-		l.resignIfIsolated()
-		l.retryUnanswered()
-		l.expireEarlier(time.Now())
+		l.tick()
 		select {
 		case <-ctx.Done():
 			return
 		case <-check.C:
 		case <-l.changed:
 		case <-renew.C:
-			l.renewReservations()
+			l.do(func(c *core.Leader, _ time.Time) core.Output { return c.Renew() })
 		}
+	}
+}
+
+// tick does what is due. It first follows and sends a new assignment, if there is one.
+func (l *Leader) tick() {
+	for {
+		discovered, sent := l.options.Discovery.Members(), l.member.Reservations()
+		var a *wire.Assignment
+		l.do(func(c *core.Leader, now time.Time) core.Output {
+			out := c.Tick(now, discovered, sent, l.member)
+			a = out.Assignment
+			return out
+		})
+		if a == nil {
+			return
+		}
+		assignments.Inc()
+		replicaCount.Set(float64(len(a.Members)))
+		l.member.Adopt(a)
+		l.member.SendToAll(func(b *wire.Batch) { b.Assignments = append(b.Assignments, a) })
+		l.do(func(c *core.Leader, now time.Time) core.Output { return c.Adopted(now, l.member) })
+		l.SettleNodes()
+	}
+}
+
+// wake makes run check the assignment now.
+func (l *Leader) wake() {
+	select {
+	case l.changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -225,11 +231,75 @@ func (l *Leader) Term() int64 { return l.currentTerm.Load() }
 func (l *Leader) Nodes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	nodes := 0
-	for _, member := range l.members {
-		nodes += l.statuses[member.Name].Nodes
+	return l.core.Nodes()
+}
+
+// Contested returns whether another process leads for the term of this leader (see [core.Leader.Contested]).
+func (l *Leader) Contested(a *wire.Assignment) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.core.Contested(a)
+}
+
+// StartAgain makes this replica start again with a later term than the given one, which another process claims
+// too, unless it has followed a later leader by then.
+func (l *Leader) StartAgain(after int64) {
+	l.mu.Lock()
+	again := l.core.StartAgain(after)
+	l.mu.Unlock()
+	if !again {
+		return
 	}
-	return nodes
+	wait := rand.N(maxContestWait)
+	l.logger.Info("Another process leads for the term of this replica; starting again with a later term", "term", after, "in", wait)
+	time.AfterFunc(wait, func() { l.startAfter(after) })
+}
+
+// startAfter starts the term after the given one, unless this replica follows a later leader.
+func (l *Leader) startAfter(term int64) {
+	if l.ctx.Err() != nil {
+		return
+	}
+	if l.begin(func(now time.Time) bool { return l.core.StartAfter(term, now, l.member.Assignment()) }) {
+		l.wake()
+	}
+}
+
+// HandleStatus processes the status report of a replica.
+func (l *Leader) HandleStatus(from string, s *wire.Status) {
+	l.do(func(c *core.Leader, now time.Time) core.Output { return c.Status(now, from, s, l.member) })
+}
+
+// Greet sends the leader's state to a replica to which this replica has just connected: the assignment,
+// and the reservations on that replica's nodes.
+func (l *Leader) Greet(link *wire.Link) {
+	l.do(func(c *core.Leader, now time.Time) core.Output {
+		a, out := c.Greeting(now, link.To().Name, l.member)
+		if a != nil {
+			link.Send(func(b *wire.Batch) { b.Assignments = append(b.Assignments, a) })
+		}
+		return out
+	})
+}
+
+// NodesMoved sends the reservations to a replica that owns nodes which were created again. The owners of the earlier nodes
+// had them.
+func (l *Leader) NodesMoved(owner string) {
+	l.do(func(c *core.Leader, now time.Time) core.Output { return c.NodesMoved(now, owner, l.member) })
+}
+
+// SettleNodes sends the reservations on nodes whose announcements have waited, and then confirms the announcements.
+func (l *Leader) SettleNodes() {
+	for _, owner := range l.member.TakeSettled() {
+		l.NodesMoved(owner)
+		l.member.ConfirmSettled(owner)
+	}
+}
+
+// HandleAck records a replica's answer to a reservation. It ignores the answer if the replica does not
+// own the node according to the current assignment.
+func (l *Leader) HandleAck(from string, ack wire.Ack) {
+	l.do(func(c *core.Leader, now time.Time) core.Output { return c.Ack(now, from, ack, l.member) })
 }
 
 // RetryWhenAllAnswer schedules the retry of a pod that got no node, or could not preempt, because an owner did
@@ -237,37 +307,24 @@ func (l *Leader) Nodes() int {
 func (l *Leader) RetryWhenAllAnswer(pod *v1.Pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.unanswered) < maxUnanswered {
-		l.unanswered[pod.UID] = pod
-	}
+	l.core.RetryWhenAllAnswer(pod)
 }
 
-// retryUnanswered retries the unanswered pods if all owners answer now. Otherwise these pods would wait
-// for their backoff, which grows with each attempt.
-func (l *Leader) retryUnanswered() {
-	sent := l.member.Reservations()
+// Earlier returns the node on which capacity is reserved for a pod whose bind may still arrive; "" if there is none.
+func (l *Leader) Earlier(uid types.UID) string {
 	l.mu.Lock()
-	owners := l.table.Owners()
-	if len(owners) == 0 {
-		l.mu.Unlock()
-		return
-	}
-	for _, owner := range owners {
-		late := l.late[owner]
-		if !l.ready.Has(owner) || !hasKey(sent, owner) || late != nil && time.Now().Before(late.until) {
-			l.mu.Unlock()
-			return
-		}
-	}
-	pods := map[string]*v1.Pod{}
-	for _, pod := range l.unanswered {
-		pods[klog.KObj(pod).String()] = pod
-	}
-	clear(l.unanswered)
-	l.mu.Unlock()
-	if len(pods) > 0 {
-		l.sched.SchedulingQueue.Activate(l.logger, pods)
-	}
+	defer l.mu.Unlock()
+	return l.core.Earlier(uid)
+}
+
+// IsUnsettled returns whether a bind of a pod may still arrive that is not known to be bound or deleted. This leader may
+// have placed the pod already: it takes such pods first, so another pod may want to evict it while it is being bound.
+func (l *Leader) IsUnsettled(uid types.UID) bool { return l.Earlier(uid) != "" }
+
+// ReleaseEarlier releases the reservation that a leader of an earlier term requested for a pod (see
+// [core.Leader.ReleaseEarlier]).
+func (l *Leader) ReleaseEarlier(uid types.UID) {
+	l.do(func(c *core.Leader, _ time.Time) core.Output { return c.ReleaseEarlier(uid) })
 }
 
 // retryUnschedulable retries all unschedulable pods.

@@ -2,7 +2,6 @@ package leader
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -11,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -20,21 +19,15 @@ import (
 func (l *Leader) BeginList(from string, id int64) error {
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
-	l.tick++
-	return l.lists.Begin(from, id, l.tick)
+	return l.pending.BeginList(from, id)
 }
 
-// Connected handles a new connection from another replica. Events that the replica sent on the previous one may
-// be lost, so all unschedulable pods are retried.
+// Connected handles a new connection from another replica (see [core.Leader.Connected]).
 func (l *Leader) Connected(from string) {
 	l.pendingMu.Lock()
-	delete(l.lists, from)
+	l.pending.Connected(from)
 	l.pendingMu.Unlock()
-	l.forgetStall(from)
-	if l.Term() > 0 {
-		l.search.invalidate()
-		go l.retryUnschedulable()
-	}
+	l.do(func(c *core.Leader, _ time.Time) core.Output { return c.Connected(from) })
 }
 
 // Receive passes pending pods and events from another replica to the scheduler.
@@ -42,10 +35,7 @@ func (l *Leader) Receive(from string, b *wire.Batch) error {
 	if len(b.Pending)+len(b.Events) == 0 {
 		return nil
 	}
-	l.mu.Lock()
-	leads := l.term > 0
-	l.mu.Unlock()
-	if !leads {
+	if l.Term() == 0 {
 		return nil
 	}
 	l.pendingMu.Lock()
@@ -74,86 +64,78 @@ func (l *Leader) HandlePending(item *wire.Item) error {
 }
 
 func (l *Leader) handlePending(item *wire.Item) error {
-	before, ok := l.pending[item.UID]
+	pod, err := core.Decode(item)
 	switch {
-	case len(item.Object) > 0:
-		pod := &v1.Pod{}
-		if err := pod.Unmarshal(item.Object); err != nil {
-			return err
+	case err != nil:
+		return err
+	case pod != nil:
+		for _, change := range l.pending.Set(pod) {
+			l.apply(change)
 		}
-		if pod.UID != item.UID {
-			return fmt.Errorf("pending pod %v with UID %q in a message about UID %q", klog.KObj(pod), pod.UID, item.UID)
-		}
-		if !l.isLatest(pod) {
-			return nil
-		}
-		l.pending[pod.UID] = refresh.Object{Pod: pod, Tick: l.tick}
-		if err := l.podEvents.indexer.Add(pod); err != nil {
-			return err
-		}
-		if !ok {
-			l.podEvents.notify(nil, pod)
-		} else if before.Pod.ResourceVersion != pod.ResourceVersion {
-			l.podEvents.notify(before.Pod, pod)
-		}
-	case ok:
+	case l.pending.Has(item.UID):
 		if item.Node != l.assumptions.nodeOf(item.UID) {
 			l.search.invalidate()
 		}
-		l.removePending(before.Pod, item.Node)
+		l.removePending(item.UID, item.Node)
 	case item.Node != "":
 		// The pod was never pending here. It has no later message to settle it, because it is bound.
-		l.settleBound(item.UID)
+		l.do(func(c *core.Leader, _ time.Time) core.Output { return c.SettleBound(item.UID) })
 	default:
 		l.settleDeleted(item.UID)
 	}
 	return nil
 }
 
-// isLatest returns whether no newer pod with the same name is pending. It removes an older pod with the
-// same name. Different replicas may send these two pods in either order, and the queue identifies pods
-// by name.
-func (l *Leader) isLatest(pod *v1.Pod) bool {
-	stored, ok, _ := l.podEvents.indexer.Get(pod)
-	if !ok || stored.(*v1.Pod).UID == pod.UID {
-		return true
+// settleDeleted releases the reservation that a leader of an earlier term requested for a deleted pod.
+func (l *Leader) settleDeleted(uid types.UID) {
+	l.do(func(c *core.Leader, _ time.Time) core.Output { return c.SettleDeleted(uid) })
+}
+
+// removePending removes a pod that is no longer pending: it was bound to a node, or deleted if node is "".
+func (l *Leader) removePending(uid types.UID, node string) {
+	if change, pending := l.pending.Remove(uid, node); pending {
+		l.apply(change)
 	}
-	other := stored.(*v1.Pod)
-	if refresh.IsNewer(other.ResourceVersion, pod.ResourceVersion) {
-		return false
+}
+
+// apply passes a change of a pending pod to the scheduler.
+func (l *Leader) apply(change core.PodChange) {
+	before, after := change.Before, change.After
+	if after != nil && after.Spec.NodeName == "" {
+		_ = l.podEvents.indexer.Add(after)
+		if before == nil || before.ResourceVersion != after.ResourceVersion {
+			notifyTyped(l.podEvents, before, after)
+		}
+		return
 	}
-	l.removePending(other, "")
-	return true
+	_ = l.podEvents.indexer.Delete(before)
+	if after == nil {
+		// A deleted pod cannot be bound late. The scheduler retries other pods because of the notification, so the
+		// reservation is released first.
+		l.settleDeleted(before.UID)
+	}
+	notifyTyped(l.podEvents, before, after)
 }
 
 // pendingLookupTimeout is the timeout of the request for a pod in resolve. After an error, the request is
 // sent again after pendingLookupInterval.
 const pendingLookupTimeout, pendingLookupInterval = 2 * time.Second, time.Second
 
-// resolveMissing handles a pending pod that is missing from a complete list. If neither this leader nor an earlier
-// one has placed the pod, it was deleted. Otherwise it was either bound or deleted, so the leader gets it from the
-// API server.
-func (l *Leader) resolveMissing(pod *v1.Pod) {
-	if l.assumptions.nodeOf(pod.UID) == "" && l.Earlier(pod.UID) == "" {
-		l.removePending(pod, "")
-		return
-	}
-	go func() {
-		for l.isPending(pod.UID) && !l.resolve(pod) {
-			select {
-			case <-l.ctx.Done():
-				return
-			case <-time.After(pendingLookupInterval):
-			}
+// lookUp finds out what became of a pending pod that is missing from a complete list, although a leader has placed it.
+func (l *Leader) lookUp(pod *v1.Pod) {
+	for l.isPending(pod.UID) && !l.resolve(pod) {
+		select {
+		case <-l.ctx.Done():
+			return
+		case <-time.After(pendingLookupInterval):
 		}
-	}()
+	}
 }
 
 func (l *Leader) isPending(uid types.UID) bool {
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
-	_, ok := l.pending[uid]
-	return ok
+	return l.pending.Has(uid)
 }
 
 // resolve gets a pod from the API server, and removes it from the pending pods if it was bound or deleted. It
@@ -175,37 +157,22 @@ func (l *Leader) resolve(pod *v1.Pod) bool {
 	}
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
-	if known, ok := l.pending[pod.UID]; ok {
-		l.removePending(known.Pod, boundTo)
-	}
+	l.removePending(pod.UID, boundTo)
 	return true
 }
 
-// removePending removes a pod that is no longer pending: it was bound to a node, or deleted if node is "".
-func (l *Leader) removePending(pod *v1.Pod, node string) {
-	delete(l.pending, pod.UID)
-	// The indexer may already have a newer pod with the same name.
-	if stored, ok, _ := l.podEvents.indexer.Get(pod); ok && stored.(*v1.Pod).UID == pod.UID {
-		_ = l.podEvents.indexer.Delete(pod)
-	}
-	if node == "" {
-		// A deleted pod cannot be bound late. The scheduler retries other pods because of the notification, so the
-		// reservation is released first.
-		l.settleDeleted(pod.UID)
-		l.podEvents.notify(pod, nil)
-		return
-	}
-	bound := *pod
-	bound.Spec.NodeName = node
-	l.podEvents.notify(pod, &bound)
-}
-
-// EndList handles the end of a replica's list. It calls resolveMissing for the pending pods in the given
-// hash slots that were not in the list.
+// EndList handles the end of a replica's list (see [core.Pending.EndList]).
 func (l *Leader) EndList(from string, id int64, slots []int) {
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
-	l.lists.End(from, id, slots, l.pending, l.resolveMissing)
+	placed := func(uid types.UID) bool { return l.assumptions.nodeOf(uid) != "" || l.Earlier(uid) != "" }
+	deleted, unclear := l.pending.EndList(from, id, slots, placed)
+	for _, change := range deleted {
+		l.apply(change)
+	}
+	for _, pod := range unclear {
+		go l.lookUp(pod)
+	}
 }
 
 // unmarshaler is a pointer to an API object of type T with a method that decodes protobuf.

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
@@ -29,19 +31,20 @@ func TestMissingPodIsLookedUpAgainAfterError(t *testing.T) {
 		}
 		return true, assumed, nil
 	})
-	l := &Leader{
-		ctx: t.Context(), client: client, podEvents: newEventInformer(),
-		pending:     map[types.UID]refresh.Object{pod.UID: {Pod: pod}},
-		assumptions: &Assumptions{assumed: map[types.UID]*assumption{pod.UID: {pod: assumed}}},
+	l := newTestLeader(t)
+	l.client = client
+	if err := l.HandlePending(&wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}); err != nil {
+		t.Fatal(err)
 	}
-	l.pendingMu.Lock()
-	l.resolveMissing(pod)
-	l.pendingMu.Unlock()
+	if err := l.assumptions.AssumePod(l.logger, assumed); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.BeginList("a", 1); err != nil {
+		t.Fatal(err)
+	}
+	l.EndList("a", 1, []int{membership.SlotOf(pod.UID)})
 	for deadline := time.Now().Add(schedtest.Patience); ; time.Sleep(5 * time.Millisecond) {
-		l.pendingMu.Lock()
-		left := len(l.pending)
-		l.pendingMu.Unlock()
-		if left == 0 {
+		if !l.isPending(pod.UID) {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -50,14 +53,15 @@ func TestMissingPodIsLookedUpAgainAfterError(t *testing.T) {
 	}
 }
 
-// TestConnectedForgetsLists checks that a new connection ends the lists that the sender had started on the previous
-// one, and no list of another replica.
-func TestConnectedForgetsLists(t *testing.T) {
-	l := &Leader{lists: refresh.Lists{}}
-	l.BeginList("a", 1)
-	l.BeginList("b", 1)
-	l.Connected("a")
-	if len(l.lists["a"]) != 0 || len(l.lists["b"]) != 1 {
-		t.Errorf("the lists are %v, want only that of replica b", l.lists)
+// newTestLeader returns a leader that does not lead yet, without other replicas.
+func newTestLeader(t *testing.T) *Leader {
+	options := member.Options{Self: membership.Member{Name: "self"}}
+	client := fake.NewClientset()
+	l := &Leader{
+		options: options, ctx: t.Context(), client: client, member: member.New(t.Context(), options, nil, client, client, nil, member.Hooks{}),
+		podEvents: newEventInformer(), nodeEvents: newEventInformer(), search: &Search{}, answered: map[uint64]chan struct{}{},
+		core: core.NewLeader(core.LeaderConfig{Self: options.Self}), pending: core.NewPending(),
 	}
+	l.assumptions = &Assumptions{search: l.search, leader: l}
+	return l
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/unexported"
 )
@@ -114,7 +115,7 @@ func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.P
 		// The event that made the node fit may have arrived before this cycle, so retry the pod.
 		p.profile.Framework.Activate(klog.FromContext(ctx), map[string]*v1.Pod{klog.KObj(pod).String(): pod})
 		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
-	case errors.Is(err, errIncomplete), errors.Is(err, errNoAnswer):
+	case errors.Is(err, core.ErrIncomplete), errors.Is(err, core.ErrNoAnswer):
 		// No event retries the pod: the filters have rejected it, and nothing has changed since.
 		p.search.owners.RetryWhenAllAnswer(pod)
 		return nil, fwk.AsStatus(err)
@@ -159,7 +160,7 @@ func (p *Preemptor) unsettled(best preemption.Candidate) map[string]*v1.Pod {
 var errFitsNow = errors.New("a node has changed, and the pod fits on it by now")
 
 // BestCandidate returns the best proposal of the owners; nil if evicting pods does not help. It returns
-// errFitsNow if the pod fits on a node without evictions, and errIncomplete if an owner has not answered.
+// errFitsNow if the pod fits on a node without evictions, and [core.ErrIncomplete] if an owner has not answered.
 func (p *Preemptor) BestCandidate(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *wire.Answer, error) {
 	info, _ := framework.NewPodInfo(pod)
 	rankable := p.search.Unrankable(p.profile, pod) == ""
@@ -228,7 +229,7 @@ func (r *podBatch) checkUnfit() error {
 	case outcome == index.Chosen:
 		return errFitsNow
 	case len(r.answer.Absent) > 0:
-		return errIncomplete
+		return core.ErrIncomplete
 	}
 	return nil
 }

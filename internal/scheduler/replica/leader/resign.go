@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
@@ -17,9 +18,8 @@ import (
 // resign, because it can place pods on its own nodes.
 
 const (
-	// ResignAfter is the time for which a relay leads without an owner of nodes. A short
-	// interruption is tolerated, because all replicas send their state again to a new leader.
-	ResignAfter = time.Second
+	// ResignAfter is the time for which a relay leads without an owner of nodes.
+	ResignAfter = core.ResignAfter
 	// A relay tries to connect to maxTried owners, each for dialTimeout.
 	maxTried, dialTimeout = 4, 500 * time.Millisecond
 )
@@ -52,23 +52,4 @@ func canDial(ctx context.Context, member membership.Member) bool {
 	}
 	_ = connection.Close()
 	return true
-}
-
-// resignIfIsolated makes this process exit if it is a relay that leads, and no owner of nodes has been
-// alive for ResignAfter although owners are discovered.
-func (l *Leader) resignIfIsolated() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	owns := func(m membership.Member) bool { return !m.Relay }
-	if !l.options.Self.Relay || l.options.Resign == nil || slices.ContainsFunc(l.members, owns) || !slices.ContainsFunc(l.discovered, owns) {
-		l.isolatedSince = time.Time{}
-		return
-	}
-	if l.isolatedSince.IsZero() {
-		l.isolatedSince = time.Now()
-	}
-	if time.Since(l.isolatedSince) > ResignAfter {
-		l.logger.Error(ErrIsolated, "Resigning as leader and exiting")
-		l.options.Resign()
-	}
 }

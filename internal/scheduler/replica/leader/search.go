@@ -17,6 +17,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -120,7 +121,7 @@ func (l *Search) SchedulePod(
 ) (result kubescheduler.ScheduleResult, err error) {
 	defer l.Rescue(ctx, pod.Pod, &err)
 	result, err = l.schedulePod(ctx, fw, state, pod)
-	if errors.Is(err, errIncomplete) || errors.Is(err, errNoAnswer) {
+	if errors.Is(err, core.ErrIncomplete) || errors.Is(err, core.ErrNoAnswer) {
 		l.owners.RetryWhenAllAnswer(pod.Pod)
 	}
 	return result, err
@@ -190,7 +191,7 @@ func (l *Search) rankNode(
 		r.validUntil = time.Time{}
 		return l.result(r, pick, state, pod), true, nil
 	case query.Reserved != "" && len(r.answer.Absent) > 0:
-		return result, false, errIncomplete
+		return result, false, core.ErrIncomplete
 	}
 	return result, false, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -79,7 +80,7 @@ func (l *Search) explainUnfit(ctx context.Context, profile *rank.Profile, state 
 	}
 	if len(r.answer.Absent) > 0 {
 		// The pod may fit on a node of an owner that did not answer.
-		return none, errIncomplete
+		return none, core.ErrIncomplete
 	}
 	r.class.WriteState(state)
 	l.rememberUnfit(r, pod.Pod)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -58,7 +59,7 @@ func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk
 		pick, outcome := r.merged.Choose()
 		if outcome != index.Chosen {
 			if len(r.answer.Absent) > 0 {
-				return none, errIncomplete
+				return none, core.ErrIncomplete
 			}
 			l.rejected = rejectedNodes{pod.Pod.UID, again.excluded}
 			return none, again.explain(ctx, state, r, scope.Node == "")

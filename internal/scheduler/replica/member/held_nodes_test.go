@@ -2,108 +2,61 @@ package member
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestHeldNodesAreDueOnce checks which held nodes are due after confirmations: each once, in the order of the
-// announcements, and not after it has disappeared.
-func TestHeldNodesAreDueOnce(t *testing.T) {
-	var held heldNodes
-	for i, uid := range []types.UID{"a", "b", "c", "d"} {
-		held.add(uid, int64(10*(i+1)), time.Unix(int64(i), 0))
-	}
-	for _, step := range []struct {
-		confirmed  int64
-		gone       types.UID
-		due        []types.UID
-		nextOldest int64
-	}{
-		{9, "", nil, 10},
-		{10, "", []types.UID{"a"}, 20},
-		{10, "b", nil, 30},
-		{35, "", []types.UID{"c"}, 40},
-		{35, "d", nil, 0},
-		{50, "", nil, 0},
-	} {
-		if step.gone != "" && (!held.has(step.gone) || !held.remove(step.gone)) {
-			t.Errorf("node %s is not held", step.gone)
-		}
-		due := held.due(step.confirmed)
-		if !slices.Equal(due, step.due) {
-			t.Errorf("due(%d) = %v, want %v", step.confirmed, due, step.due)
-		}
-		for _, uid := range due {
-			held.remove(uid)
-		}
-		if got := held.oldest().announcement; got != step.nextOldest {
-			t.Errorf("after due(%d), the oldest node has announcement %d, want %d", step.confirmed, got, step.nextOldest)
-		}
-	}
-	if held.remove("a") {
-		t.Error("remove() of a node that is not held = true")
-	}
+// newTestMember returns a member that follows the first assignment of term 2, of hash slots to the given owners. It leads
+// itself, and its links are never connected.
+func newTestMember(t *testing.T, h *holder.Holder, owners ...string) *Member {
+	self, owner := membership.Member{Name: "self"}, membership.Member{Name: "owner", Address: "127.0.0.1:1"}
+	client := fake.NewClientset()
+	m := New(t.Context(), Options{Self: self}, wire.NewDialer(nil), client, client, h, Hooks{Term: func() int64 { return 0 }})
+	m.follow(1, []membership.Member{self, owner}, owners...)
+	return m
 }
 
-// TestNodesWaitForOwnersAndLeader checks whose confirmations count, and that a replica is not ready while it waits for one
-// that it cannot reach.
-func TestNodesWaitForOwnersAndLeader(t *testing.T) {
-	named := func(name string) *peer {
-		return &peer{link: wire.NewLink("self", membership.Member{Name: name}, nil, nil)}
-	}
-	m := &Member{
-		assignment: &wire.Assignment{Leader: membership.Member{Name: "leader"}, Owners: []string{"self", "owner"}},
-		peers:      map[string]*peer{}, announced: map[string]int64{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{},
-	}
-	m.held.add("node", 5, time.Now().Add(-2*unreachableAfter))
-	for _, name := range []string{"self", "owner", "leader"} {
-		if got := m.confirmedByAll(); got != 0 {
-			t.Errorf("confirmedByAll() without %s = %d, want 0", name, got)
-		}
-		m.peers[name] = named(name)
-		m.peers[name].confirmed = 7
-	}
-	m.peers["relay"] = named("relay")
-	if got := m.confirmedByAll(); got != 7 {
-		t.Errorf("confirmedByAll() = %d, want 7", got)
-	}
-	m.peers["owner"].confirmed = 4
-	if got := m.confirmedByAll(); got != 4 {
-		t.Errorf("confirmedByAll() = %d, want 4", got)
-	}
-	if m.awaitsUnreachable() {
-		t.Error("awaitsUnreachable() = true right after the connection has ended, want false")
-	}
-	time.Sleep(unreachableAfter + 100*time.Millisecond)
-	if !m.awaitsUnreachable() {
-		t.Error("awaitsUnreachable() = false, want true while the owner that has not confirmed the node is unreachable")
-	}
-	m.peers["owner"].confirmed = 5
-	if m.awaitsUnreachable() {
-		t.Error("awaitsUnreachable() = true after all have confirmed the node, want false")
-	}
+// follow makes the member follow an assignment of term 2, as if its watches had listed and were checked.
+func (m *Member) follow(number int64, known []membership.Member, owners ...string) {
+	a := &wire.Assignment{Term: 2, Number: number, Leader: known[0], Known: known}
+	a.SetTable(membership.Assign(nil, owners))
+	m.core.Adopt(time.Now(), a, true)
+	m.core.Checked(m.core.Applied(m.core.StartLists(), nil))
 }
 
 // TestAwaitNodes waits for the nodes that are held when the wait starts. It ends when these are used or gone, although
 // later ones are held, and with an error that names the replica that has not confirmed them.
 func TestAwaitNodes(t *testing.T) {
-	m := &Member{
-		lastID: 20, assignment: &wire.Assignment{Leader: membership.Member{Name: "leader"}, Owners: []string{"leader", "owner"}},
-		peers: map[string]*peer{"leader": {confirmed: 20}, "owner": {confirmed: 9}},
-	}
+	m := newTestMember(t, nil, "self", "owner")
 	if err := m.AwaitNodes(t.Context()); err != nil {
 		t.Errorf("AwaitNodes() without held nodes = %v", err)
 	}
-	m.held.add("a", 10, time.Now())
-	m.held.add("b", 20, time.Now())
+	change := func(before, after *v1.Node) {
+		m.do(func(c *core.Member, now time.Time) core.MemberOutput {
+			_, out := c.NodeChanged(now, before, after, false)
+			return out
+		})
+	}
+	nodes := map[string]*v1.Node{}
+	for _, name := range []string{"a", "b", "c"} {
+		nodes[name] = schedtest.PlainNode(name, "1")
+	}
+	change(nil, nodes["a"])
+	change(nil, nodes["b"])
+	m.do(func(c *core.Member, _ time.Time) core.MemberOutput {
+		c.Confirmed("self", c.LastID())
+		return core.MemberOutput{}
+	})
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := m.AwaitNodes(short); err == nil || !strings.Contains(err.Error(), "[owner]") {
@@ -111,11 +64,9 @@ func TestAwaitNodes(t *testing.T) {
 	}
 	ended := make(chan error)
 	go func() { ended <- m.AwaitNodes(t.Context()) }()
-	within := func(limit time.Duration, change func()) bool {
+	within := func(limit time.Duration, changes func()) bool {
 		time.Sleep(50 * time.Millisecond)
-		m.mu.Lock()
-		change()
-		m.mu.Unlock()
+		changes()
 		select {
 		case err := <-ended:
 			if err != nil {
@@ -126,15 +77,15 @@ func TestAwaitNodes(t *testing.T) {
 			return false
 		}
 	}
-	if within(100*time.Millisecond, func() { m.held.add("c", 30, time.Now()); m.held.remove("a") }) {
+	if within(100*time.Millisecond, func() { change(nil, nodes["c"]); change(nodes["a"], nil) }) {
 		t.Error("AwaitNodes() ended while a node was held")
 	}
-	if !within(schedtest.Patience, func() { m.held.remove("b") }) {
+	if !within(schedtest.Patience, func() { change(nodes["b"], nil) }) {
 		t.Error("AwaitNodes() did not end after the nodes were used")
 	}
-	m.lastID = 30
 	go func() { ended <- m.AwaitNodes(t.Context()) }()
-	if !within(schedtest.Patience, m.held.clear) {
+	cleared := func() { m.do(func(c *core.Member, _ time.Time) core.MemberOutput { return c.Cleared(nil) }) }
+	if !within(schedtest.Patience, cleared) {
 		t.Error("AwaitNodes() did not end after all nodes were removed")
 	}
 }

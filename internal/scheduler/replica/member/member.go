@@ -1,22 +1,21 @@
 // Package member is the part of a replica that follows the assignment of hash slots. It watches the
-// objects in the slots of this replica and exchanges messages with the other replicas.
+// objects in the slots of this replica and exchanges messages with the other replicas. What it sends, and when it is
+// ready, is decided by [core.Member].
 package member
 
 import (
 	"context"
-	"hash/fnv"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
@@ -27,6 +26,7 @@ import (
 type Member struct {
 	options Options
 	logger  klog.Logger
+	ctx     context.Context
 	client  kubernetes.Interface
 	// watching is the client of the watches.
 	watching kubernetes.Interface
@@ -36,51 +36,11 @@ type Member struct {
 	pods     *slotWatcher[*v1.Pod]
 	nodes    *slotWatcher[*v1.Node]
 
-	mu         sync.Mutex
-	ctx        context.Context
-	assignment *wire.Assignment
-	table      membership.Table
-	// appliedStamp is the stamp of the last assignment that [Member.Adopt] has completely applied.
-	appliedStamp int64
-	// checkedStamp is the stamp of the last assignment after which the API server has answered on the connection of the
-	// watches (see [Member.checkWatches]).
-	checkedStamp int64
-	peers        map[string]*peer
-	// earlyRequests are the requests for pods from replicas that are not peers yet, by name.
-	earlyRequests map[string]*wire.Refresh
-	// slots are the hash slots of all announced nodes, by the hash of the node's name.
-	slots map[uint64]nodeSlot
-	// goneNodes are those of these nodes that were deleted, and when this replica has learned that.
-	goneNodes map[uint64]time.Time
-	// movedSlots are the hash slots that have another owner, until this one has listed its nodes in them.
-	movedSlots [membership.SlotCount]bool
-	// slotNodes is the number of nodes in slots, by their hash slot.
-	slotNodes [membership.SlotCount]int32
-	// waiting are the announcements that this replica does not use yet, by sender.
-	// settling are the senders of announcements that did wait, until the pods and reservations on their nodes were sent
-	// and the announcements confirmed. settled are those that [Member.TakeSettled] returns next.
-	waiting  map[string]*waitingNodes
-	settling map[string]int
-	settled  []string
-	// connections are the numbers of connections from each replica. unchecked are the reports that a replica has announced
-	// all its nodes, as far as they were not compared with slots yet.
-	connections map[string]int32
-	unchecked   map[string]*listedNodes
-	// announced is the last announcement of each replica on its current connection (see [wire.Batch.Announced]).
-	announced map[string]int64
-	// watched are the numbers of nodes that this replica watches, by the hash of their name. A node may have been created
-	// again in another hash slot whose watch is ahead.
-	watched map[uint64]int32
-	// held are the new nodes of this replica that the holder does not have yet.
-	held heldNodes
-	// lastID is the ID of the last request, list or announcement that this replica has sent.
-	lastID int64
-	// podsOfUnknownNodes are the pods that this replica watches on nodes that no replica has
-	// announced, by node name.
-	podsOfUnknownNodes map[string]sets.Set[types.UID]
-	// refreshed are the replicas that have sent all pods on this replica's nodes for the current
-	// assignment.
-	refreshed sets.Set[string]
+	mu    sync.Mutex
+	core  *core.Member
+	links map[string]*link
+	// released is closed when a new node can be used; nil if nobody waits for that.
+	released chan struct{}
 
 	// adopting serializes calls of Adopt.
 	adopting sync.Mutex
@@ -110,11 +70,13 @@ func New(
 ) *Member {
 	m := &Member{
 		options: options, logger: klog.FromContext(ctx), ctx: ctx, client: client, watching: watching, dial: dial, holder: h, hooks: hooks,
-		// Start from the time, so that a restarted replica does not reuse IDs.
-		lastID: time.Now().UnixNano(),
-		peers:  map[string]*peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{}, announced: map[string]int64{}, earlyRequests: map[string]*wire.Refresh{},
-		podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](), watched: map[uint64]int32{},
+		links: map[string]*link{},
 	}
+	m.core = core.NewMember(core.MemberConfig{
+		Self: options.Self.Name, Elected: options.Elected, Config: options.Config,
+		// Start from the time, so that a restarted replica does not reuse IDs.
+		FirstID: time.Now().UnixNano(),
+	}, (*environment)(m))
 	trimmer := cache.NewTrimmer()
 	m.pods = newSlotWatcher(&v1.Pod{}, podWatch(watching), trimmer.Transform, m.podChanged, m.sendDueAndReport)
 	m.nodes = newSlotWatcher(&v1.Node{}, nodeWatch(watching), trimmer.Transform, m.nodeChanged, m.sendDueAndReport)
@@ -153,24 +115,103 @@ type Options struct {
 	Resign func()
 }
 
-// hashOf returns the hash of a node's name.
-func hashOf(node string) uint64 {
-	h := fnv.New64a()
-	h.Write([]byte(node))
-	return h.Sum64()
+// do makes a call of the protocol at the current time, and carries its output out. The caller must not hold the lock of
+// the watched pods if the output may have pods to send again.
+func (m *Member) do(call func(c *core.Member, now time.Time) core.MemberOutput) {
+	m.mu.Lock()
+	out := call(m.core, time.Now())
+	lists := m.send(&out)
+	m.mu.Unlock()
+	m.finish(&out, lists)
 }
 
-// stamp combines the term and the number of an assignment into one integer. A later assignment has a
-// higher stamp.
-func stamp(term, number int64) int64 { return term<<24 | number }
-
-// currentStamp returns the stamp of the current assignment; 0 before the first. The caller holds the
-// lock.
-func (m *Member) currentStamp() int64 {
-	if m.assignment == nil {
-		return 0
+// send carries out the part of an output that must not be delayed: until it returns, no other call is made. It does not
+// block. It returns the lists that [Member.finish] starts. The caller holds the lock.
+func (m *Member) send(out *core.MemberOutput) (lists []*listSender) {
+	for _, name := range out.Disconnect {
+		if l := m.links[name]; l != nil {
+			l.stop()
+			delete(m.links, name)
+		}
 	}
-	return stamp(m.assignment.Term, m.assignment.Number)
+	for _, member := range out.Connect {
+		m.connect(member)
+	}
+	if out.Peers != nil {
+		m.dial.Keep(out.Peers)
+	}
+	for _, message := range out.Messages {
+		if message.To == "" {
+			for _, l := range m.links {
+				l.send(message)
+			}
+		} else if l := m.links[message.To]; l != nil {
+			l.send(message)
+		}
+	}
+	if out.Released && m.released != nil {
+		close(m.released)
+		m.released = nil
+	}
+	for _, list := range out.Lists {
+		if l := m.links[list.To]; l != nil {
+			lists = append(lists, &listSender{m: m, list: list, link: l.Link, ctx: l.ctx})
+		}
+	}
+	return lists
+}
+
+// finish carries out the rest of an output.
+func (m *Member) finish(out *core.MemberOutput, lists []*listSender) {
+	for _, list := range lists {
+		go list.run()
+	}
+	if out.DropPods {
+		m.holder.DropNodes(nil, m.ownsNode)
+	}
+	resend := out.Resend
+	if len(out.ResendOn) > 0 {
+		resend = append(resend, m.podsOnNodes(out.ResendOn)...)
+	}
+	for _, uid := range resend {
+		m.pods.visit(uid, func(pod *v1.Pod) {
+			m.do(func(c *core.Member, now time.Time) core.MemberOutput { return c.Pod(now, pod) })
+		})
+	}
+	if len(out.Senders) > 0 {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.core.Settle(out.Senders)
+	}
+}
+
+// podsOnNodes returns the pods that this replica watches on the given nodes, which are identified by the
+// hash of their name.
+func (m *Member) podsOnNodes(nodes map[uint64]bool) []types.UID {
+	var found []types.UID
+	for _, uid := range m.pods.uids() {
+		m.pods.visit(uid, func(pod *v1.Pod) {
+			if pod.Spec.NodeName != "" && nodes[core.HashOf(pod.Spec.NodeName)] {
+				found = append(found, uid)
+			}
+		})
+	}
+	return found
+}
+
+// environment is a member as the [core.Environment] of its state. The caller holds the lock.
+type environment Member
+
+// Listed implements [core.Environment].
+func (m *environment) Listed() (nodes, pods bool) { return m.nodes.synced.Load(), m.pods.synced.Load() }
+
+// Progress implements [core.Environment].
+func (m *environment) Progress() int64 { return m.nodes.progress.Load() + m.pods.progress.Load() }
+
+// Unreachable implements [core.Environment].
+func (m *environment) Unreachable(name string) bool {
+	l := m.links[name]
+	return l != nil && l.unreachable()
 }
 
 // Self returns the name of this replica.
@@ -181,14 +222,14 @@ func (m *Member) Self() string { return m.options.Self.Name }
 func (m *Member) Assignment() *wire.Assignment {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.assignment
+	return m.core.Assignment()
 }
 
 // Table returns a copy of the owners of all hash slots.
 func (m *Member) Table() membership.Table {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.table)
+	return m.core.Table()
 }
 
 // Ready returns whether this replica follows the given assignment and has loaded all nodes and pods that
@@ -196,39 +237,33 @@ func (m *Member) Table() membership.Table {
 func (m *Member) Ready(term, number int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.complete() && m.currentStamp() == stamp(term, number)
+	return m.core.Ready(term, number)
 }
 
 // NodeOwner returns the name of the replica that owns a node; "" if it is unknown.
 func (m *Member) NodeOwner(node string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.ownerOf(node)
+	return m.core.NodeOwner(node)
 }
 
-// ownerOf returns the owner of a node; "" if it is unknown. The caller holds the lock.
-func (m *Member) ownerOf(node string) string {
-	announced, ok := m.slots[hashOf(node)]
-	if !ok || m.table == nil {
-		return ""
-	}
-	return m.table[announced.slot]
+// ownsNode returns whether this replica owns a node (see [core.Member.OwnsNode]).
+func (m *Member) ownsNode(node string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.core.OwnsNode(node)
 }
 
-// slotOwner returns the replica that watches an object; "" if it is unknown. The caller holds the
-// lock.
-func (m *Member) slotOwner(uid types.UID) string {
-	if m.table == nil {
-		return ""
-	}
-	return m.table[membership.SlotOf(uid)]
-}
-
-// Trusts returns whether a replica watches an object according to the current assignment. A replica that
-// was suspended may send objects that another replica watches now. Before the first assignment, no
-// replica is trusted: its messages may be for an earlier process with this replica's name.
+// Trusts returns whether a replica watches an object according to the current assignment (see [core.Member.Trusts]).
 func (m *Member) Trusts(from string, uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return from != "" && m.slotOwner(uid) == from
+	return m.core.Trusts(from, uid)
+}
+
+// SlotsOf returns those of the given slots that a replica owns.
+func (m *Member) SlotsOf(owner string, slots []int) []int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.core.SlotsOf(owner, slots)
 }

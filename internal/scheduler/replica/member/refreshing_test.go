@@ -8,11 +8,9 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
@@ -22,7 +20,6 @@ import (
 type listReceiver struct {
 	mu      sync.Mutex
 	pending []types.UID
-	removed []types.UID // bound pods
 	// lists are the IDs of the started lists, and ended the IDs of the requests whose lists have ended. slots are the numbers
 	// of hash slots of which these lists had all pods.
 	lists, ended []int64
@@ -38,11 +35,6 @@ func (r *listReceiver) Receive(_ string, b *wire.Batch) error {
 	defer r.mu.Unlock()
 	for i := range b.Pending {
 		r.pending = append(r.pending, b.Pending[i].UID)
-	}
-	for i := range b.Pods {
-		if len(b.Pods[i].Object) == 0 {
-			r.removed = append(r.removed, b.Pods[i].UID)
-		}
 	}
 	for i := range b.Refreshing {
 		r.lists = append(r.lists, b.Refreshing[i].ID)
@@ -72,21 +64,20 @@ func TestListOfPodsEndsWithItsConnection(t *testing.T) {
 	await("the first connection is open", connected(1))
 	link.Send(func(b *wire.Batch) { b.Acks = append(b.Acks, wire.Ack{UID: "any"}) })
 	await("the second connection is open", connected(2))
-	m := &Member{peers: map[string]*peer{}, announced: map[string]int64{}}
-	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, nil, nil)
-	sender := func(connection int64) *podSender {
-		return &podSender{m: m, to: "self", link: link, connection: connection, refresh: wire.Refresh{ID: connection}, podSlots: refresh.AllSlots(), leads: true}
-	}
+	m := newTestMember(t, nil, "self")
+	m.pods.synced.Store(true)
 	for _, connection := range []int64{1, 2} {
-		s := sender(connection)
-		s.run(t.Context())
+		m.core.PeerConnected("self", connection)
+		m.core.Listed(time.Now(), "self", &wire.Refresh{Term: 2, Number: 1, ID: connection})
+		s := &listSender{m: m, list: m.core.SendDue().Lists[0], link: link, ctx: t.Context()}
+		s.run()
 		s.send(schedtest.PlainPod([]string{"", "first", "second"}[connection], "1"))
 	}
 	want := schedtest.PlainPod("second", "1").UID
 	received := func() bool {
 		receiver.mu.Lock()
 		defer receiver.mu.Unlock()
-		return slices.Contains(receiver.pending, want) && slices.Contains(receiver.lists, 2)
+		return slices.Contains(receiver.pending, want) && len(receiver.lists) > 0
 	}
 	await("the list of the second connection is received", received)
 	receiver.mu.Lock()
@@ -111,30 +102,28 @@ func awaitCondition(t *testing.T, condition string, holds func() bool) {
 // hash slots meanwhile. So the second one has all of them.
 func TestOneListOfPodsAtATime(t *testing.T) {
 	receiver, self := &listReceiver{}, membership.Member{Name: "self"}
-	link := wire.NewLoop(self, receiver, func(context.Context, *wire.Link) {})
-	go link.Run(t.Context())
+	loop := wire.NewLoop(self, receiver, func(context.Context, *wire.Link) {})
+	go loop.Run(t.Context())
 	awaitCondition(t, "the link is connected", func() bool {
-		_, current := link.SentReservations()
+		_, current := loop.SentReservations()
 		return current == 1
 	})
-	p := &peer{link: link, connection: 1, connectionCtx: t.Context(), wantedNodeSlots: refresh.AllSlots(), unsentPodSlots: refresh.AllSlots(), unlisted: listStarts{}}
-	m := &Member{options: Options{Self: self}, table: membership.Assign(nil, []string{"self"}), ctx: t.Context(), peers: map[string]*peer{"self": p}, announced: map[string]int64{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{}}
-	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, nil, nil)
-	m.nodes = newSlotWatcher(&v1.Node{}, nil, nil, nil, nil)
+	m := newTestMember(t, nil, "self")
+	m.links["self"] = &link{Link: loop, stop: func() {}, ctx: t.Context()}
+	m.core.PeerConnected("self", 1)
 	m.pods.synced.Store(true)
 	request := func(number int64) {
 		m.mu.Lock()
-		m.assignment = &wire.Assignment{Term: 1, Number: number, Leader: self}
-		m.appliedStamp, m.checkedStamp = m.currentStamp(), m.currentStamp()
+		m.follow(number, []membership.Member{self}, "self")
 		m.mu.Unlock()
-		m.HandleNodesListed("self", &wire.Refresh{Term: 1, Number: number, ID: number})
+		m.HandleNodesListed("self", &wire.Refresh{Term: 2, Number: number, ID: number})
 	}
 	m.pods.mu.Lock() // The first list waits for the pods.
 	request(1)
 	request(2)
 	m.mu.Lock()
-	if p.answeredID != 1 {
-		t.Errorf("the list for request %d has started, want only the first", p.answeredID)
+	if due := m.core.SendDue().Lists; len(due) != 0 {
+		t.Errorf("%d lists start while the first is being sent, want none", len(due))
 	}
 	m.mu.Unlock()
 	m.pods.mu.Unlock()

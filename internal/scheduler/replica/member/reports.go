@@ -12,9 +12,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // report sends the status of this replica to the leader. If to is not "", it sends the status only if the
@@ -28,43 +28,11 @@ func (m *Member) report(to string) {
 		term = a.Term
 	}
 	earlier := m.holder.EarlierReservations(term)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.assignment == nil || to != "" && to != m.assignment.Leader.Name {
-		return
-	}
-	status := &wire.Status{Nodes: counts.Nodes, Pods: counts.Pods, Expired: counts.Expired, AntiAffinityBeyondNode: counts.AntiAffinityBeyondNode, Listing: m.listing(), Config: m.options.Config}
-	for _, member := range m.assignment.Members {
-		if p := m.peers[member.Name]; p != nil && p.unreachable() {
-			status.Unreachable = append(status.Unreachable, member.Name)
-		}
-	}
-	// After a change of the term, the next report carries the reservations of earlier leaders. The leader accepts them only
-	// on nodes that it knows to be of this replica, so these are announced first.
-	leader := m.peers[m.assignment.Leader.Name]
-	announced := len(earlier) == 0 || leader != nil && leader.sentNodes
-	if m.complete() && m.assignment.Term == term && announced && !m.awaitsUnreachable() {
-		status.Term, status.Number, status.Earlier = term, m.assignment.Number, earlier
-	}
-	m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Status = status })
+	m.do(func(c *core.Member, now time.Time) core.MemberOutput { return c.Report(now, to, counts, earlier, term) })
 }
 
-// listing returns 0 if all first lists of this replica are complete, otherwise a number that grows with their
-// progress.
-func (m *Member) listing() int64 {
-	if m.nodes.synced.Load() && m.pods.synced.Load() {
-		return 0
-	}
-	return 1 + m.nodes.progress.Load() + m.pods.progress.Load()
-}
-
-// Bounds and intervals of a member.
+// Intervals of a member.
 const (
-	// maxEarlyRequests is the number of requests from replicas that are not peers yet. Further
-	// requests are dropped.
-	maxEarlyRequests = 10_000
-	// unreachableAfter is the time without a connection after which a peer counts as unreachable.
-	unreachableAfter = 1500 * time.Millisecond
 	// reportInterval is the interval between status reports.
 	reportInterval = 500 * time.Millisecond
 	// expireInterval is the interval between checks for expired reservations. lookupTimeout is the

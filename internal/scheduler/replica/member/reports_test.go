@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/core"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
@@ -41,7 +42,7 @@ func TestExpiryContinuesAfterError(t *testing.T) {
 		}
 		pod := schedtest.PlainPod(name, "1")
 		pod.Spec.NodeName = "node"
-		r := holder.NewReservation(pod, wire.TermKeys{})
+		r := core.NewReservation(pod, wire.TermKeys{})
 		if refused := m.holder.Reserve(t.Context(), "leader", 1, true, &r); refused != "" {
 			t.Fatal(refused)
 		}
@@ -72,7 +73,7 @@ func TestLateBindsAreAwaited(t *testing.T) {
 		pod := schedtest.PlainPod(name, "1")
 		reserved := pod.DeepCopy()
 		reserved.Spec.NodeName = "node"
-		r := holder.NewReservation(reserved, wire.TermKeys{})
+		r := core.NewReservation(reserved, wire.TermKeys{})
 		if refused := m.holder.Reserve(t.Context(), "leader", 1, true, &r); refused != "" {
 			t.Fatal(refused)
 		}

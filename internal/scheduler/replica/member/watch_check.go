@@ -30,14 +30,14 @@ func (m *Member) checkWatches(ctx context.Context, stamp int64) {
 		case <-time.After(watchCheckInterval):
 		}
 		m.mu.Lock()
-		outdated := m.currentStamp() != stamp
+		outdated := m.core.Outdated(stamp)
 		m.mu.Unlock()
 		if outdated {
 			return
 		}
 	}
 	m.mu.Lock()
-	m.checkedStamp = max(m.checkedStamp, stamp)
+	m.core.Checked(stamp)
 	m.mu.Unlock()
 	m.sendDueAndReport()
 }

@@ -1,14 +1,11 @@
-package leader
+package core
 
 import (
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/klog/v2"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
@@ -33,17 +30,15 @@ func TestUnreachableReplicaIsExcluded(t *testing.T) {
 		"b has not reported, the replica in most pairs has": {map[string]statusAt{"a": report(recent, "b", "c"), "c": report(recent, "a")}, sets.New("b")},
 	} {
 		for _, order := range [][]string{{"leader", "a", "b", "c"}, {"c", "b", "a", "leader"}} {
-			self := membership.Member{Name: "leader"}
-			client := fake.NewClientset()
 			l := &Leader{
-				logger: klog.Background(), member: member.New(t.Context(), member.Options{Self: self}, nil, client, client, nil, member.Hooks{}),
+				config:   LeaderConfig{Self: membership.Member{Name: "leader"}},
 				statuses: test.statuses, table: membership.Assign(nil, order), ready: sets.New[string](),
 				excludedUntil: map[string]time.Time{}, assignedAt: time.Now().Add(-assignmentTimeout),
 			}
 			for _, member := range order {
 				l.members = append(l.members, membership.Member{Name: member})
 			}
-			l.excludeUnreachable()
+			l.excludeUnreachable(time.Now(), noView{}, &Output{})
 			excluded := sets.KeySet(l.excludedUntil)
 			if len(excluded) != min(1, len(test.want)) || !test.want.IsSuperset(excluded) {
 				t.Errorf("%s, members %v: excluded %v, want one of %v", name, order, sets.List(excluded), sets.List(test.want))
@@ -65,10 +60,10 @@ func TestLastingPartition(t *testing.T) {
 		{partitionTimeout + time.Second, false, false, false},
 		{partitionTimeout + time.Second, true, true, false},
 	} {
-		client, now := fake.NewClientset(), time.Now()
+		now := time.Now()
 		l := &Leader{
-			logger: klog.Background(), member: member.New(t.Context(), member.Options{Self: membership.Member{Name: "leader"}}, nil, client, client, nil, member.Hooks{}),
-			table: membership.Assign(nil, []string{"leader", "a", "b"}), ready: sets.New("leader", "a", "b"), excludedUntil: map[string]time.Time{},
+			config: LeaderConfig{Self: membership.Member{Name: "leader"}},
+			table:  membership.Assign(nil, []string{"leader", "a", "b"}), ready: sets.New("leader", "a", "b"), excludedUntil: map[string]time.Time{},
 			members: []membership.Member{{Name: "leader"}, {Name: "b", Relay: test.relay}, {Name: "a"}}, assignedAt: now.Add(-time.Hour),
 		}
 		if test.relay {
@@ -81,7 +76,7 @@ func TestLastingPartition(t *testing.T) {
 		}
 		a := statusAt{}.next(cut, now.Add(-test.first)).next(between, now.Add(-test.first/2)).next(cut, now)
 		l.statuses = map[string]statusAt{"leader": statusAt{}.next(whole, now), "a": a, "b": statusAt{}.next(whole, now)}
-		l.excludeUnreachable()
+		l.excludeUnreachable(now, noView{}, &Output{})
 		if _, got := l.excludedUntil["a"]; got != test.excluded || len(l.excludedUntil) > 1 {
 			t.Errorf("%+v: excluded %v, want that a is: %t", test, l.excludedUntil, test.excluded)
 		}
@@ -135,3 +130,12 @@ func TestReplicaThatLeaderDoesNotReachIsExcluded(t *testing.T) {
 		}
 	}
 }
+
+// noView is the view of a leader that reaches all replicas and knows no nodes.
+type noView struct{}
+
+func (noView) Assignment() *wire.Assignment { return nil }
+
+func (noView) NodeOwner(string) string { return "" }
+
+func (noView) Unreachable(string) bool { return false }

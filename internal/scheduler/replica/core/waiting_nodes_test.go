@@ -1,54 +1,124 @@
-package member
+package core
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/klog/v2"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
+// allListed is the environment of a member whose watches have listed all objects and that reaches all peers.
+type allListed struct{}
+
+func (allListed) Listed() (nodes, pods bool) { return true, true }
+
+func (allListed) Progress() int64 { return 0 }
+
+func (allListed) Unreachable(string) bool { return false }
+
+// noNodes are nodes on which everything fits.
+type noNodes struct{}
+
+func (noNodes) AddPod(*v1.Pod)                            {}
+func (noNodes) UpdatePod(_, _ *v1.Pod)                    {}
+func (noNodes) RemovePod(*v1.Pod)                         {}
+func (noNodes) Assume(*v1.Pod) error                      { return nil }
+func (noNodes) Forget(*v1.Pod)                            {}
+func (noNodes) Refuses(*v1.Pod, *wire.Reservation) string { return "" }
+func (noNodes) Nominate(string, *v1.Pod)                  {}
+func (noNodes) Withdraw(string, types.UID)                {}
+func (noNodes) Expired(*v1.Pod)                           {}
+
+// announcing is a member with a ledger, at a time. pods are the pods that it watches.
+type announcing struct {
+	*Member
+	now    time.Time
+	ledger *Ledger
+	pods   []*v1.Pod
+}
+
 // newAnnouncing returns a member that follows an assignment of hash slot 1 to replica "a" and of slot 2 to "b".
-func newAnnouncing(t *testing.T) *Member {
-	m := &Member{
-		options: Options{Self: membership.Member{Name: "self"}}, table: make(membership.Table, membership.SlotCount), assignment: &wire.Assignment{Term: 1, Number: 1}, ctx: t.Context(),
-		slots: map[uint64]nodeSlot{}, watched: map[uint64]int32{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int32{}, unchecked: map[string]*listedNodes{}, earlyRequests: map[string]*wire.Refresh{},
-	}
+func newAnnouncing(t *testing.T) *announcing {
+	t.Helper()
+	m := &announcing{Member: NewMember(MemberConfig{Self: "self"}, allListed{}), now: time.Unix(1_000_000, 0), ledger: NewLedger(noNodes{})}
+	m.table, m.assignment = make(membership.Table, membership.SlotCount), &wire.Assignment{Term: 1, Number: 1}
 	m.table[1], m.table[2] = "a", "b"
-	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, m.podChanged, func() {})
 	for _, name := range []string{"a", "b"} {
 		m.Connected(name)
 	}
 	return m
 }
 
-// follow makes the member follow a later assignment, in which a replica owns a hash slot.
-func (m *Member) follow(number int64, slot int, owner string) {
-	m.table[slot], m.assignment = owner, &wire.Assignment{Term: 1, Number: number}
-	var used usedNodes
-	m.useWaiting(&used)
-	m.finishUse(&used)
+// carryOut carries out an output, as far as it concerns this replica.
+func (m *announcing) carryOut(out MemberOutput) {
+	if out.DropPods {
+		m.ledger.DropNodes(m.OwnsNode)
+	}
+	for _, pod := range m.pods {
+		if slices.Contains(out.Resend, pod.UID) || out.ResendOn[HashOf(pod.Spec.NodeName)] {
+			m.Pod(m.now, pod)
+		}
+	}
+	if len(out.Senders) > 0 {
+		m.Settle(out.Senders)
+	}
 }
 
-func (m *Member) settleAll() {
+// adopt makes the member follow an assignment.
+func (m *announcing) adopt(a *wire.Assignment) { m.carryOut(m.Adopt(m.now, a, false)) }
+
+// follow makes the member follow a later assignment, in which a replica owns a hash slot.
+func (m *announcing) follow(number int64, slot int, owner string) {
+	m.table[slot], m.assignment = owner, &wire.Assignment{Term: 1, Number: number}
+	var out MemberOutput
+	m.useWaitingAt(m.now, &out)
+	m.carryOut(out)
+}
+
+func (m *announcing) HandleNodes(from string, nodes []wire.NodeName) (bool, error) {
+	moved, out, err := m.Nodes(from, nodes)
+	m.carryOut(out)
+	return moved, err
+}
+
+func (m *announcing) HandleGoneNodes(from string, nodes []wire.NodeName) {
+	m.carryOut(m.GoneNodes(m.now, from, nodes))
+}
+
+func (m *announcing) HandleNodesListed(from string, listed *wire.Refresh) {
+	m.carryOut(m.Listed(m.now, from, listed))
+}
+
+func (m *announcing) nodeChanged(before, after *v1.Node) {
+	_, out := m.NodeChanged(m.now, before, after, false)
+	m.carryOut(out)
+}
+
+// forgetNodes forgets the nodes that were deleted some time ago, and on which no pod is watched.
+func (m *announcing) forgetNodes() {
+	old := m.OldGoneNodes(m.now)
+	for _, pod := range m.pods {
+		delete(old, HashOf(pod.Spec.NodeName))
+	}
+	m.carryOut(m.ForgetNodes(m.now, old))
+	m.settleAll()
+}
+
+func (m *announcing) settleAll() {
 	for _, name := range m.TakeSettled() {
-		m.ConfirmSettled(name)
+		m.carryOut(m.ConfirmSettled(name))
 	}
 }
 
 // node returns the announcement of a node. Its number is the creation time.
 func node(name string, slot int16, created int64) []wire.NodeName {
-	return []wire.NodeName{{Hash: hashOf(name), Slot: slot, Created: created, Number: created}}
+	return []wire.NodeName{{Hash: HashOf(name), Slot: slot, Created: created, Number: created}}
 }
 
 // listed returns the report of a replica that follows an assignment that it has announced all nodes in a slot. The list
@@ -68,19 +138,19 @@ func TestAnnouncementsWaitForAssignment(t *testing.T) {
 	m.HandleNodesListed("a", listed(2, 2, 10, 21))
 	// The replica announces a node that it gets with a still later assignment.
 	m.HandleNodes("a", node("later", 3, 30))
-	if m.ownerOf("moved") != "b" || m.ownerOf("new") != "" || !m.waits("a") {
-		t.Errorf("owners before the assignment: %q and %q, want b and none", m.ownerOf("moved"), m.ownerOf("new"))
+	if m.NodeOwner("moved") != "b" || m.NodeOwner("new") != "" || !m.waits("a") {
+		t.Errorf("owners before the assignment: %q and %q, want b and none", m.NodeOwner("moved"), m.NodeOwner("new"))
 	}
 	m.follow(2, 2, "a")
 	m.settleAll()
-	_, gone := m.goneNodes[hashOf("deleted")]
-	if m.ownerOf("moved") != "a" || m.ownerOf("new") != "a" || !gone || len(m.goneNodes) != 1 || !m.waits("a") {
-		t.Errorf("owners after it: %q and %q, want a; the missing node counts as deleted: %t", m.ownerOf("moved"), m.ownerOf("new"), gone)
+	_, gone := m.goneNodes[HashOf("deleted")]
+	if m.NodeOwner("moved") != "a" || m.NodeOwner("new") != "a" || !gone || len(m.goneNodes) != 1 || !m.waits("a") {
+		t.Errorf("owners after it: %q and %q, want a; the missing node counts as deleted: %t", m.NodeOwner("moved"), m.NodeOwner("new"), gone)
 	}
 	m.follow(3, 3, "a")
 	m.settleAll()
-	if m.ownerOf("later") != "a" || m.waits("a") {
-		t.Errorf("owner after the last assignment: %q, want a", m.ownerOf("later"))
+	if m.NodeOwner("later") != "a" || m.waits("a") {
+		t.Errorf("owner after the last assignment: %q, want a", m.NodeOwner("later"))
 	}
 }
 
@@ -91,8 +161,8 @@ func TestAnnouncementsOfFormerOwnerAreForgotten(t *testing.T) {
 	m.HandleNodes("a", node("lost", 2, 10))
 	m.HandleNodesListed("a", listed(1, 1, 10, 11))
 	m.settleAll()
-	if m.waits("a") || m.ownerOf("lost") != "" {
-		t.Errorf("the announcement waits: %t; owner %q, want none", m.waits("a"), m.ownerOf("lost"))
+	if m.waits("a") || m.NodeOwner("lost") != "" {
+		t.Errorf("the announcement waits: %t; owner %q, want none", m.waits("a"), m.NodeOwner("lost"))
 	}
 }
 
@@ -108,8 +178,8 @@ func TestAnnouncementAfterReport(t *testing.T) {
 	}
 	m.follow(2, 3, "a")
 	m.settleAll()
-	if m.ownerOf("later") != "a" || m.waits("a") {
-		t.Errorf("owner %q, want a; waits: %t", m.ownerOf("later"), m.waits("a"))
+	if m.NodeOwner("later") != "a" || m.waits("a") {
+		t.Errorf("owner %q, want a; waits: %t", m.NodeOwner("later"), m.waits("a"))
 	}
 }
 
@@ -122,11 +192,11 @@ func TestNodeIsDeletedWhileOwnerListsAgain(t *testing.T) {
 	m.HandleNodes("a", node("kept", 1, 31))
 	m.follow(3, 1, "a")
 	m.HandleNodes("b", node("deleted", 2, 50))
-	m.HandleNodes("a", []wire.NodeName{{Hash: hashOf("kept"), Slot: 1, Created: 31, Number: 41}})
+	m.HandleNodes("a", []wire.NodeName{{Hash: HashOf("kept"), Slot: 1, Created: 31, Number: 41}})
 	m.HandleNodesListed("a", listed(3, 1, 40, 60))
 	m.settleAll()
-	if m.ownerOf("deleted") != "b" || m.ownerOf("kept") != "a" || m.waits("b") {
-		t.Errorf("owners %q and %q, want b and a; the announcement waits: %t", m.ownerOf("deleted"), m.ownerOf("kept"), m.waits("b"))
+	if m.NodeOwner("deleted") != "b" || m.NodeOwner("kept") != "a" || m.waits("b") {
+		t.Errorf("owners %q and %q, want b and a; the announcement waits: %t", m.NodeOwner("deleted"), m.NodeOwner("kept"), m.waits("b"))
 	}
 }
 
@@ -136,11 +206,11 @@ func TestNodeWithEarlierCreationTime(t *testing.T) {
 	m := newAnnouncing(t)
 	m.HandleNodes("a", node("node", 1, 20))
 	m.Connected("a")
-	m.HandleNodes("a", []wire.NodeName{{Hash: hashOf("node"), Slot: 1, Created: 10, Number: 30}})
+	m.HandleNodes("a", []wire.NodeName{{Hash: HashOf("node"), Slot: 1, Created: 10, Number: 30}})
 	m.HandleNodesListed("a", listed(1, 1, 30, 31))
 	m.settleAll()
-	if _, gone := m.goneNodes[hashOf("node")]; gone || m.ownerOf("node") != "a" {
-		t.Errorf("owner %q, want a; counts as deleted: %t", m.ownerOf("node"), gone)
+	if _, gone := m.goneNodes[HashOf("node")]; gone || m.NodeOwner("node") != "a" {
+		t.Errorf("owner %q, want a; counts as deleted: %t", m.NodeOwner("node"), gone)
 	}
 }
 
@@ -171,8 +241,8 @@ func TestNodeIsCreatedAgainOnItsOwner(t *testing.T) {
 			follow("after")
 			m.HandleGoneNodes("a", []wire.NodeName{test.gone})
 			m.settleAll()
-			known := m.slots[hashOf("node")]
-			if _, gone := m.goneNodes[hashOf("node")]; gone || known.slot != 3 || m.waits("a") {
+			known := m.slots[HashOf("node")]
+			if _, gone := m.goneNodes[HashOf("node")]; gone || known.slot != 3 || m.waits("a") {
 				t.Errorf("%s, assignment %s: the node is in slot %d, counts as deleted: %t, waits: %t, want slot 3", name, follows, known.slot, gone, m.waits("a"))
 			}
 		}
@@ -183,9 +253,9 @@ func TestNodeIsCreatedAgainOnItsOwner(t *testing.T) {
 // arrives in a batch with the announcement, which is received first.
 func TestDeletionOfEarlierNode(t *testing.T) {
 	m := newAnnouncing(t)
-	again := wire.NodeName{Hash: hashOf("node"), Slot: 1, Created: 10, Number: 12}
+	again := wire.NodeName{Hash: HashOf("node"), Slot: 1, Created: 10, Number: 12}
 	m.HandleNodes("a", []wire.NodeName{node("node", 1, 10)[0], again})
-	m.HandleGoneNodes("a", []wire.NodeName{{Hash: hashOf("node"), Slot: 1, Created: 10, Number: 11}})
+	m.HandleGoneNodes("a", []wire.NodeName{{Hash: HashOf("node"), Slot: 1, Created: 10, Number: 11}})
 	if len(m.goneNodes) != 0 {
 		t.Error("the later node counts as deleted")
 	}
@@ -199,13 +269,13 @@ func TestNodeOfEndedOwnerIsCreatedAgain(t *testing.T) {
 	m.HandleNodes("b", node("node", 2, 20))
 	m.follow(2, 1, "c")
 	m.Connected("c")
-	if m.ownerOf("node") != "c" || !m.waits("b") {
-		t.Errorf("owner %q before the next owner has listed its nodes, want c", m.ownerOf("node"))
+	if m.NodeOwner("node") != "c" || !m.waits("b") {
+		t.Errorf("owner %q before the next owner has listed its nodes, want c", m.NodeOwner("node"))
 	}
 	m.HandleNodesListed("c", listed(2, 1, 10, 11))
 	m.settleAll()
-	if m.ownerOf("node") != "b" || m.waits("b") {
-		t.Errorf("owner %q, want b", m.ownerOf("node"))
+	if m.NodeOwner("node") != "b" || m.waits("b") {
+		t.Errorf("owner %q, want b", m.NodeOwner("node"))
 	}
 }
 
@@ -241,34 +311,30 @@ func TestWaitingAnnouncementsAreBounded(t *testing.T) {
 func TestPodsOfNodeThatItsOwnerKnowsAsAnother(t *testing.T) {
 	for _, test := range []struct{ announced, deleted bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
 		m := newAnnouncing(t)
-		f := schedtest.NewScripted(t, schedtest.NewAPI())
-		m.holder = holder.New(klog.Logger{}, f.Ranker, f.Sched.Cache.(*cache.Cache))
 		pod, again := schedtest.PlainPod("pod", "1"), schedtest.PlainNode("node", "4")
 		pod.Spec.NodeName = again.Name
 		m.table[membership.SlotOf(again.UID)], m.table[membership.SlotOf(pod.UID)] = "self", "b"
 		m.Connected("self")
 		m.HandleNodes("a", node("node", 1, 10))
-		m.nodeChanged(nil, again, false)
+		m.nodeChanged(nil, again)
 		announcement := []wire.NodeName{nodeName(again, m.lastID)}
 		if test.announced {
 			m.HandleNodes("self", announcement)
 		}
-		if err := m.HandlePod("b", &wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}); err != nil {
-			t.Fatal(err)
-		}
+		m.ledger.SetPod(pod, func() bool { return m.Trusts("b", pod.UID) }, func() bool { return m.OwnsNode("node") })
 		if !test.announced {
 			m.HandleNodes("self", announcement)
 		}
 		want := 1
 		if test.deleted {
-			m.nodeChanged(again, nil, false)
+			m.nodeChanged(again, nil)
 			m.HandleGoneNodes("self", []wire.NodeName{nodeName(again, m.lastID)})
 			want = 0
 		} else {
 			m.HandleGoneNodes("a", node("node", 1, 10))
 		}
-		if got := m.holder.Counts().Pods; got != want {
-			t.Errorf("%+v: the holder has %d pods, want %d", test, got, want)
+		if got := m.ledger.Counts().Pods; got != want {
+			t.Errorf("%+v: the ledger has %d pods, want %d", test, got, want)
 		}
 	}
 }
@@ -277,17 +343,16 @@ func TestPodsOfNodeThatItsOwnerKnowsAsAnother(t *testing.T) {
 // waited is used and confirmed.
 func TestAnnouncementWaitsForRoom(t *testing.T) {
 	m := newAnnouncing(t)
-	m.hooks.Settle = m.settleAll
 	m.slotNodes[1] = maxSlotNodes
 	m.HandleNodes("a", node("node", 1, 10))
-	m.forgetNodes(t.Context())
+	m.forgetNodes()
 	if !m.waits("a") {
 		t.Error("the announcement does not wait, although its hash slot has too many nodes")
 	}
 	m.slotNodes[1]--
-	m.forgetNodes(t.Context())
-	if m.ownerOf("node") != "a" || m.waits("a") {
-		t.Errorf("owner %q, want a; the announcement waits: %t", m.ownerOf("node"), m.waits("a"))
+	m.forgetNodes()
+	if m.NodeOwner("node") != "a" || m.waits("a") {
+		t.Errorf("owner %q, want a; the announcement waits: %t", m.NodeOwner("node"), m.waits("a"))
 	}
 }
 
@@ -313,45 +378,41 @@ func TestWaitingNodeThatIsNotListedAgain(t *testing.T) {
 // gets the removals, too.
 func TestRemovalOfPodInTransition(t *testing.T) {
 	m := newAnnouncing(t)
-	m.podsOfUnknownNodes = map[string]sets.Set[types.UID]{}
-	receivers := map[string]*listReceiver{"a": {}, "b": {}}
-	m.peers = map[string]*peer{}
-	for name, receiver := range receivers {
-		p := &peer{link: wire.NewLoop(membership.Member{Name: name}, receiver, func(context.Context, *wire.Link) {})}
-		go p.link.Run(t.Context())
-		awaitCondition(t, "the link is connected", func() bool { _, current := p.link.SentReservations(); return current == 1 })
-		m.peers[name] = p
-	}
+	received := map[string][]types.UID{}
 	remove := func(pod string) {
 		bound := schedtest.PlainPod(pod, "1")
 		bound.Spec.NodeName = "node"
-		m.podChanged(bound, nil, true)
+		for _, message := range m.PodChanged(m.now, bound, nil, true).Messages {
+			b := &wire.Batch{}
+			message.Add(b)
+			to := []string{message.To}
+			if message.To == "" {
+				to = []string{"a", "b"}
+			}
+			for _, name := range to {
+				received[name] = append(received[name], b.Pods[0].UID)
+			}
+		}
 	}
 	table := make(membership.Table, membership.SlotCount)
 	table[1], table[2] = "b", "b"
-	m.table = table
-	m.setAssignment(assignmentOf(1, table))
+	m.adopt(assignmentOf(1, table))
 	m.HandleNodes("b", node("node", 1, 10))
 	m.HandleNodesListed("b", listed(1, 1, 5, 11))
 	remove("settled")
 	moved := slices.Clone(table)
 	moved[1] = "a"
-	m.setAssignment(assignmentOf(2, moved))
+	m.adopt(assignmentOf(2, moved))
 	remove("moved")
 	m.HandleNodesListed("a", listed(2, 1, 20, 21))
 	remove("gone")
-	m.HandleNodes("a", []wire.NodeName{{Hash: hashOf("node"), Slot: 1, Created: 10, Number: 30}})
-	m.HandleNodes("b", []wire.NodeName{{Hash: hashOf("node"), Slot: 2, Created: 20, Number: 30}})
+	m.HandleNodes("a", []wire.NodeName{{Hash: HashOf("node"), Slot: 1, Created: 10, Number: 30}})
+	m.HandleNodes("b", []wire.NodeName{{Hash: HashOf("node"), Slot: 2, Created: 20, Number: 30}})
 	remove("waiting")
 	want := map[string][]types.UID{"a": {"moved", "gone", "waiting"}, "b": {"settled", "moved", "gone", "waiting"}}
-	for name, receiver := range receivers {
-		awaitCondition(t, name+" has got the last removal", func() bool {
-			receiver.mu.Lock()
-			defer receiver.mu.Unlock()
-			return slices.Contains(receiver.removed, "waiting")
-		})
-		if !slices.Equal(receiver.removed, want[name]) {
-			t.Errorf("%s got the removals of %q, want %q", name, receiver.removed, want[name])
+	for name := range want {
+		if !slices.Equal(received[name], want[name]) {
+			t.Errorf("%s got the removals of %q, want %q", name, received[name], want[name])
 		}
 	}
 }
@@ -366,16 +427,12 @@ func assignmentOf(number int64, table membership.Table) *wire.Assignment {
 // TestWatchedNodesThatAreLost removes all nodes of a replica that has missed an assignment.
 func TestWatchedNodesThatAreLost(t *testing.T) {
 	m := newAnnouncing(t)
-	f := schedtest.NewScripted(t, schedtest.NewAPI())
-	m.holder = holder.New(klog.Logger{}, f.Ranker, f.Sched.Cache.(*cache.Cache))
-	m.nodes = newSlotWatcher(&v1.Node{}, nil, nil, m.nodeChanged, func() {})
 	lost := schedtest.PlainNode("node", "4")
-	m.nodes.objects[lost.UID] = lost
-	m.nodeChanged(nil, lost, true)
+	m.NodeChanged(m.now, nil, lost, true)
 	if len(m.watched) != 1 {
 		t.Errorf("%d names of watched nodes, want 1", len(m.watched))
 	}
-	m.clearAll(t.Context())
+	m.Cleared([]*v1.Node{lost})
 	if len(m.watched) != 0 {
 		t.Errorf("%d names of watched nodes after all were lost, want 0", len(m.watched))
 	}

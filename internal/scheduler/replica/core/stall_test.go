@@ -1,43 +1,39 @@
-package leader
+package core
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/kubernetes/fake"
-
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// newStallLeader returns a leader, "self", with two other owners.
-func newStallLeader(t *testing.T) *Leader {
-	options := member.Options{Self: membership.Member{Name: "self"}}
-	client := fake.NewClientset()
-	return &Leader{
-		options: options, member: member.New(t.Context(), options, nil, client, client, nil, member.Hooks{}), term: 1, number: 1, termStart: time.Now(),
-		table: membership.Assign(nil, []string{"self", "slow", "stalled"}), statuses: map[string]statusAt{}, ready: sets.New[string](),
-		earlier: map[types.UID]earlierReservation{}, excludedUntil: map[string]time.Time{}, stalledUntil: map[string]time.Time{}, listing: map[string]listProgress{},
-		changed: make(chan struct{}, 1), search: &Search{},
-	}
+// stallLeader is a leader, "self", with two other owners, at a time.
+type stallLeader struct {
+	*Leader
+	now time.Time
+}
+
+func newStallLeader() *stallLeader {
+	l := &stallLeader{NewLeader(LeaderConfig{Self: membership.Member{Name: "self"}}), time.Unix(1_000_000, 0)}
+	l.Begin(1, l.now, nil)
+	l.number, l.table = 1, membership.Assign(nil, []string{"self", "slow", "stalled"})
+	return l
 }
 
 // report processes status reports for some time. Each replica reports the number that a function returns for the time
 // since the start.
-func (l *Leader) report(duration time.Duration, listing map[string]func(time.Duration) int64) {
-	for start := time.Now(); time.Since(start) < duration; time.Sleep(time.Second) {
+func (l *stallLeader) report(duration time.Duration, listing map[string]func(time.Duration) int64) {
+	for start := l.now; l.now.Sub(start) < duration; l.now = l.now.Add(time.Second) {
 		for name, number := range listing {
-			l.HandleStatus(name, &wire.Status{Listing: number(time.Since(start))})
+			l.Status(l.now, name, &wire.Status{Listing: number(l.now.Sub(start))}, noView{})
 		}
-		l.mu.Lock()
-		l.excludeStalled()
-		l.mu.Unlock()
+		l.excludeStalled(l.now, &Output{})
 	}
 }
+
+// alive returns whether a replica may own hash slots now.
+func (l *stallLeader) alive(name string) bool { return l.isAlive(name, l.now, noView{}) }
 
 // TestOwnerWhoseListsStallLosesItsSlots has an owner report no progress of its lists. Only this owner is excluded,
 // until it connects again, or for stallExclusion.
@@ -53,30 +49,30 @@ func TestOwnerWhoseListsStallLosesItsSlots(t *testing.T) {
 		"no owner has complete lists":                {map[string]func(time.Duration) int64{"self": slow, "slow": slow, "stalled": stalled}, false},
 		"the leader itself":                          {map[string]func(time.Duration) int64{"self": stalled, "slow": complete, "stalled": complete}, false},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			l := newStallLeader(t)
+		t.Run(name, func(t *testing.T) {
+			l := newStallLeader()
 			l.report(defaultStallTimeout-5*time.Second, test.listing)
-			if !l.isAlive("stalled") {
+			if !l.alive("stalled") {
 				t.Errorf("%s: the owner is excluded before the timeout", name)
 			}
 			l.report(5*defaultStallTimeout, test.listing)
-			if got := !l.isAlive("stalled"); got != test.excluded || !l.isAlive("slow") || !l.isAlive("self") {
-				t.Errorf("%s: excluded is %t, want %t; the others are alive: %t, %t", name, got, test.excluded, l.isAlive("slow"), l.isAlive("self"))
+			if got := !l.alive("stalled"); got != test.excluded || !l.alive("slow") || !l.alive("self") {
+				t.Errorf("%s: excluded is %t, want %t; the others are alive: %t, %t", name, got, test.excluded, l.alive("slow"), l.alive("self"))
 			}
 			if !test.excluded {
 				return
 			}
 			l.forgetStall("stalled")
-			if !l.isAlive("stalled") {
+			if !l.alive("stalled") {
 				t.Errorf("%s: the owner is excluded after it has connected again", name)
 			}
 			l.report(2*defaultStallTimeout, test.listing)
-			if l.isAlive("stalled") {
+			if l.alive("stalled") {
 				t.Errorf("%s: the owner is not excluded again", name)
 			}
 			test.listing["stalled"] = complete
 			l.report(stallExclusion, test.listing)
-			if !l.isAlive("stalled") {
+			if !l.alive("stalled") {
 				t.Errorf("%s: the owner is excluded for ever", name)
 			}
 		})

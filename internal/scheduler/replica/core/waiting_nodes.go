@@ -1,8 +1,9 @@
-package member
+package core
 
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -56,11 +57,8 @@ func (w *waitingNodes) remove(hash uint64, slot int16) bool {
 	return true
 }
 
-// addWaiting adds an announcement that waits. The caller holds the lock.
+// addWaiting adds an announcement that waits.
 func (m *Member) addWaiting(from string, node wire.NodeName) error {
-	if m.waiting == nil {
-		m.waiting = map[string]*waitingNodes{}
-	}
 	if m.waiting[from] == nil {
 		m.waiting[from] = &waitingNodes{byName: map[uint64][]wire.NodeName{}}
 	}
@@ -72,8 +70,8 @@ func (m *Member) addWaiting(from string, node wire.NodeName) error {
 	return nil
 }
 
-// removeWaiting removes the announcement of a node in a hash slot. The caller holds the lock.
-func (m *Member) removeWaiting(from string, hash uint64, slot int16, used *usedNodes) {
+// removeWaiting removes the announcement of a node in a hash slot.
+func (m *Member) removeWaiting(from string, hash uint64, slot int16, out *MemberOutput) {
 	waiting := m.waiting[from]
 	if waiting == nil || !waiting.remove(hash, slot) {
 		return
@@ -81,75 +79,50 @@ func (m *Member) removeWaiting(from string, hash uint64, slot int16, used *usedN
 	if waiting.count == 0 {
 		delete(m.waiting, from)
 	}
-	// The node may be gone. See ownsNode: the pods on it were kept.
-	used.drop = used.drop || from == m.Self()
-	if used.senders.Has(from) {
+	// The node may be gone. See OwnsNode: the pods on it were kept.
+	out.DropPods = out.DropPods || from == m.config.Self
+	if out.Senders.Has(from) {
 		return
 	}
-	if used.senders == nil {
-		used.senders = sets.New[string]()
+	if out.Senders == nil {
+		out.Senders = sets.New[string]()
 	}
-	if m.settling == nil {
-		m.settling = map[string]int{}
-	}
-	used.senders.Insert(from)
+	out.Senders.Insert(from)
 	m.settling[from]++
 }
 
-// useWaitingFor uses an announcement of a node that waited, if one does not wait any more. The caller holds the lock.
-func (m *Member) useWaitingFor(hash uint64, used *usedNodes) {
-	for from, waiting := range m.waiting {
-		m.useWaitingOf(from, waiting.byName[hash], used)
+// useWaitingFor uses an announcement of a node that waited, if one does not wait any more.
+func (m *Member) useWaitingFor(hash uint64, out *MemberOutput) {
+	for _, from := range senders(m.waiting) {
+		if waiting := m.waiting[from]; waiting != nil {
+			m.useWaitingOf(from, waiting.byName[hash], out)
+		}
 	}
 }
 
-// useWaitingOf uses those of the announcements of a replica that do not wait any more. The caller holds the lock.
-func (m *Member) useWaitingOf(from string, nodes []wire.NodeName, used *usedNodes) {
+// useWaitingOf uses those of the announcements of a replica that do not wait any more.
+func (m *Member) useWaitingOf(from string, nodes []wire.NodeName, out *MemberOutput) {
 	for _, node := range slices.Clone(nodes) {
-		if m.useNode(from, node, used) {
-			m.removeWaiting(from, node.Hash, node.Slot, used)
+		if m.useNode(from, node, out) {
+			m.removeWaiting(from, node.Hash, node.Slot, out)
 		}
 	}
 }
 
-// useWaiting uses the announcements that do not wait any more after the assignment has changed. The caller holds the
-// lock.
-func (m *Member) useWaiting(used *usedNodes) {
-	for from, waiting := range m.waiting {
-		for _, nodes := range waiting.byName {
-			m.useWaitingOf(from, nodes, used)
+// useWaitingAt uses the announcements that do not wait any more after the assignment has changed.
+func (m *Member) useWaitingAt(now time.Time, out *MemberOutput) {
+	for _, from := range senders(m.waiting) {
+		for _, nodes := range m.waiting[from].byName {
+			m.useWaitingOf(from, nodes, out)
 		}
 	}
-	for from := range m.unchecked {
-		m.recheckNodes(from, used)
+	for _, from := range senders(m.unchecked) {
+		m.recheckNodes(now, from, out)
 	}
-	m.resendKnown(used)
+	m.resendKnown(out)
 }
 
-// waits returns whether this replica may not have sent all its pods on the announced nodes of another one. The caller
-// holds the lock.
-func (m *Member) waits(from string) bool { return m.waiting[from] != nil || m.settling[from] > 0 }
-
-// TakeSettled returns the replicas of which announcements do not wait any more, after the pods on their nodes were sent. The
-// caller sends the reservations on these nodes, and then calls [Member.ConfirmSettled] once for each.
-func (m *Member) TakeSettled() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	settled := m.settled
-	m.settled = nil
-	return settled
-}
-
-// ConfirmSettled confirms the announcements of a replica, and answers its request for pods, if none of its announcements
-// waits.
-func (m *Member) ConfirmSettled(from string) {
-	m.mu.Lock()
-	if m.settling[from]--; m.settling[from] <= 0 {
-		delete(m.settling, from)
-	}
-	if announcement := m.announced[from]; announcement > 0 {
-		m.confirm(from, announcement)
-	}
-	m.mu.Unlock()
-	m.sendDue()
+// waits returns whether this replica may not have sent all its pods on the announced nodes of another one.
+func (m *Member) waits(from string) bool {
+	return (m.waiting[from] != nil || m.settling[from] > 0) && m.config.Fault != ConfirmWaitingNodes
 }
