@@ -56,21 +56,31 @@ async fn serve_until_stopped(mut config: Config) -> Result<()> {
     }
 }
 
+/// The sockets of the server.
+struct Bound {
+    clients: Vec<sockets::Listener>,
+    metrics_only: Vec<sockets::Listener>,
+}
+
+async fn bind(config: &Config) -> Result<Bound> {
+    let tls = sockets::tls_acceptor(&config.tls)?;
+    let mut bound = Bound { clients: Vec::new(), metrics_only: Vec::new() };
+    for url in &config.listen_client_urls {
+        bound.clients.extend(sockets::bind(url, tls.as_ref()).await?);
+    }
+    for url in &config.listen_metrics_urls {
+        bound.metrics_only.extend(sockets::bind(url, None).await?);
+    }
+    Ok(bound)
+}
+
 async fn serve(
     config: &Config,
     mut shutdown_signal: Pin<&mut impl Future<Output = &'static str>>,
 ) -> Result<End> {
     // Bind the sockets before the recovery, which takes long: the most likely failure is
     // that a port is in use.
-    let tls = sockets::tls_acceptor(&config.tls)?;
-    let mut clients = Vec::new();
-    for url in &config.listen_client_urls {
-        clients.extend(sockets::bind(url, tls.as_ref()).await?);
-    }
-    let mut metrics_only = Vec::new();
-    for url in &config.listen_metrics_urls {
-        metrics_only.extend(sockets::bind(url, None).await?);
-    }
+    let Bound { clients, metrics_only } = bind(config).await?;
     let credentials = Credentials::new(config).map_err(|error| anyhow!(error))?;
 
     let Some(pipeline) = open_pipeline(config, shutdown_signal.as_mut()).await? else {

@@ -49,7 +49,7 @@
 //! | `lessor`, `clock` | expiry of leases |
 //! | `flusher`, `snapshotter`, `snapshot_write` | background threads, snapshot files |
 //! | `open`, `store_recovery`, `recovery_base`, `store_builder`, `continuity` | startup |
-//! | `maintenance`, `export` | hash, export, release of unused memory |
+//! | `maintenance`, `history_hash`, `export` | hash, export, release of unused memory |
 //! | `directory_check`, `repair` | `mem_etcd check` and `mem_etcd repair` |
 //! | `snapshot_restore`, `etcd_snapshot` | `mem_etcd restore` |
 //!
@@ -70,6 +70,7 @@ mod export;
 mod flusher;
 mod held_records;
 mod history;
+mod history_hash;
 mod journal;
 mod large_commands;
 mod large_txn;
@@ -102,9 +103,9 @@ pub use directory_check::{DirectoryReport, check};
 pub use error::{Error, OpenError};
 pub use export::Export;
 pub use held_records::{Discard, HeldResponse, ReadStart};
+pub use history_hash::HistoryHash;
 pub use large_commands::{ClientId, Origin};
 pub use large_txn::LargeTxn;
-pub use maintenance::HistoryHash;
 pub use modes::{Modes, ModesError};
 pub use options::{PipelineOptions, WalMode};
 pub use pipeline::{Pipeline, PipelineStatus};
@@ -113,7 +114,7 @@ pub use repair::Repair;
 pub use replicated::handle::{
     ClusterMember, ClusterStatus, MemberError, MembersChanged, MoveLeaderError,
 };
-pub use replicated::hash_checks::HashCheckIntervals;
+pub use replicated::hash_check_state::HashCheckIntervals;
 pub use replicated::options::ClusterOptions;
 pub use replicated::restore::RestoredMember;
 pub use snapshot_restore::{BumpTooLarge, SavedSnapshot, SavedSnapshotStatus};

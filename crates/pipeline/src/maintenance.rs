@@ -5,31 +5,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_channel::oneshot;
-use mvcc::HashCursor;
 
 use crate::export::Export;
-use crate::pace::{self, STEP_ENTRIES};
-use crate::pins::Pin;
-use crate::shared_store::SharedStore;
+use crate::history_hash::{HistoryHash, hash};
+use crate::pace;
 use crate::{Error, Pipeline};
 
 /// Interval at which an export checks whether it may begin.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum number of entries that shrinking a table may move.
 const MAX_MOVED_ENTRIES: usize = 1 << 18;
-
-/// The hash of the keys and their history that HashKV returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HistoryHash {
-    /// The CRC-32C of the history.
-    pub hash: u32,
-    /// The compacted revision: the hashed history starts here; -1 before any compaction.
-    pub compact_revision: i64,
-    /// The last hashed revision.
-    pub revision: i64,
-    /// The published revision when the hash was started.
-    pub current: i64,
-}
 
 impl Pipeline {
     /// Hashes the history up to `revision`; 0 means the published revision. It reads the
@@ -93,38 +78,6 @@ impl Pipeline {
             std::thread::sleep(POLL_INTERVAL);
         }
     }
-}
-
-/// Hashes the history of a store, as [`Pipeline::hash_unless`] does.
-pub(crate) fn hash(
-    shared: &SharedStore,
-    revision: i64,
-    stops: &dyn Fn(usize) -> bool,
-) -> Result<HistoryHash, Error> {
-    let (mut cursor, current, pin) = {
-        let store = shared.store.read();
-        let current = shared.published.load(Ordering::Acquire);
-        let cursor = HashCursor::new(&store, revision, current)?;
-        let pin = Pin::new(&shared.pins, cursor.oldest_needed_revision(), None);
-        (cursor, current, pin)
-    };
-    loop {
-        if shared.stopping.load(Ordering::Relaxed) {
-            return Err(Error::Stopped);
-        }
-        let store = shared.store.read();
-        pin.check(&store)?;
-        let more = cursor.gather(&store, STEP_ENTRIES);
-        drop(store);
-        if !more {
-            break;
-        }
-        cursor.digest();
-        pace::pause(&|| stops(cursor.memory_bytes()))?;
-    }
-    let revision = cursor.revision();
-    let (hash, compact_revision) = cursor.finish();
-    Ok(HistoryHash { hash, compact_revision, revision, current })
 }
 
 /// Waits for what another thread sends, on a thread that may block.

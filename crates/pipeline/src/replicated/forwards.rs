@@ -221,7 +221,7 @@ mod tests {
         assert!(!forwards.may_send());
         forwards.on_response(second, 9, done(), 7);
         assert!(forwards.may_send());
-        add(&mut forwards, 1, now);
+        let _third = add(&mut forwards, 1, now);
         assert!(!forwards.may_send());
         forwards.on_lost(id(1));
         assert!(forwards.may_send() && !forwards.pending.contains_key(&first));

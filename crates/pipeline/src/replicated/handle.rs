@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use futures_channel::oneshot;
 use parking_lot::RwLock;
 
-use super::hash_checks::Compared;
+use super::hash_check_state::Compared;
 use super::pending_reads::Reader;
 use crate::Error;
 use crate::export::Export;

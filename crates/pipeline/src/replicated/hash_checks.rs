@@ -10,21 +10,20 @@
 //! CompactHashCheck); then it raises the alarm CORRUPT for members that differ. A member does so before it
 //! serves clients (the feature gate InitialCorruptCheck), and ends if it differs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use auth::Caller;
 use consensus::id::MemberId;
 use consensus::output::Role;
-use crossbeam_channel::{Receiver, Sender, unbounded};
-use futures_channel::oneshot;
 use mvcc::{Alarm, AlarmKind, Command};
 
+use super::hash_check_state::{Check, Compared, Hashed, Purpose};
 use super::hash_comparison::{Comparison, compare};
 use super::member::Member;
 use super::wire::{encode_hash, encode_hash_request};
 use crate::Error;
-use crate::maintenance::{HistoryHash, hash};
+use crate::history_hash::{HistoryHash, hash};
 use crate::submission::{ReplyTo, Submission};
 
 /// Interval at which members are asked again that have not answered.
@@ -33,88 +32,6 @@ const ASK_INTERVAL: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the hashes of members that are connected are awaited. A large store is hashed for seconds.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-
-/// When the leader checks the members. `None` means never.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HashCheckIntervals {
-    /// The interval between two checks of the current content.
-    pub current: Option<Duration>,
-    /// The interval between two checks whether there was a compaction, and then of the content at the
-    /// compacted revision.
-    pub compacted: Option<Duration>,
-}
-
-/// Where the result of a check goes that a member makes before it serves clients: the members with another
-/// history.
-pub(super) type Compared = oneshot::Sender<Vec<u64>>;
-
-enum Purpose {
-    Current,
-    Compacted,
-    Start(Compared),
-}
-
-struct Check {
-    number: u64,
-    purpose: Purpose,
-    own: Option<HistoryHash>,
-    answers: BTreeMap<MemberId, Result<HistoryHash, Error>>,
-    begun: Instant,
-    /// When the others are asked again.
-    ask_at: Instant,
-    /// When this member looks again whether all have answered.
-    look_at: Instant,
-}
-
-/// A hash that was computed on another thread.
-struct Hashed {
-    number: u64,
-    /// The member that has asked for it; `None` if it is for a check of this member.
-    asker: Option<MemberId>,
-    result: Result<HistoryHash, Error>,
-}
-
-pub(super) struct HashChecks {
-    intervals: HashCheckIntervals,
-    next_current: Instant,
-    next_compacted: Instant,
-    /// The last compacted revision at which all members were equal.
-    equal_at: i64,
-    check: Option<Check>,
-    last_number: u64,
-    /// Members that get a hash when it is computed.
-    asking: BTreeSet<MemberId>,
-    sender: Sender<Hashed>,
-    hashed: Receiver<Hashed>,
-}
-
-impl HashChecks {
-    pub(super) fn new(intervals: HashCheckIntervals, now: Instant) -> HashChecks {
-        let (sender, hashed) = unbounded();
-        HashChecks {
-            intervals,
-            next_current: now + intervals.current.unwrap_or_default(),
-            next_compacted: now + intervals.compacted.unwrap_or_default(),
-            equal_at: -1,
-            check: None,
-            last_number: 0,
-            asking: BTreeSet::new(),
-            sender,
-            hashed,
-        }
-    }
-
-    /// Returns the check that is due. `compacted` returns the compacted revision.
-    fn due(&mut self, compacted: impl FnOnce() -> i64, now: Instant) -> Option<Purpose> {
-        if let Some(interval) = self.intervals.current.filter(|_| self.next_current <= now) {
-            self.next_current = now + interval;
-            return Some(Purpose::Current);
-        }
-        let interval = self.intervals.compacted.filter(|_| self.next_compacted <= now)?;
-        self.next_compacted = now + interval;
-        (compacted() > self.equal_at).then_some(Purpose::Compacted)
-    }
-}
 
 impl Member {
     /// Begins, continues and ends checks.

@@ -10,6 +10,7 @@ use futures_executor::block_on;
 use mvcc::{Effect, Reply, Store};
 
 use super::*;
+use crate::replicated::hash_check_state::HashCheckIntervals;
 use crate::{ClientId, ClusterOptions, Pipeline, PipelineOptions};
 
 const DEADLINE: Duration = Duration::from_secs(180);

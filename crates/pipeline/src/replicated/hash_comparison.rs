@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use consensus::id::MemberId;
 
-use crate::maintenance::HistoryHash;
+use crate::history_hash::HistoryHash;
 
 /// The ID of the member in an alarm that concerns all members, as in etcd.
 pub(super) const ALL_MEMBERS: u64 = 0;

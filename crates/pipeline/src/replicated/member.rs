@@ -18,7 +18,7 @@ use super::batch::Batch;
 use super::entry_log::LogHandle;
 use super::forwards::Forwards;
 use super::handle::{MoveLeaderError, Replication, Request};
-use super::hash_checks::{HashCheckIntervals, HashChecks};
+use super::hash_check_state::{HashCheckIntervals, HashChecks};
 use super::log_size::LogSize;
 use super::member_command_queue::MemberCommands;
 use super::pending_reads::PendingReads;

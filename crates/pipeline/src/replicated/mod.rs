@@ -37,7 +37,7 @@
 //! | `member_commands`, `member_command_queue`, `reconfiguration` | commands that change the members, those that wait, and which are refused |
 //! | `forwarding`, `forwards`, `batch`, `wire`, `wire_error`, `wire_members`, `wire_format` | commands between members |
 //! | `pending_reads` | linearizable reads |
-//! | `hash_checks`, `hash_comparison` | whether all members have the same content |
+//! | `hash_check_state`, `hash_checks`, `hash_comparison` | whether all members have the same content |
 //! | `entry_log`, `records`, `log_size` | the log on disk and in memory |
 //! | `restore` | a member from a saved snapshot |
 //! | `transfer`, `state` | the whole state, for other members and for exports |
@@ -52,7 +52,8 @@ mod formation;
 mod forwarding;
 mod forwards;
 pub(crate) mod handle;
-pub(crate) mod hash_checks;
+pub(crate) mod hash_check_state;
+mod hash_checks;
 mod hash_comparison;
 mod identity;
 mod log_size;

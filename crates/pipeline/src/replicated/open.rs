@@ -25,7 +25,7 @@ use super::evaluate::MAX_ENTRY_BYTES;
 use super::formation::{Formation, Formed, REPORT_INTERVAL, unformed};
 use super::forwards::Forwards;
 use super::handle::{Replication, Request};
-use super::hash_checks::HashChecks;
+use super::hash_check_state::HashChecks;
 use super::identity::random_member;
 use super::log_size::LogSize;
 use super::member::{Member, Settings, Transfer};

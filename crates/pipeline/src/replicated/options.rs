@@ -6,7 +6,7 @@ use std::time::Duration;
 use consensus::identity::LogMode;
 use peer::{PeerTlsFiles, PeerUrl};
 
-use super::hash_checks::HashCheckIntervals;
+use super::hash_check_state::HashCheckIntervals;
 
 /// The settings of a member of a cluster. Those with names in etcd mean the same.
 #[derive(Clone, Debug)]

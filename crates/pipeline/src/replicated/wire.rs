@@ -22,7 +22,7 @@ use super::wire_members::{
     get_member_command, get_members_changed, put_member_command, put_members_changed,
 };
 use crate::Error;
-use crate::maintenance::HistoryHash;
+use crate::history_hash::HistoryHash;
 
 /// Something that a member says to another one.
 #[derive(Debug)]
