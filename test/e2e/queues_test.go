@@ -173,9 +173,10 @@ func (q *queuedCluster) gates(t *testing.T) {
 // suspendedJob checks that a Job gets pods when it is resumed, with the selector that was added while it was suspended, and
 // that suspending it again frees its room.
 func (q *queuedCluster) suspendedJob(t *testing.T) {
-	const parallelism = 20
+	// kwok lets the pods of Jobs succeed, so the Job must need more of them than can run until it is suspended again.
+	const parallelism, completions = 20, 100_000
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "train", Namespace: metav1.NamespaceDefault, Labels: map[string]string{queueLabel: "team-a"}}}
-	job.Spec = batchv1.JobSpec{Suspend: ptr.To(true), Parallelism: ptr.To[int32](parallelism), Completions: ptr.To[int32](parallelism)}
+	job.Spec = batchv1.JobSpec{Suspend: ptr.To(true), Parallelism: ptr.To[int32](parallelism), Completions: ptr.To[int32](completions)}
 	job.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "none"}}}
 	jobs := q.client.BatchV1().Jobs(metav1.NamespaceDefault)
 	_, err := jobs.Create(t.Context(), job, metav1.CreateOptions{})
