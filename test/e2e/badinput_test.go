@@ -117,7 +117,7 @@ var mistakes = []mistake{
 	{"restore over a cluster", []string{"snapshot", "restore", "future", "{dir}/deployment.yaml"}, 1,
 		"cluster \"future\" already exists; choose another name, or remove it with `k1m down --name future`"},
 	{"unknown kind of pods", []string{"bench", "schedule-million", "--pod-kind", "odd"}, 2,
-		"--pod-kind \"odd\": no such kind; choose one of plain, deployment, zone-anti-affinity, hostname-anti-affinity, mixed, unique, vanished-nodes"},
+		"--pod-kind \"odd\": no such kind; choose one of plain, deployment, zone-anti-affinity, hostname-anti-affinity, mixed, unique, vanished-nodes, pvc, csi, claim"},
 	{"more pods than fit", []string{"bench", "schedule-million", "--nodes", "10", "--pods", "1001"}, 2,
 		"--pods 1001: 10 nodes have room for 1000 pods in addition to the 0 existing pods; use fewer pods or more nodes"},
 	{"check that is not a number", []string{"bench", "schedule-million", "--check", "all"}, 2,
