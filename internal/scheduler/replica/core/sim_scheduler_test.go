@@ -189,7 +189,10 @@ func (s *simScheduler) query(q *simQueued, query simQuery, then func(choice stri
 	query.deadline = sim.now.Add(simPatience)
 	q.decided = sim.api.decision()
 	var answers []*simAnswer
-	expected, done := len(query.ask.Members), false
+	// Relays have no nodes, and here they forward no queries. If the leader awaited their answers, each query would last as
+	// long as its patience, and pods that fit nowhere would take all the time of the later ones.
+	owners := slices.DeleteFunc(slices.Clone(query.ask.Members), func(m membership.Member) bool { return m.Relay })
+	expected, done := len(owners), false
 	if query.ask.Own {
 		expected++
 	}
@@ -211,7 +214,7 @@ func (s *simScheduler) query(q *simQueued, query simQuery, then func(choice stri
 	if query.ask.Own {
 		r.soon(0, func() { r.answer(&query, collect) })
 	}
-	for _, member := range query.ask.Members {
+	for _, member := range owners {
 		for range 1 + sim.repeats() {
 			s.call(member.Name, &query, collect)
 		}
@@ -260,7 +263,7 @@ func (s *simScheduler) call(to string, query *simQuery, collect func(*simAnswer)
 func (r *simReplica) answer(q *simQuery, reply func(*simAnswer)) {
 	a := r.member.Assignment()
 	switch {
-	case r.self.Relay || a == nil || a.Leader.Name != q.from || !r.member.Ready(q.ask.Term, q.ask.Number):
+	case a == nil || a.Leader.Name != q.from || !r.member.Ready(q.ask.Term, q.ask.Number):
 		return
 	case r.ledger.Seen(q.from) < q.ask.Reservations[r.self.Name]:
 		if r.sim.now.Before(q.deadline) {
