@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -58,12 +59,14 @@ func (p *programs) helpFor(path []string) (*help, error) {
 	}
 	h := &help{flags: map[string]bool{"--help": true, "--version": true}, subcommands: map[string]bool{}}
 	hasSubcommands := usageWithSubcommand.Match(output)
-	listing := false
+	listing, isDescribed := false, false
 	for line := range strings.Lines(string(output)) {
 		line = strings.TrimRight(line, "\n")
+		// The description of a command comes before its usage, and may have indented examples.
+		isDescribed = isDescribed || strings.HasPrefix(line, "Usage") || strings.HasPrefix(line, "Commands")
 		switch match := helpSubcommand.FindStringSubmatch(line); {
 		case helpHeading.MatchString(line):
-			listing = hasSubcommands && !otherHeading.MatchString(line)
+			listing = hasSubcommands && isDescribed && !otherHeading.MatchString(line)
 		case line == "" || !strings.HasPrefix(line, " "):
 			listing = listing && line == ""
 		case listing && match != nil:
@@ -152,7 +155,7 @@ func (p *programs) treeHasFlag(path []string, flag string) (bool, error) {
 		return err == nil, err
 	}
 	for name := range h.subcommands {
-		if name == "help" || name == "completion" || passThrough[strings.Join(append(path, name), " ")] {
+		if name == "help" || name == "completion" || slices.Contains(path, name) || passThrough[strings.Join(append(path, name), " ")] {
 			continue
 		}
 		known, err := p.treeHasFlag(append(append([]string{}, path...), name), flag)
