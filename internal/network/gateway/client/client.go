@@ -75,6 +75,8 @@ type runner struct {
 	tunnel  *tunnel
 	order   []string // gateways by preference
 	gateway string   // of the last successful registration
+	// unanswered is a gateway that may have registered this node, but whose answer did not arrive or could not be used.
+	unanswered string
 }
 
 func (r *runner) run(ctx context.Context) error {
@@ -112,7 +114,7 @@ func (r *runner) register(ctx context.Context) (time.Duration, error) {
 		if r.gateway != gateway {
 			r.config.Log.Info("connected", "gateway", gateway, "nat64Prefix", response.NAT64Prefix, "ipv4", response.IPv4)
 		}
-		r.gateway = gateway
+		r.gateway, r.unanswered = gateway, ""
 		if err := writeStatus(r.config.StatusFile, gateway, response); err != nil {
 			r.config.Log.Warn("status cannot be written", "err", err)
 		}
@@ -138,9 +140,13 @@ func (r *runner) ask(ctx context.Context, gateway string) (response enroll.Respo
 			case <-time.After(retryAfter):
 			}
 		}
+		r.unanswered = gateway
 		response, err = r.api.register(ctx, gateway, r.key.Public())
 		var refused *refusedError
-		if err == nil || errors.As(err, &refused) {
+		if errors.As(err, &refused) {
+			r.unanswered = ""
+		}
+		if err == nil || r.unanswered == "" {
 			return response, err
 		}
 	}
@@ -149,18 +155,30 @@ func (r *runner) ask(ctx context.Context, gateway string) (response enroll.Respo
 
 // end disconnects the node.
 func (r *runner) end() {
-	if r.gateway != "" && !r.config.KeepRegistration {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		if err := r.api.leave(ctx, r.gateway); err != nil {
-			r.config.Log.Warn("the gateway was not told that the node leaves", "gateway", r.gateway, "err", err)
-		}
+	if !r.config.KeepRegistration {
+		r.leave()
 	}
 	if err := r.tunnel.close(); err != nil {
 		r.config.Log.Warn("the tunnel was not closed properly", "err", err)
 	}
 	if r.config.StatusFile != "" {
 		_ = os.Remove(r.config.StatusFile) // there may be none
+	}
+}
+
+// leave tells the gateways that have registered this node, or may have, that it leaves.
+func (r *runner) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	gateways := []string{r.gateway, r.unanswered}
+	slices.Sort(gateways)
+	for _, gateway := range slices.Compact(gateways) {
+		if gateway == "" {
+			continue
+		}
+		if err := r.api.leave(ctx, gateway); err != nil {
+			r.config.Log.Warn("the gateway was not told that the node leaves", "gateway", gateway, "err", err)
+		}
 	}
 }
 

@@ -1,7 +1,12 @@
 package client
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -48,6 +53,32 @@ func TestKeyIsKept(t *testing.T) {
 	}
 	if _, err := LoadPrivateKey(path); err == nil || !strings.Contains(err.Error(), "remove the file") {
 		t.Errorf("a damaged key: %v", err)
+	}
+}
+
+// TestInterruptedRegistrationIsEnded stops a node while a gateway registers it. The gateway would keep it until the
+// registration expires.
+func TestInterruptedRegistrationIsEnded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	methods := make(chan string, 10)
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		methods <- request.Method
+		if request.Method == http.MethodPost {
+			cancel()
+			_, _ = io.Copy(io.Discard, request.Body)
+			<-request.Context().Done()
+		}
+	}))
+	defer gateway.Close()
+	r := &runner{config: Config{Log: slog.New(slog.DiscardHandler)}, api: &api{client: gateway.Client()}, order: []string{gateway.URL}}
+	if _, err := r.register(ctx); err == nil {
+		t.Fatal("no error")
+	}
+	r.leave()
+	for _, want := range []string{http.MethodPost, http.MethodDelete} {
+		if method := <-methods; method != want {
+			t.Errorf("the gateway got %s, want %s", method, want)
+		}
 	}
 }
 
