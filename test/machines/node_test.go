@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,7 +103,7 @@ func writePause(t *testing.T, path string) {
 	_, err = w.Write(program)
 	must(t, err)
 	must(t, w.Close())
-	layer, err := tarball.LayerFromReader(&content)
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil })
 	must(t, err)
 	image, err := mutate.AppendLayers(empty.Image, layer)
 	must(t, err)
