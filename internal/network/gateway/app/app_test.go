@@ -28,6 +28,7 @@ func TestBadUsage(t *testing.T) {
 		"use 32, 40, 48, 56, 64 or 96":     append(required, "--nat64-pool=192.0.2.1", "--nat64-prefix=2001:db8::/95"),
 		"may not stand for private":        append(required, "--nat64-pool=192.0.2.1", "--allow-private"),
 		`--deny "x"`:                       append(required, "--nat64-pool=192.0.2.1", "--deny=x"),
+		`--deny 2001:db8::/32: not an IPv4`: append(required, "--nat64-pool=192.0.2.1", "--deny=2001:db8::/32"),
 		"--masquerade-range":               append(required, "--masquerade-range=10.0.0.0/31"),
 		"overlap":                          append(required, "--masquerade-range=10.0.0.0/16", "--nat64-pool=10.0.1.0/24"),
 		"--nat64-ports":                    append(required, "--nat64-pool=192.0.2.1", "--nat64-ports=9"),

@@ -61,7 +61,7 @@ func serve(ctx context.Context, s *settings, log *slog.Logger) error {
 	err := g.run(ctx)
 	cancel()
 	g.wait.Wait()
-	return errors.Join(err, g.close())
+	return errors.Join(err, g.saveState(), g.close())
 }
 
 // open makes everything that can fail for lack of rights or files.
@@ -315,16 +315,13 @@ func (g *gateway) runServer(ctx context.Context, server *http.Server, run func()
 	})
 }
 
-// close stops moving packets, saves the state and removes the rules of the kernel.
+// close stops moving packets and removes the rules of the kernel.
 func (g *gateway) close() error {
 	var errs []error
 	if g.dns != nil {
 		g.dns.Close()
 	}
 	if g.plane != nil {
-		if g.registry != nil {
-			errs = append(errs, g.saveState())
-		}
 		errs = append(errs, g.plane.Close(), masquerade.Remove())
 	}
 	if g.host != nil {

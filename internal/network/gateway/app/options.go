@@ -1,7 +1,6 @@
 package app
 
 import (
-	"errors"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -127,7 +126,10 @@ func (o options) check() (*settings, error) {
 	if o.maxNodes < 1 || o.ttl < 3*time.Second || o.stateInterval < time.Second || o.metricsNodes < 0 || o.dnsQueries < 1 || o.nodeConnections < 1 || o.nodeRate < 1 {
 		return nil, usage.Errorf("--max-nodes, --dns64-queries and the limits of a node must be positive, --registration-ttl at least 3s, --state-interval at least 1s")
 	}
-	return s, errors.Join(s.addresses(), s.translation())
+	if err := s.addresses(); err != nil {
+		return nil, err
+	}
+	return s, s.translation()
 }
 
 func count(conditions ...bool) (n int) {
@@ -155,6 +157,11 @@ func (s *settings) addresses() error {
 	more, err := parsePrefixes("--deny", s.deny)
 	if err != nil {
 		return err
+	}
+	for _, prefix := range more {
+		if !prefix.Addr().Is4() {
+			return usage.Errorf("--deny %v: not an IPv4 prefix", prefix)
+		}
 	}
 	s.denied = append(s.denied, more...)
 	if s.dnsClients, err = parsePrefixes("--dns64-clients", s.options.dnsClients); err != nil {

@@ -92,8 +92,8 @@ func (r *runner) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-r.tunnel.failed():
-			return err
+		case <-r.tunnel.device.Wait():
+			return fmt.Errorf("tunnel device %s was closed unexpectedly", r.config.Link)
 		case <-time.After(wait):
 		}
 	}

@@ -59,16 +59,6 @@ func newTunnel(config Config, key wireguard.PrivateKey) (*tunnel, error) {
 	return t, nil
 }
 
-// failed receives an error if the tunnel device has gone.
-func (t *tunnel) failed() <-chan error {
-	failed := make(chan error, 1)
-	go func() {
-		<-t.device.Wait()
-		failed <- fmt.Errorf("tunnel device %s was closed by somebody else", t.config.Link)
-	}()
-	return failed
-}
-
 // configure makes a gateway the other end of the tunnel, and routes into it. Nothing is changed if it is
 // that already.
 func (t *tunnel) configure(gateway string, response enroll.Response) error {

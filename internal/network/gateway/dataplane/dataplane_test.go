@@ -230,6 +230,23 @@ func TestSourcesOfOthersAreDropped(t *testing.T) {
 	}
 }
 
+// TestLongPacketsAreDropped sends a packet that fits into a datagram but not into the buffers of the translation.
+func TestLongPacketsAreDropped(t *testing.T) {
+	d, device := newPlane(t)
+	n := connect(t, d, "a")
+	long := append(udp6("2001:db8:1::5"), make([]byte, 20_000)...)
+	length := len(long) - 40
+	long[4], long[5], long[44], long[45] = byte(length>>8), byte(length), byte(length>>8), byte(length)
+	n.send(t, long)
+	n.send(t, udp6("2001:db8:1::5")) // comes through, so the other has been handled
+	if first := device.next(t); len(first) != 28 {
+		t.Errorf("the kernel got %d bytes", len(first))
+	}
+	if dropped := d.Totals().Dropped; dropped["unexpected"] != 1 {
+		t.Errorf("dropped %v", dropped)
+	}
+}
+
 func TestRestartContinues(t *testing.T) {
 	d, device := newPlane(t)
 	n := connect(t, d, "a")

@@ -98,10 +98,8 @@ func (d *Dataplane) decrypt(b *inboundBatch, count int, now time.Time) {
 
 // translateOut makes IPv4 packets of the packets of a batch.
 func (d *Dataplane) translateOut(b *inboundBatch, now time.Time) {
-	if d.nat != nil {
-		d.natMu.Lock()
-		defer d.natMu.Unlock()
-	}
+	d.lockNAT()
+	defer d.unlockNAT()
 	for i, a := range b.arrived {
 		switch version := a.packet[0] >> 4; {
 		case version == 6 && d.nat != nil:
@@ -123,6 +121,10 @@ func (d *Dataplane) translateOne(b *inboundBatch, i int, a arrived, now time.Tim
 		return // removed meanwhile
 	}
 	output := b.outputs[i]
+	if len(a.packet) > len(output)-offset { // longer than any packet of the tunnel
+		d.counters.unexpected.Add(1)
+		return
+	}
 	result := d.nat.FromIPv6(a.peer.node, a.packet, output[offset:], d.since(now))
 	switch result.Action {
 	case nat64.Forward:
