@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
@@ -24,6 +26,52 @@ func (s suffixFilter) Filter(_ context.Context, _ fwk.CycleState, _ *v1.Pod, nod
 		return nil
 	}
 	return fwk.NewStatus(fwk.Unschedulable, "the name has another end")
+}
+
+// ownState is an out-of-tree plugin that keeps the UID of the pod in the cycle state, and filters no node.
+type ownState struct{ suffixFilter }
+
+func (ownState) Name() string { return "OwnState" }
+
+// PreFilter writes the UID, and skips Filter.
+func (o ownState) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	state.Write(fwk.StateKey(o.Name()), ownUID(pod.UID))
+	return nil, fwk.NewStatus(fwk.Skip)
+}
+
+// PreFilterExtensions returns none.
+func (ownState) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+type ownUID types.UID
+
+// Clone returns the UID, which does not change.
+func (u ownUID) Clone() fwk.StateData { return u }
+
+// TestForeignPreFilterKeepsItsState schedules pods of one class. The cycle state of each has what the plugin wrote for this pod, not
+// for the first one of the class: Reserve and Permit read it.
+func TestForeignPreFilterKeepsItsState(t *testing.T) {
+	f := schedtest.NewWithFilter(t, []*v1.Node{schedtest.PlainNode("node-0", "32"), schedtest.PlainNode("node-1", "32")}, ownState{})
+	f.Eventually("the cache has all nodes", func() error {
+		if n := f.Sched.Cache.NodeCount(); n != 2 {
+			return fmt.Errorf("it has %d", n)
+		}
+		return nil
+	})
+	f.Refresh()
+	for i := range 3 {
+		pod := schedtest.PlainPod(fmt.Sprint("pod-", i), "1")
+		info, err := framework.NewPodInfo(pod)
+		f.Must(err)
+		state := framework.NewCycleState()
+		_, err = f.Sched.SchedulePod(f.Ctx, f.Sched.Profiles[v1.DefaultSchedulerName], state, &framework.QueuedPodInfo{PodInfo: info})
+		f.Must(err)
+		if got, err := state.Read("OwnState"); err != nil || got != ownUID(pod.UID) {
+			t.Errorf("%s: the cycle state has the UID %v, %v, want %s", pod.Name, got, err, pod.UID)
+		}
+	}
+	if f.Ranker.FallbackCount != 0 {
+		t.Errorf("%d full scans, the last because of %q", f.Ranker.FallbackCount, f.Ranker.LastFallback)
+	}
 }
 
 // TestForeignFilterIsAskedInOrderOfRank schedules pods with an out-of-tree filter that accepts half of the nodes. The pods are spread

@@ -31,7 +31,7 @@ type asker struct {
 // newAsker runs PreFilter for a pod. It returns [ReasonRejected] if the pod is rejected; the full scan then runs PreFilter
 // again and reports why.
 func (r *Ranker) newAsker(ctx context.Context, p *Profile, state fwk.CycleState, pod *v1.Pod) (*asker, error) {
-	a := &asker{profile: p, state: state, pod: pod, needs: needs{sure: true}}
+	a := &asker{profile: p, state: state, pod: pod}
 	run := func(f func()) { r.Cluster.Snapshot.HideNodes(true, f) }
 	if len(p.foreign) > 0 {
 		// An out-of-tree plugin may read nodes in PreFilter.
@@ -128,7 +128,7 @@ func (r *Ranker) rankAsking(ctx context.Context, p *Profile, state fwk.CycleStat
 	if err != nil {
 		return none, err
 	}
-	d := decision{Ranker: r, profile: p, state: state, pod: pod}
+	d := decision{Ranker: r, profile: p, state: state, pod: pod, prefiltered: true}
 	names, foreign := a.nodes(), a.plugins.HasAny(p.foreign.UnsortedList()...)
 	switch {
 	case a.needs.unfit:
@@ -136,8 +136,11 @@ func (r *Ranker) rankAsking(ctx context.Context, p *Profile, state fwk.CycleStat
 	case names != nil && !foreign:
 		return d.amongFew(ctx, candidates(r.Cluster, names))
 	case len(a.needs.perNode) > 0:
+		if foreign {
+			return none, ReasonNamedNodes
+		}
 		nodes := admitted(r.Cluster, a.needs.perNode)
-		if len(nodes) > mostCandidates || foreign {
+		if len(nodes) > mostCandidates {
 			return none, ReasonNamedNodes
 		}
 		return d.amongFew(ctx, nodes)

@@ -20,6 +20,8 @@ type decision struct {
 	profile *Profile
 	state   fwk.CycleState
 	pod     *framework.PodInfo
+	// prefiltered is true if PreFilter has run for the pod with this cycle state.
+	prefiltered bool
 	// nominees are the pods nominated to nodes, if other pods decide where the pod fits.
 	nominees []nodeNominees
 }
@@ -53,7 +55,7 @@ func (d *decision) byClass(ctx context.Context, a *asker) (kubescheduler.Schedul
 	case !fits && (a != nil || !class.explainsUnfit()):
 		return none, reasonUnschedulable
 	}
-	d.writeState(class, a)
+	d.writeState(class)
 	if !fits {
 		refused, err := class.refusedByNominated(ctx, d.pod.Pod, withNominees)
 		if err != nil {
@@ -108,13 +110,13 @@ func (d *decision) onNominatedNode(ctx context.Context, indexClass *index.Class,
 			return result, false, err
 		}
 	}
-	d.writeState(class, a)
+	d.writeState(class)
 	return kubescheduler.ScheduleResult{SuggestedHost: own.Info.Node().Name, EvaluatedNodes: 1, FeasibleNodes: 1}, true, nil
 }
 
-// writeState writes what PreFilter wrote into the cycle state, unless the asker has done so.
-func (d *decision) writeState(class *Class, a *asker) {
-	if a == nil {
+// writeState writes what PreFilter wrote for the class into the cycle state, unless PreFilter has run for the pod itself.
+func (d *decision) writeState(class *Class) {
+	if !d.prefiltered {
 		class.WriteState(d.state)
 	}
 }

@@ -51,9 +51,9 @@ func namedByPod(spec *v1.PodSpec) (sets.Set[string], bool) {
 }
 
 // admitted returns the nodes that satisfy conditions on labels. It looks at all nodes.
-func admitted(c *cache.Cluster, sets nodeSets) (nodes []*cache.Node) {
+func admitted(c *cache.Cluster, required nodeSets) (nodes []*cache.Node) {
 	for _, n := range c.Nodes {
-		if n.Position >= 0 && sets.refuse(n.Info.Node().Labels) == nil {
+		if n.Position >= 0 && required.refuse(n.Info.Node().Labels) == nil {
 			nodes = append(nodes, n)
 		}
 	}

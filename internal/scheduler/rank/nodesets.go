@@ -6,10 +6,11 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	volumehelpers "k8s.io/cloud-provider/volume/helpers"
-	storagehelpers "k8s.io/component-helpers/storage/volume"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	fwk "k8s.io/kube-scheduler/framework"
 	corehelper "k8s.io/kubernetes/pkg/apis/core/v1/helper"
 	pluginnames "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
@@ -108,11 +109,14 @@ func (s nodeSets) refuse(labels map[string]string) *fwk.Status {
 func affinityOfVolume(volume *v1.PersistentVolume) (nodeSet, bool) {
 	required := volume.Spec.NodeAffinity.Required
 	keys, ok := selectorKeys(required)
-	affinity := &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{NodeAffinity: &v1.VolumeNodeAffinity{Required: required}}}
+	selector := nodeaffinity.NewLazyErrorNodeSelector(required)
 	return nodeSet{
-		key:     string(intern.AppendMessage([]byte{'a'}, required)),
-		labels:  keys,
-		admits:  func(labels map[string]string) bool { return storagehelpers.CheckNodeAffinity(affinity, labels) == nil },
+		key:    string(intern.AppendMessage([]byte{'a'}, required)),
+		labels: keys,
+		admits: func(labels map[string]string) bool {
+			matches, err := selector.Match(&v1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
+			return matches && err == nil
+		},
 		refusal: fwk.NewStatus(fwk.UnschedulableAndUnresolvable, string(volumebinding.ErrReasonNodeConflict)).WithPlugin(pluginnames.VolumeBinding),
 	}, ok
 }

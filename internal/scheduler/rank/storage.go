@@ -81,10 +81,11 @@ func (r *Ranker) NoteStorage(before, after any) {
 	if unknown, ok := before.(toolscache.DeletedFinalStateUnknown); ok {
 		before = unknown.Obj
 	}
-	for i, object := range []any{before, after} {
+	// after is first, because devices.shared must not be 0 while a slice is updated.
+	for i, object := range []any{after, before} {
 		switch object := object.(type) {
 		case *resourcev1.ResourceSlice:
-			r.storage.devices.noteSlice(r.Cluster, object, int64(2*i-1))
+			r.storage.devices.noteSlice(r.Cluster, object, int64(1-2*i))
 		case *resourcev1.ResourceClaim:
 			r.storage.devices.noteClaim(r.Cluster, object)
 		case *storagev1.CSINode:

@@ -65,6 +65,9 @@ func NewWithFilter(t *testing.T, nodes []*v1.Node, filter fwk.FilterPlugin) *Fix
 	}
 	profile := DefaultProfile(t).DeepCopy()
 	profile.Plugins.Filter.Enabled = append(profile.Plugins.Filter.Enabled, config.Plugin{Name: filter.Name()})
+	if _, ok := filter.(fwk.PreFilterPlugin); ok {
+		profile.Plugins.PreFilter.Enabled = append(profile.Plugins.PreFilter.Enabled, config.Plugin{Name: filter.Name()})
+	}
 	registry := frameworkruntime.Registry{filter.Name(): func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return filter, nil }}
 	return newWatching(t, server, profile, kubescheduler.WithFrameworkOutOfTreeRegistry(registry))
 }
