@@ -88,7 +88,10 @@ async fn serve(
     };
     let pipeline = Arc::new(pipeline);
     if config.cluster.checks_at_start() {
-        compare_members(&pipeline).await?;
+        tokio::select! {
+            _ = shutdown_signal.as_mut() => return Ok(End::Stopped),
+            compared = compare_members(&pipeline) => compared?,
+        }
     }
     let metrics = Arc::new(Metrics::new(pipeline.clone()));
     let pages = http::routes(pipeline.clone(), metrics.clone());

@@ -11,7 +11,7 @@ use crate::class::Class;
 use crate::frame::{Kind, invalid, put_frame};
 
 /// The first bytes of a connection. The last one is the version.
-pub(crate) const PREFACE: [u8; 9] = *b"k1m-peer\x02";
+pub(crate) const PREFACE: [u8; 9] = *b"k1m-peer\x03";
 /// Maximum size of the frames of the handshake in bytes.
 pub(crate) const MAX_BYTES: usize = 16 << 10;
 
@@ -165,7 +165,7 @@ impl Welcome {
 
 /// A member without state.
 const BLANK: u8 = 1;
-/// A member that has begun. Earlier versions do not say so.
+/// A member that has begun.
 const BEGUN: u8 = 2;
 
 impl Identity {

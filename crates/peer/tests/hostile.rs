@@ -13,7 +13,7 @@ use peer::{Answer, Class, Event};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-const PREFACE: &[u8] = b"k1m-peer\x02";
+const PREFACE: &[u8] = b"k1m-peer\x03";
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 const MESSAGE: u8 = 3;
@@ -76,7 +76,7 @@ async fn what_is_no_handshake_is_refused() {
     let (mut a, mut b) = pair(&Settings::default()).await;
     let hello_of_a = hello(LOG, &a.info, b.info.id);
     let huge = [PREFACE, &[HELLO, 0xff, 0xff, 0xff, 0xff]].concat();
-    let other_version = [b"k1m-peer\x03", &hello_of_a[PREFACE.len()..]].concat();
+    let other_version = [b"k1m-peer\x04", &hello_of_a[PREFACE.len()..]].concat();
     let garbage: Vec<u8> =
         (0..100_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let cases: [&[u8]; 8] = [

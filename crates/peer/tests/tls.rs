@@ -230,7 +230,7 @@ async fn a_revoked_certificate_is_refused_on_both_sides() {
 async fn garbage_and_plain_text_are_refused() {
     let (dir, ca) = (TempDir::new().unwrap(), ca("peers"));
     let a = Node::start(1, "a", &settings(files(dir.path(), "a", &ca, &ca, HOST))).await;
-    for bytes in [&b"k1m-peer\x02 and so on, without TLS"[..], &[0x16, 3, 1, 0xff, 0xff, 1]] {
+    for bytes in [&b"k1m-peer\x03 and so on, without TLS"[..], &[0x16, 3, 1, 0xff, 0xff, 1]] {
         let mut stream = TcpStream::connect(a.address()).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         stream.shutdown().await.unwrap();
