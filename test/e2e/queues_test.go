@@ -184,9 +184,9 @@ func (q *queuedCluster) suspendedJob(t *testing.T) {
 	eventually(t, patience, "the Job is suspended", func() error {
 		return q.jobHas(t.Context(), batchv1.JobSuspended, 0)
 	})
-	patch := fmt.Sprintf(`{"spec":{"suspend":false,"template":{"spec":{"nodeSelector":{%q:"gpu"},"tolerations":[{"key":%q,"operator":"Exists"}]}}}}`, flavorLabel, flavorTaint)
 	// The template of a Job can be changed only while it is suspended and has no start time: first the template, then suspend.
-	_, err = jobs.Patch(t.Context(), "train", types.StrategicMergePatchType, []byte(strings.Replace(patch, `"suspend":false,`, "", 1)), metav1.PatchOptions{})
+	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"nodeSelector":{%q:"gpu"},"tolerations":[{"key":%q,"operator":"Exists"}]}}}}`, flavorLabel, flavorTaint)
+	_, err = jobs.Patch(t.Context(), "train", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
 	must(t, err)
 	_, err = jobs.Patch(t.Context(), "train", types.StrategicMergePatchType, []byte(`{"spec":{"suspend":false}}`), metav1.PatchOptions{})
 	must(t, err)

@@ -87,7 +87,8 @@ type Node struct {
 	host string
 	// dirty is true if the node is in Cluster.dirty.
 	dirty bool
-	// OtherVolumes is the number of pods on the node with volumes that have no claim with a name, and may be counted all the same.
+	// OtherVolumes is the number of pods on the node with generic ephemeral or in-tree inline volumes. NodeVolumeLimits may
+	// count these, and PVCRefCounts does not contain them.
 	OtherVolumes int
 }
 

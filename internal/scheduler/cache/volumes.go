@@ -21,7 +21,7 @@ type VolumeRoom struct {
 type volumeUse struct {
 	// users are the nodes with pods that use a claim, by namespace/name, once for each use.
 	users map[string][]index.NodeID
-	// mu guards the following: the nodes, the claims whose nodes, and whether all nodes have to be looked at again.
+	// mu guards the fields below: the nodes to recompute, the claims whose nodes are to be recomputed, and whether all are.
 	mu            sync.Mutex
 	nodes, claims sets.Set[string]
 	all           bool

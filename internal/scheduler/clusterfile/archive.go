@@ -123,7 +123,7 @@ func (a *archive) readStore(name string, objects *Objects) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", source, err)
 	}
-	defer closeTemporary(file)
+	defer file.Close()
 	if hex.EncodeToString(sum.Sum(nil)) != a.sums[name] {
 		return fmt.Errorf("%s: the checksum is wrong; the snapshot of k1m is damaged", source)
 	}
@@ -180,21 +180,21 @@ func verifyEnd(file io.ReaderAt, size int64) error {
 	return nil
 }
 
-// toTemporaryFile copies a stream to a file without a name that other processes could open.
+// toTemporaryFile copies a stream to a file that was removed from its directory: it vanishes when it is closed, also if the
+// process is killed. A snapshot has Secrets.
 func toTemporaryFile(r io.Reader) (*os.File, int64, error) {
 	file, err := os.CreateTemp("", "cluster-snapshot-")
 	if err != nil {
 		return nil, 0, err
 	}
+	if err := os.Remove(file.Name()); err != nil {
+		_ = file.Close()
+		return nil, 0, err
+	}
 	size, err := io.Copy(file, r)
 	if err != nil {
-		closeTemporary(file)
+		_ = file.Close()
 		return nil, 0, firstLine(err)
 	}
 	return file, size, nil
-}
-
-func closeTemporary(file *os.File) {
-	_ = file.Close()
-	_ = os.Remove(file.Name())
 }

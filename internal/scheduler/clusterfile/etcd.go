@@ -224,7 +224,7 @@ func (db *boltFile) each(root bucketRoot, depth int, visit func(key, value []byt
 		case leafFlag:
 			err = visitLeaf(page, at, visit)
 		default:
-			err = fmt.Errorf("%w: page %d is no branch and no leaf", errDamaged, root.page)
+			err = fmt.Errorf("%w: page %d is neither a branch nor a leaf", errDamaged, root.page)
 		}
 		if err != nil {
 			return err

@@ -140,7 +140,7 @@ func loadSnapshot(file io.Reader, buffered io.Reader, name string, objects *Obje
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	defer closeTemporary(copied)
+	defer copied.Close()
 	return readSnapshotFile(copied, size, objects, name)
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -22,8 +23,14 @@ import (
 // MaxPods is the largest number of pods of one manifest, with those of its workloads.
 const MaxPods = 100_000
 
-// workloads are the kinds whose pods are made from a template.
-var workloads = sets.New("Deployment", "ReplicaSet", "StatefulSet", "Job", "ReplicationController")
+// workloads are the kinds whose pods are made from a template, with their API groups.
+var workloads = map[string]string{"Deployment": "apps", "ReplicaSet": "apps", "StatefulSet": "apps", "Job": "batch", "ReplicationController": ""}
+
+// isWorkload returns whether a kind is a workload. Kinds of other groups, such as Volcano's Job, have the same names.
+func isWorkload(kind schema.GroupVersionKind) bool {
+	group, found := workloads[kind.Kind]
+	return found && group == kind.Group
+}
 
 // Pods are pods that are to be scheduled, in the order of their manifest.
 type Pods struct {
@@ -44,7 +51,7 @@ func LoadPods(path string, stdin io.Reader, cluster *Objects) (*Pods, error) {
 	m := &manifest{source: name, cluster: cluster, ignored: map[string]int{}}
 	t := &textReader{
 		source: name, decoder: strict, each: m.add,
-		wanted: func(kind schema.GroupVersionKind) bool { return isRead(kind) || workloads.Has(kind.Kind) },
+		wanted: func(kind schema.GroupVersionKind) bool { return isRead(kind) || isWorkload(kind) },
 		skipped: func(kind schema.GroupVersionKind) {
 			m.ignored[shorten(kind.Kind)]++
 		},
@@ -53,7 +60,7 @@ func LoadPods(path string, stdin io.Reader, cluster *Objects) (*Pods, error) {
 		return nil, err
 	}
 	if len(m.pods) == 0 {
-		return nil, fmt.Errorf("%s: it has no pods; supported kinds are Pod, %s", name, strings.Join(sets.List(workloads), ", "))
+		return nil, fmt.Errorf("%s: it has no pods; supported kinds are Pod, %s", name, strings.Join(slices.Sorted(maps.Keys(workloads)), ", "))
 	}
 	for _, pod := range m.pods {
 		if err := Admit(pod, cluster); err != nil {

@@ -91,6 +91,17 @@ func TestPodsOfWorkloads(t *testing.T) {
 	}
 }
 
+// TestKindsOfOtherGroupsAreIgnored reads a Job of Volcano, which is no Job of Kubernetes.
+func TestKindsOfOtherGroupsAreIgnored(t *testing.T) {
+	pods := loadPods(t, "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: x}\n---\n"+named(podJSON, "single"), New())
+	if got := podNames(pods); got != "default/single" {
+		t.Errorf("LoadPods() = %s, want default/single", got)
+	}
+	if len(pods.Notes) != 1 || !strings.Contains(pods.Notes[0], "1 Job") {
+		t.Errorf("the notes are %q, want one about the ignored Job", pods.Notes)
+	}
+}
+
 // TestBadManifestsAreRefused checks errors of manifests.
 func TestBadManifestsAreRefused(t *testing.T) {
 	for name, c := range map[string]struct{ content, want string }{

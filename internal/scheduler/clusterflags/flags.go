@@ -164,8 +164,7 @@ func Registry[O ~func(frameworkruntime.Registry) error](plugins []O) (frameworkr
 	return registry, nil
 }
 
-// ErrDeviation is the error if the two schedulers decide differently. It has no text of its own: the output names the
-// deviations.
+// ErrDeviation is the error if the two schedulers decide differently. The output names the deviations.
 var ErrDeviation = errors.New("dist-scheduler and kube-scheduler decide differently; please report this, with the output of -o json")
 
 // Run wraps the function of a command: its errors are printed on one line, and end the process with code 2 for bad usage
@@ -177,24 +176,17 @@ func Run(run func(*cobra.Command, []string) error) func(*cobra.Command, []string
 			return nil
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", cmd.CommandPath(), oneLine(err))
-		exit(ExitCode(err))
+		code := 1
+		if errors.Is(err, usage.Err) {
+			code = 2
+		}
+		exit(code)
 		return err
 	}
 }
 
 // exit ends the process. Tests replace it.
 var exit = os.Exit
-
-// ExitCode returns the exit code for an error of a command.
-func ExitCode(err error) int {
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, usage.Err):
-		return 2
-	}
-	return 1
-}
 
 // oneLine returns the text of an error without line breaks.
 func oneLine(err error) string {

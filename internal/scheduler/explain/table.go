@@ -5,8 +5,8 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/clusterflags"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/offline"
 )
 
@@ -18,53 +18,42 @@ const (
 
 // Print writes the explanation as tables.
 func (e *Explanation) Print(w io.Writer) error {
-	p := &printer{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+	p := clusterflags.NewPrinter(w)
 	e.printHead(p)
 	e.printRejections(p)
 	e.printScores(p)
 	e.printNode(p)
 	e.printPreemption(p)
-	for _, note := range e.Notes {
-		p.line("Note: %s", note)
-	}
-	for _, deviation := range e.Deviations {
-		p.line("DEVIATION: %s", deviation)
-	}
-	return p.w.Flush()
+	return p.End(e.Notes, e.Deviations)
 }
 
-// printer writes lines whose columns are separated by tabs.
-type printer struct{ w *tabwriter.Writer }
-
-func (p *printer) line(format string, args ...any) { fmt.Fprintf(p.w, format+"\n", args...) }
-
-func (e *Explanation) printHead(p *printer) {
-	p.line("Pod:\t%s", e.Pod)
+func (e *Explanation) printHead(p *clusterflags.Printer) {
+	p.Line("Pod:\t%s", e.Pod)
 	if e.BoundTo != "" {
-		p.line("Bound to:\t%s; explained as if it were not bound", e.BoundTo)
+		p.Line("Bound to:\t%s; explained as if it were not bound", e.BoundTo)
 	}
 	if e.NominatedTo != "" {
-		p.line("Nominated to:\t%s, which is tried first", e.NominatedTo)
+		p.Line("Nominated to:\t%s, which is tried first", e.NominatedTo)
 	}
 	if e.HeldBack != "" {
-		p.line("Held back:\t%s; explained as if it were not", e.HeldBack)
+		p.Line("Held back:\t%s; explained as if it were not", e.HeldBack)
 	}
-	p.line("Scheduler:\t%s", e.Scheduler)
+	p.Line("Scheduler:\t%s", e.Scheduler)
 	if e.FullScanReason == "" {
-		p.line("Decided by:\tthe index")
+		p.Line("Decided by:\tthe index")
 	} else {
-		p.line("Decided by:\tthe full scan, because of: %s", e.FullScanReason)
+		p.Line("Decided by:\tthe full scan, because of: %s", e.FullScanReason)
 	}
-	p.line("Nodes:\t%d of %d fit", e.Fitting, e.Nodes)
+	p.Line("Nodes:\t%d of %d fit", e.Fitting, e.Nodes)
 	switch {
 	case e.ChosenNode == "":
-		p.line("Result:\tunschedulable: %s", e.Message)
+		p.Line("Result:\tunschedulable: %s", e.Message)
 	case len(e.BestNodes) > 1:
-		p.line("Result:\t%s, one of %d nodes with the highest score", e.BestNodes[0], len(e.BestNodes))
+		p.Line("Result:\t%s, one of %d nodes with the highest score", e.BestNodes[0], len(e.BestNodes))
 	case e.Fitting == 1:
-		p.line("Result:\t%s, the only node that fits", e.BestNodes[0])
+		p.Line("Result:\t%s, the only node that fits", e.BestNodes[0])
 	default:
-		p.line("Result:\t%s, the node with the highest score", strings.Join(e.BestNodes, ""))
+		p.Line("Result:\t%s, the node with the highest score", strings.Join(e.BestNodes, ""))
 	}
 	checked := "filters and reasons are equal to those of kube-scheduler's plugins"
 	if e.ScoresCompared {
@@ -73,30 +62,23 @@ func (e *Explanation) printHead(p *printer) {
 	if len(e.Deviations) > 0 {
 		checked = fmt.Sprintf("%d deviations from kube-scheduler's plugins, listed below", len(e.Deviations))
 	}
-	p.line("Check:\t%s", checked)
+	p.Line("Check:\t%s", checked)
 }
 
-func (e *Explanation) printRejections(p *printer) {
+func (e *Explanation) printRejections(p *clusterflags.Printer) {
 	if len(e.Rejections) == 0 {
 		return
 	}
-	p.line("\nNODES\tREJECTED BY\tREASON\tFOR EXAMPLE")
+	p.Line("\nNODES\tREJECTED BY\tREASON\tFOR EXAMPLE")
 	for _, r := range e.Rejections {
 		examples := r.Nodes[:min(shownExamples, len(r.Nodes))]
-		p.line("%d\t%s\t%s\t%s", r.Count, orDash(r.Plugin), r.Reason, strings.Join(examples, ", "))
+		p.Line("%d\t%s\t%s\t%s", r.Count, clusterflags.OrDash(r.Plugin), r.Reason, strings.Join(examples, ", "))
 	}
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }
 
 // printScores writes a column for each plugin that does not give all nodes the score 0. The columns are the raw score, the
 // normalized score, and, in the head, the weight.
-func (e *Explanation) printScores(p *printer) {
+func (e *Explanation) printScores(p *clusterflags.Printer) {
 	if len(e.Scores) == 0 || len(e.Scores[0].Plugins) == 0 {
 		return
 	}
@@ -114,16 +96,16 @@ func (e *Explanation) printScores(p *printer) {
 			fmt.Fprintf(&head, " ×%d", plugin.Weight)
 		}
 	}
-	p.line("\nNODE\tSCORE%s", head.String())
+	p.Line("\nNODE\tSCORE%s", head.String())
 	for i := range e.Scores[:min(shownNodes, len(e.Scores))] {
-		p.line("%s", scoreRow(&e.Scores[i], shownPlugins))
+		p.Line("%s", scoreRow(&e.Scores[i], shownPlugins))
 	}
 	if more := len(e.Scores) - shownNodes; more > 0 {
-		p.line("… and %d more nodes; -o json has all", more)
+		p.Line("… and %d more nodes; -o json has all", more)
 	}
-	p.line("Each column has the raw score → the normalized score. The score is the sum of normalized score × weight.")
+	p.Line("Each column has the raw score → the normalized score. The score is the sum of normalized score × weight.")
 	if len(zero) > 0 {
-		p.line("0 for all nodes: %s.", strings.Join(zero, ", "))
+		p.Line("0 for all nodes: %s.", strings.Join(zero, ", "))
 	}
 }
 
@@ -136,36 +118,36 @@ func scoreRow(node *offline.NodeScore, plugins []int) string {
 	return row.String()
 }
 
-func (e *Explanation) printNode(p *printer) {
+func (e *Explanation) printNode(p *clusterflags.Printer) {
 	n := e.Node
 	if n == nil {
 		return
 	}
-	p.line("\nNode %s %s.", n.Name, n.Verdict)
+	p.Line("\nNode %s %s.", n.Name, n.Verdict)
 	for _, rejection := range n.Rejections {
-		p.line("  %s:\t%s", orDash(rejection.Plugin), strings.Join(rejection.Reasons, ", "))
+		p.Line("  %s:\t%s", clusterflags.OrDash(rejection.Plugin), strings.Join(rejection.Reasons, ", "))
 	}
 	if n.Score != nil && n.Behind > 0 {
-		p.line("  It has %d points less than %s:", n.Behind, n.BestNode)
+		p.Line("  It has %d points less than %s:", n.Behind, n.BestNode)
 	}
 	for _, difference := range n.Differences {
 		if difference.Points > 0 {
-			p.line("  %s:\t%d less", difference.Plugin, difference.Points)
+			p.Line("  %s:\t%d less", difference.Plugin, difference.Points)
 		} else {
-			p.line("  %s:\t%d more", difference.Plugin, -difference.Points)
+			p.Line("  %s:\t%d more", difference.Plugin, -difference.Points)
 		}
 	}
 }
 
-func (e *Explanation) printPreemption(p *printer) {
+func (e *Explanation) printPreemption(p *clusterflags.Printer) {
 	switch s := e.Preemption; {
 	case s == nil:
 	case s.Node == "":
-		p.line("\nPreemption: none: %s", s.Reason)
+		p.Line("\nPreemption: none: %s", s.Reason)
 	default:
-		p.line("\nPreemption: on %s (the best of %d nodes), evicting %s", s.Node, s.Candidates, strings.Join(s.Victims, ", "))
+		p.Line("\nPreemption: on %s (the best of %d nodes), evicting %s", s.Node, s.Candidates, strings.Join(s.Victims, ", "))
 		if s.Violations > 0 {
-			p.line("  %d of them violate a PodDisruptionBudget", s.Violations)
+			p.Line("  %d of them violate a PodDisruptionBudget", s.Violations)
 		}
 	}
 }

@@ -137,7 +137,7 @@ func (c *Cluster) load(objects *clusterfile.Objects) (err error) {
 		withVersion(accessor)
 		switch typed := object.(type) {
 		case *v1.Pod:
-			if name := typed.Spec.NodeName; name != "" && !nodes[name] && !terminated(typed) {
+			if name := typed.Spec.NodeName; name != "" && !nodes[name] && !Terminated(typed) {
 				missing[name]++
 			}
 			err = c.AddPod(typed)
@@ -165,15 +165,15 @@ func abbreviate(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// terminated returns whether the containers of a pod have ended. Such pods use nothing.
-func terminated(pod *v1.Pod) bool {
+// Terminated returns whether the containers of a pod have ended. Such pods use nothing.
+func Terminated(pod *v1.Pod) bool {
 	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 }
 
 // AddPod adds a pod to the cluster. If it has no node, it only exists, and counts on the node to which it is nominated. A
 // pod without a UID gets one.
 func (c *Cluster) AddPod(pod *v1.Pod) error {
-	if terminated(pod) {
+	if Terminated(pod) {
 		return nil
 	}
 	if pod.UID == "" {

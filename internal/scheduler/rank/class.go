@@ -59,7 +59,7 @@ type Class struct {
 	Spec   index.Spec
 	// agreed is nil without replicas: then all nodes are in this index.
 	agreed *Agreement
-	// conditions are those by which the class differs from that of equal pods without volumes.
+	// conditions are what the volumes and devices of the pod require of nodes. They are part of the class key.
 	conditions
 	// uncountedRoom is true if the room for volumes is not known on some node.
 	uncountedRoom bool

@@ -41,7 +41,7 @@ var (
 	})
 	asked = metrics.NewHistogram(&metrics.HistogramOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_nodes_asked",
-		Help:           "Number of nodes about which the filters that the index does not know were asked to find the node for a pod",
+		Help:           "Number of nodes on which filter plugins outside the index ran to schedule one pod",
 		Buckets:        metrics.ExponentialBuckets(1, 4, 10),
 		StabilityLevel: metrics.ALPHA,
 	})

@@ -110,8 +110,6 @@ type Options struct {
 	Seed uint64
 	// Order is ByQueue (by priority, as the scheduling queue) or ByFile.
 	Order string
-	// Progress is called after each decision; nil if not needed.
-	Progress func(done int)
 }
 
 // simulation is the state of a run.
@@ -169,7 +167,7 @@ func takePods(o *Options) ([]*v1.Pod, error) {
 	}
 	var pending []*v1.Pod
 	for _, pod := range o.Objects.Pods() {
-		if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && pod.Status.Phase != v1.PodSucceeded && pod.Status.Phase != v1.PodFailed {
+		if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && !offline.Terminated(pod) {
 			pending = append(pending, pod)
 			o.Objects.RemovePod(pod.Namespace, pod.Name)
 		}
@@ -281,9 +279,6 @@ func (s *simulation) decide(ctx context.Context, result *PodResult) (*offline.De
 		search.Equal++
 	}
 	s.deviate(result, decision.Deviations)
-	if s.Progress != nil {
-		s.Progress(search.Decisions)
-	}
 	return decision, nil
 }
 

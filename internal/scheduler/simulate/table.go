@@ -6,10 +6,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/clusterflags"
 )
 
 // shown is how many rows a table of pods, nodes or reasons has. JSON has all.
@@ -17,7 +18,7 @@ const shown = 20
 
 // Print writes the report as tables.
 func (r *Report) Print(w io.Writer) error {
-	p := &printer{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+	p := clusterflags.NewPrinter(w)
 	r.printHead(p)
 	r.printPods(p)
 	r.printReasons(p)
@@ -25,43 +26,32 @@ func (r *Report) Print(w io.Writer) error {
 	r.printResources(p)
 	r.printZones(p)
 	r.printNodes(p)
-	for _, note := range r.Notes {
-		p.line("Note: %s", note)
-	}
-	for _, deviation := range r.Deviations {
-		p.line("DEVIATION: %s", deviation)
-	}
-	return p.w.Flush()
+	return p.End(r.Notes, r.Deviations)
 }
-
-// printer writes lines whose columns are separated by tabs.
-type printer struct{ w *tabwriter.Writer }
-
-func (p *printer) line(format string, args ...any) { fmt.Fprintf(p.w, format+"\n", args...) }
 
 // more says how many rows are not shown.
-func (p *printer) more(rows int, what string) {
+func more(p *clusterflags.Printer, rows int, what string) {
 	if rows > shown {
-		p.line("… and %d more %s; -o json has all", rows-shown, what)
+		p.Line("… and %d more %s; -o json has all", rows-shown, what)
 	}
 }
 
-func (r *Report) printHead(p *printer) {
-	p.line("Pods:\t%d placed, %d unschedulable, %d held back, %d preempted", r.Counts.Placed, r.Counts.Unschedulable, r.Counts.HeldBack, r.Counts.Preempted)
+func (r *Report) printHead(p *clusterflags.Printer) {
+	p.Line("Pods:\t%d placed, %d unschedulable, %d held back, %d preempted", r.Counts.Placed, r.Counts.Unschedulable, r.Counts.HeldBack, r.Counts.Preempted)
 	if r.Counts.Evicted > 0 {
-		p.line("Evicted:\t%d of the pods that ran before", r.Counts.Evicted)
+		p.Line("Evicted:\t%d of the pods that ran before", r.Counts.Evicted)
 	}
 	by := fmt.Sprintf("%d by the index", r.Search.ByIndex)
 	for _, reason := range slices.Sorted(maps.Keys(r.Search.FullScan)) {
 		by += fmt.Sprintf(", %d by the full scan (%s)", r.Search.FullScan[reason], reason)
 	}
-	p.line("Decisions:\t%d: %s", r.Search.Decisions, by)
-	p.line("kube-scheduler:\t%d of %d decisions are equal", r.Search.Equal, r.Search.Decisions)
-	p.line("Seed:\t%d", r.Seed)
+	p.Line("Decisions:\t%d: %s", r.Search.Decisions, by)
+	p.Line("kube-scheduler:\t%d of %d decisions are equal", r.Search.Equal, r.Search.Decisions)
+	p.Line("Seed:\t%d", r.Seed)
 }
 
-func (r *Report) printPods(p *printer) {
-	p.line("\nPOD\tSTATE\tNODE\tZONE\tSCORE\tEQUAL NODES")
+func (r *Report) printPods(p *clusterflags.Printer) {
+	p.Line("\nPOD\tSTATE\tNODE\tZONE\tSCORE\tEQUAL NODES")
 	for i := range r.Pods[:min(shown, len(r.Pods))] {
 		pod := &r.Pods[i]
 		score, ties := "-", "-"
@@ -71,20 +61,13 @@ func (r *Report) printPods(p *printer) {
 		if pod.Ties > 0 {
 			ties = fmt.Sprint(pod.Ties)
 		}
-		p.line("%s\t%s\t%s\t%s\t%s\t%s", pod.Pod, pod.State, orDash(pod.Node), orDash(pod.Zone), score, ties)
+		p.Line("%s\t%s\t%s\t%s\t%s\t%s", pod.Pod, pod.State, clusterflags.OrDash(pod.Node), clusterflags.OrDash(pod.Zone), score, ties)
 	}
-	p.more(len(r.Pods), "pods")
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
+	more(p, len(r.Pods), "pods")
 }
 
 // printReasons writes why pods have no node, with the number of pods.
-func (r *Report) printReasons(p *printer) {
+func (r *Report) printReasons(p *clusterflags.Printer) {
 	counts, examples := map[string]int{}, map[string]string{}
 	for i := range r.Pods {
 		if pod := &r.Pods[i]; pod.State != Placed {
@@ -103,28 +86,28 @@ func (r *Report) printReasons(p *printer) {
 		}
 		return strings.Compare(a, b)
 	})
-	p.line("\nPODS\tWITHOUT A NODE, BECAUSE\tFOR EXAMPLE")
+	p.Line("\nPODS\tWITHOUT A NODE, BECAUSE\tFOR EXAMPLE")
 	for _, reason := range reasons[:min(shown, len(reasons))] {
-		p.line("%d\t%s\t%s", counts[reason], reason, examples[reason])
+		p.Line("%d\t%s\t%s", counts[reason], reason, examples[reason])
 	}
-	p.more(len(reasons), "reasons")
+	more(p, len(reasons), "reasons")
 }
 
-func (r *Report) printPreemptions(p *printer) {
+func (r *Report) printPreemptions(p *clusterflags.Printer) {
 	if len(r.Preemptions) == 0 {
 		return
 	}
-	p.line("\nPREEMPTION FOR\tON NODE\tEVICTED\tBUDGET VIOLATIONS")
+	p.Line("\nPREEMPTION FOR\tON NODE\tEVICTED\tBUDGET VIOLATIONS")
 	for _, preemption := range r.Preemptions[:min(shown, len(r.Preemptions))] {
-		p.line("%s\t%s\t%s\t%d", preemption.Pod, preemption.Node, strings.Join(preemption.Victims, ", "), preemption.Violations)
+		p.Line("%s\t%s\t%s\t%d", preemption.Pod, preemption.Node, strings.Join(preemption.Victims, ", "), preemption.Violations)
 	}
-	p.more(len(r.Preemptions), "preemptions")
+	more(p, len(r.Preemptions), "preemptions")
 }
 
-func (r *Report) printResources(p *printer) {
-	p.line("\nRESOURCE\tALLOCATABLE\tREQUESTED BEFORE\tAFTER")
+func (r *Report) printResources(p *clusterflags.Printer) {
+	p.Line("\nRESOURCE\tALLOCATABLE\tREQUESTED BEFORE\tAFTER")
 	for _, usage := range r.Resources {
-		p.line("%s\t%s\t%s\t%s", usage.Resource, quantity(usage.Resource, usage.Allocatable), share(usage, usage.Before), share(usage, usage.After))
+		p.Line("%s\t%s\t%s\t%s", usage.Resource, quantity(usage.Resource, usage.Allocatable), share(usage, usage.Before), share(usage, usage.After))
 	}
 }
 
@@ -148,26 +131,26 @@ func quantity(name string, amount int64) string {
 	return resource.NewQuantity(amount, resource.DecimalSI).String()
 }
 
-func (r *Report) printZones(p *printer) {
+func (r *Report) printZones(p *clusterflags.Printer) {
 	if len(r.Zones) < 2 {
 		return
 	}
-	p.line("\nZONE\tNODES\tPLACED\tCPU BEFORE\tAFTER\tMEMORY BEFORE\tAFTER")
+	p.Line("\nZONE\tNODES\tPLACED\tCPU BEFORE\tAFTER\tMEMORY BEFORE\tAFTER")
 	for _, zone := range r.Zones[:min(shown, len(r.Zones))] {
-		p.line("%s\t%d\t%d\t%s", orDash(zone.Zone), zone.Nodes, zone.Placed, percentages(zone.Resources))
+		p.Line("%s\t%d\t%d\t%s", clusterflags.OrDash(zone.Zone), zone.Nodes, zone.Placed, percentages(zone.Resources))
 	}
-	p.more(len(r.Zones), "zones")
+	more(p, len(r.Zones), "zones")
 }
 
-func (r *Report) printNodes(p *printer) {
+func (r *Report) printNodes(p *clusterflags.Printer) {
 	if len(r.Nodes) == 0 {
 		return
 	}
-	p.line("\nNODE\tZONE\tPLACED\tEVICTED\tCPU BEFORE\tAFTER\tMEMORY BEFORE\tAFTER")
+	p.Line("\nNODE\tZONE\tPLACED\tEVICTED\tCPU BEFORE\tAFTER\tMEMORY BEFORE\tAFTER")
 	for _, node := range r.Nodes[:min(shown, len(r.Nodes))] {
-		p.line("%s\t%s\t%d\t%d\t%s", node.Node, orDash(node.Zone), node.Placed, node.Evicted, percentages(node.Resources))
+		p.Line("%s\t%s\t%d\t%d\t%s", node.Node, clusterflags.OrDash(node.Zone), node.Placed, node.Evicted, percentages(node.Resources))
 	}
-	p.more(len(r.Nodes), "nodes")
+	more(p, len(r.Nodes), "nodes")
 }
 
 // percentages returns the columns of CPU and memory.

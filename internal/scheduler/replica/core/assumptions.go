@@ -130,7 +130,7 @@ func (l *Leader) Assumed(uid types.UID) *v1.Pod {
 // AssumedCount returns the number of assumed pods.
 func (l *Leader) AssumedCount() int { return len(l.assumed) }
 
-// AssumedPods returns the UIDs of the assumed pods, and UsedNodes the nodes on which they are.
+// AssumedPods returns the UIDs of the assumed pods.
 func (l *Leader) AssumedPods() sets.Set[string] {
 	uids := sets.New[string]()
 	for uid := range l.assumed {

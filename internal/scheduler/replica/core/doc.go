@@ -3,6 +3,5 @@
 // machines, and carry out what they return.
 //
 // A call must not overlap with another call of the same [Leader], [Pending], [Member] or [Ledger]. Different ones may be
-// called at the same time. Each call that has an output says in the comments of [Output] and [MemberOutput] in which order it
-// is carried out.
+// called at the same time. The comments of [Output] and [MemberOutput] say in which order an output is carried out.
 package core

@@ -16,7 +16,7 @@ var deliberateFaults = map[string]Fault{
 	"AckOfEarlierPlacement": AckOfEarlierPlacement, "AckOfFormerOwner": AckOfFormerOwner, "BindWithoutTenure": BindWithoutTenure,
 	"BindBeforeAck": BindBeforeAck, "BindAfterRefusal": BindAfterRefusal, "BindWithOldAck": BindWithOldAck,
 	"AnswerBeforeReservations": AnswerBeforeReservations, "DecideWithoutOwners": DecideWithoutOwners, "BelieveIncompleteReports": BelieveIncompleteReports,
-	"FollowUnverified": FollowUnverified, "FollowOlder": FollowOlder, "MissAssignments": MissAssignments, "ReadyWithoutPods": ReadyWithoutPods,
+	"FollowAnySender": FollowAnySender, "FollowUnverified": FollowUnverified, "FollowOlder": FollowOlder, "MissAssignments": MissAssignments, "ReadyWithoutPods": ReadyWithoutPods,
 	"AnnounceAnyNode": AnnounceAnyNode, "ReplaceExistingNode": ReplaceExistingNode, "ConfirmWaitingNodes": ConfirmWaitingNodes,
 	"ConfirmBeforeList": ConfirmBeforeList, "UseNewNodesAtOnce": UseNewNodesAtOnce, "ListWithoutCheck": ListWithoutCheck,
 	"ListOfEarlierAssignment": ListOfEarlierAssignment, "AnyListMakesReady": AnyListMakesReady, "ListOnNewConnection": ListOnNewConnection,

@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -37,9 +36,6 @@ func environmentNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	return number
 }
 
-// openSeeds are seeds whose failure is not explained yet. SIMULATE_PRINT=N shows the run of a seed.
-var openSeeds []uint64
-
 // eachSeed runs seeds on all CPUs until a function returns false.
 func eachSeed(first, seeds uint64, do func(seed uint64) bool) {
 	var next atomic.Uint64
@@ -53,7 +49,7 @@ func eachSeed(first, seeds uint64, do func(seed uint64) bool) {
 				if seed >= first+seeds {
 					return
 				}
-				if !slices.Contains(openSeeds, seed) && !do(seed) {
+				if !do(seed) {
 					stop.Store(true)
 				}
 			}
