@@ -231,7 +231,7 @@ bin/network-agent bin/network-gateway: tools FORCE
 $(addprefix bin/,$(KUBERNETES)) &: go.mod go.sum | tools
 	@build/go.sh Kubernetes $(addprefix k8s.io/kubernetes/cmd/,$(KUBERNETES))
 
-# Programs of the operator and of real nodes, which only test/machines runs.
+# kubeadm is a program of the operator; kubelet and kube-proxy are for the real node of test/machines.
 bin/kubeadm bin/kubelet bin/kube-proxy &: go.mod go.sum | tools
 	@build/go.sh "kubeadm, kubelet and kube-proxy" $(addprefix k8s.io/kubernetes/cmd/,kubeadm kubelet kube-proxy)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test/run.sh [STAGE...]: runs the stages of `make test`, or only the given ones. A failed stage does
-# not end the run. The last line is the number of passed and of failed tests. The logs are written
+# not end the run. The last line is the number of passed, failed and skipped tests. The logs are written
 # to target/test/.
 #
 # The stage gateway-upstream runs only if it is given: it compiles Kubernetes' API server and its tests again, which

@@ -3,7 +3,7 @@ package kubegateway
 
 import _ "embed"
 
-// NodePath contains the permissions that the node path needs.
+// NodePath contains the permissions that the node path needs, without those for watches (watches.yaml).
 //
 //go:embed node-path.yaml
 var NodePath []byte

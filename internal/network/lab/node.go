@@ -215,7 +215,7 @@ func (n *Node) CheckPod(ctx context.Context, pod *Pod) error {
 	return n.runtime.Check(ctx, pod.Name, pod.NS.Path())
 }
 
-// remove removes the node at once, as when a virtual machine is deleted: the agent is killed, and nobody says goodbye.
+// remove removes the node at once, as when a virtual machine is deleted: the agent is killed without a chance to clean up.
 func (n *Node) remove(ctx context.Context) error {
 	err := n.StopAgent(syscall.SIGKILL)
 	for _, pod := range n.Pods {

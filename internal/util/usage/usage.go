@@ -1,5 +1,5 @@
 // Package usage defines usage errors: errors that are caused by the use of a command, such as invalid
-// flags. k1m exits with code 2 on a usage error.
+// flags. Commands exit with code 2 on a usage error.
 package usage
 
 import (

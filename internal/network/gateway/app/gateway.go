@@ -153,7 +153,7 @@ func (g *gateway) run(ctx context.Context) error {
 	}
 	g.wait.Go(func() { g.expire(ctx) })
 	g.wait.Go(func() {
-		g.revocations.Watch(expiryInterval, ctx.Done(), func(err error) { g.log.Error("the former revocation lists hold", "err", err) })
+		g.revocations.Watch(expiryInterval, ctx.Done(), func(err error) { g.log.Error("failed to reload revocation lists; keeping the previous ones", "err", err) })
 	})
 	g.wait.Go(func() { g.save(ctx) })
 	if err := g.serveRegistrations(ctx); err != nil {
@@ -242,7 +242,7 @@ func (g *gateway) save(ctx context.Context) {
 		case <-ticker.C:
 		}
 		if err := g.saveState(); err != nil {
-			g.log.Error("connections would be lost with a restart", "err", err)
+			g.log.Error("failed to save the state; a restart would lose connections", "err", err)
 		}
 	}
 }

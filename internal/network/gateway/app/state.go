@@ -90,7 +90,7 @@ func (g *gateway) restoreState(log *slog.Logger) {
 	}
 	s, err := readState(g.settings.stateFile)
 	if err != nil {
-		log.Warn("starting without the former nodes and connections", "err", err)
+		log.Warn("failed to restore the state; nodes must register again", "err", err)
 	}
 	if s == nil {
 		return

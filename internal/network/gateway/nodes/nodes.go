@@ -19,7 +19,7 @@ type Sink interface {
 // set gives a node to a sink. A conflict concerns this node alone, so it is logged and the others go on.
 func set(sink Sink, node registry.Node, log *slog.Logger) {
 	if err := sink.SetNode(node); err != nil {
-		log.Warn("node is not connected any longer", "node", node.Name, "err", err)
+		log.Warn("node disconnected", "node", node.Name, "err", err)
 	}
 }
 
