@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,13 +24,8 @@ const (
 	ICMP6         = 58
 )
 
-// Types of ICMPv6 messages.
-const (
-	Unreachable  = 1
-	PacketTooBig = 2
-	EchoRequest  = 128
-	EchoReply    = 129
-)
+// PacketTooBig is a type of ICMPv6 messages.
+const PacketTooBig = 2
 
 // Packet is a frame with the header fields that are asserted.
 type Packet struct {
@@ -135,22 +131,27 @@ func (c *Capture) run() {
 	}
 	frame := make([]byte, snapLength)
 	for {
-		length, failure := 0, error(nil)
-		err := raw.Read(func(fd uintptr) bool {
-			// With MSG_TRUNC the result is the length of the frame, also if it is cut off.
-			length, _, failure = unix.Recvfrom(int(fd), frame, unix.MSG_TRUNC)
-			return !errors.Is(failure, unix.EAGAIN)
-		})
-		if err != nil {
+		var received bool
+		if err := raw.Read(func(fd uintptr) bool {
+			received = c.receive(int(fd), frame)
+			return received
+		}); err != nil {
 			return
 		}
-		if failure != nil {
-			continue // the link is down
-		}
-		if p, ok := Parse(frame[:min(length, len(frame))], length); ok {
-			c.add(p)
-		}
 	}
+}
+
+// receive records the next frame that the socket has. It returns false if it has none.
+func (c *Capture) receive(fd int, frame []byte) bool {
+	// With MSG_TRUNC the result is the length of the frame, also if it is cut off.
+	length, _, err := unix.Recvfrom(fd, frame, unix.MSG_TRUNC)
+	if err != nil {
+		return !errors.Is(err, unix.EAGAIN) // otherwise the link is down, which is reported once
+	}
+	if p, ok := Parse(frame[:min(length, len(frame))], length); ok {
+		c.add(p)
+	}
+	return true
 }
 
 func (c *Capture) add(p Packet) {
@@ -172,22 +173,32 @@ func (c *Capture) Packets() []Packet {
 
 // Stop ends the recording and returns all packets. It is an error if some are missing.
 func (c *Capture) Stop() ([]Packet, error) {
-	lost, err := c.lost()
-	err = errors.Join(err, c.file.Close())
+	if err := c.file.SetReadDeadline(time.Now()); err != nil {
+		return nil, errors.Join(err, c.file.Close())
+	}
 	<-c.ended
+	lost, err := c.drain()
+	err = errors.Join(err, c.file.Close())
 	if lost += c.missed; lost > 0 {
 		err = errors.Join(err, fmt.Errorf("%d packets were not recorded", lost))
 	}
 	return c.packets, err
 }
 
-// lost returns the number of packets that did not fit into the buffer of the socket.
-func (c *Capture) lost() (lost int, err error) {
+// drain records the packets that wait in the socket, and returns the number of those that did not fit into it.
+func (c *Capture) drain() (lost int, err error) {
 	raw, err := c.file.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
 	controlErr := raw.Control(func(fd uintptr) {
+		// What is on the link meanwhile does not keep it from ending.
+		frame := make([]byte, snapLength)
+		for range c.most {
+			if !c.receive(int(fd), frame) {
+				break
+			}
+		}
 		var stats *unix.TpacketStats
 		if stats, err = unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
 			lost = int(stats.Drops)
