@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 )
 
 // layoutVersion is the version of the layout of the cluster directory. It is incremented by each change
@@ -84,7 +86,7 @@ func (c Config) Save(d Dir) error {
 	if err != nil {
 		return err
 	}
-	if err := WriteFileAtomic(d.clusterFile(), content, 0o600); err != nil {
+	if err := atomicfile.Write(d.clusterFile(), content, 0o600); err != nil {
 		return fmt.Errorf("saving the cluster's settings: %w", err)
 	}
 	return nil

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 )
 
 // Versions of the data directory's layout. An older k1m does not know own stores or members, and would not find their
@@ -69,7 +71,7 @@ func PrepareData(dataDir string, s Settings) error {
 		if content, err = json.Marshal(wanted); err != nil {
 			return err
 		}
-		if err = WriteFileAtomic(path, append(content, '\n'), 0o600); err != nil {
+		if err = atomicfile.Write(path, append(content, '\n'), 0o600); err != nil {
 			return err
 		}
 	case err != nil:

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
@@ -81,7 +82,7 @@ func TestDefaultOfGatewayFollowsNumberOfAPIServers(t *testing.T) {
 func TestClusterOfAnOlderK1mHasNoGateway(t *testing.T) {
 	dir := testDir(t)
 	content := `{"layout": 1, "settings": {"nodes": 1, "zones": 1, "store": "mem_etcd", "scheduler": "kube-scheduler", "apiservers": 1}}`
-	if err := WriteFileAtomic(dir.clusterFile(), []byte(content), 0o600); err != nil {
+	if err := atomicfile.Write(dir.clusterFile(), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	config, err := Load(dir)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 )
 
 // WriteConfigFiles writes the configuration files of the components that have options without a flag.
@@ -26,7 +27,7 @@ func WriteConfigFiles(config clusterdir.Config, dir clusterdir.Dir) error {
 		if err != nil {
 			return err
 		}
-		if err := clusterdir.WriteFileAtomic(dir.ConfigFile(file.name), content, 0o600); err != nil {
+		if err := atomicfile.Write(dir.ConfigFile(file.name), content, 0o600); err != nil {
 			return fmt.Errorf("writing %s: %w", dir.ConfigFile(file.name), err)
 		}
 	}

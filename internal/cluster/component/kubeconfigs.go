@@ -5,6 +5,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 )
 
 // WriteKubeconfigs writes the kubeconfig of every user. The components of the control plane and the simulators
@@ -20,7 +21,7 @@ func WriteKubeconfigs(config clusterdir.Config, dir clusterdir.Dir, authority *p
 		if err != nil {
 			return err
 		}
-		if err := clusterdir.WriteFileAtomic(dir.Kubeconfig(file), content, 0o600); err != nil {
+		if err := atomicfile.Write(dir.Kubeconfig(file), content, 0o600); err != nil {
 			return fmt.Errorf("writing kubeconfig: %w", err)
 		}
 		return nil

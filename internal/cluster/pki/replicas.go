@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pkiutil"
 
-	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 	"github.com/k8s-1m/k8s-1m/internal/util/authority"
 )
 
@@ -82,7 +82,7 @@ func ensureReplicaCAs(dir string, now time.Time) ([]authority.CA, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := clusterdir.WriteFileAtomic(path, append(authority.EncodeCerts(cas), keys...), privateMode); err != nil {
+		if err := atomicfile.Write(path, append(authority.EncodeCerts(cas), keys...), privateMode); err != nil {
 			return nil, err
 		}
 	}
@@ -90,7 +90,7 @@ func ensureReplicaCAs(dir string, now time.Time) ([]authority.CA, error) {
 	if stored, err := os.ReadFile(path); err == nil && bytes.Equal(stored, bundle) {
 		return cas, nil
 	}
-	return cas, clusterdir.WriteFileAtomic(path, bundle, publicMode)
+	return cas, atomicfile.Write(path, bundle, publicMode)
 }
 
 // ensureReplica writes a certificate of a replica, unless a valid one exists.
@@ -115,5 +115,5 @@ func ensureReplica(dir string, id membership.Identity, cas []authority.CA, now t
 		return fmt.Errorf("key of scheduler replica %s: %w", id.Name, err)
 	}
 	// A replica that reads the files between the two writes keeps its previous certificate.
-	return errors.Join(clusterdir.WriteFileAtomic(keyFile, key, privateMode), clusterdir.WriteFileAtomic(certFile, pkiutil.EncodeCertPEM(pair.Leaf), publicMode))
+	return errors.Join(atomicfile.Write(keyFile, key, privateMode), atomicfile.Write(certFile, pkiutil.EncodeCertPEM(pair.Leaf), publicMode))
 }

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
@@ -46,7 +46,7 @@ func (f *stateFile) change(apply func(*State)) {
 	apply(&f.state)
 	content, err := json.MarshalIndent(f.state, "", "  ")
 	if err == nil {
-		err = clusterdir.WriteFileAtomic(f.path, append(content, '\n'), 0o600)
+		err = atomicfile.Write(f.path, append(content, '\n'), 0o600)
 	}
 	if err != nil {
 		f.log.Error("cannot write the state file", "path", f.path, "error", err)

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 )
 
 // state is what the agent keeps over restarts.
@@ -41,8 +43,8 @@ func (s state) write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("create the directory of the state: %w", err)
 	}
-	if err := os.WriteFile(path+".new", append(content, '\n'), 0o600); err != nil {
+	if err := atomicfile.Write(path, append(content, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }

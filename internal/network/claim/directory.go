@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 )
 
 // directory keeps each claim in a file. A lock on the directory serializes the changes of all processes.
@@ -74,10 +76,10 @@ func write(path string, c *Claim) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", append(content, '\n'), 0o644); err != nil {
+	if err := atomicfile.Write(path, append(content, '\n'), 0o644); err != nil {
 		return fmt.Errorf("write claim: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
 
 func (d directory) lock() (unlock func() error, err error) {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 
 	"github.com/k8s-1m/k8s-1m/internal/network/address"
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 )
 
 const (
@@ -105,11 +106,11 @@ func (c Config) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("create the directory of CNI configurations: %w", err)
 	}
-	// Runtimes ignore names with this ending.
-	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
+	// Runtimes ignore the temporary file, because its name has another ending.
+	if err := atomicfile.Write(path, content, 0o644); err != nil {
 		return fmt.Errorf("write CNI configuration: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
 
 // Remove removes the configuration, so that the runtime does not start pods.

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/k8s-1m/k8s-1m/internal/network/netns"
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 )
 
 // root has the directories of all labs. It is empty after a start of the machine, as there are no namespaces then.
@@ -93,11 +94,10 @@ func (l *Lab) store() error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(l.dir, storedFile)
-	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
+	if err := atomicfile.Write(filepath.Join(l.dir, storedFile), content, 0o644); err != nil {
 		return fmt.Errorf("write the file of the lab: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
 
 // Summary is what a stored lab consists of.

@@ -1,4 +1,5 @@
-package clusterdir
+// Package atomicfile replaces files as a whole.
+package atomicfile
 
 import (
 	"errors"
@@ -6,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// WriteFileAtomic writes a temporary file and renames it to path, so that readers see either the old or
+// Write writes a temporary file and renames it to path, so that readers see either the old or
 // the new content. It does not sync the file to disk.
-func WriteFileAtomic(path string, content []byte, mode os.FileMode) (err error) {
+func Write(path string, content []byte, mode os.FileMode) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return err

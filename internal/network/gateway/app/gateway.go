@@ -153,7 +153,9 @@ func (g *gateway) run(ctx context.Context) error {
 	}
 	g.wait.Go(func() { g.expire(ctx) })
 	g.wait.Go(func() {
-		g.revocations.Watch(expiryInterval, ctx.Done(), func(err error) { g.log.Error("failed to reload revocation lists; keeping the previous ones", "err", err) })
+		g.revocations.Watch(expiryInterval, ctx.Done(), func(err error) {
+			g.log.Error("failed to reload revocation lists; keeping the previous ones", "err", err)
+		})
 	})
 	g.wait.Go(func() { g.save(ctx) })
 	if err := g.serveRegistrations(ctx); err != nil {

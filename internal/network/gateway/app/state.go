@@ -13,6 +13,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/dataplane"
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/nat64"
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/registry"
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 )
 
 // stateVersion changes with the format of the state.
@@ -40,10 +41,10 @@ func (s *state) write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+	if err := atomicfile.Write(path, content, 0o600); err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
 
 // readState reads the state file. There is none at the first start.

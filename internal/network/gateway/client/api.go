@@ -12,11 +12,11 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/enroll"
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/wireguard"
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 )
 
 // maxAnswer bounds the answer of a gateway in bytes.
@@ -149,8 +149,5 @@ func writeStatus(path, gateway string, response enroll.Response) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", append(content, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return atomicfile.Write(path, append(content, '\n'), 0o644)
 }

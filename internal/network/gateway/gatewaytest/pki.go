@@ -14,9 +14,10 @@ import (
 	"fmt"
 	"math/big"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 )
 
 // PKI is a certificate authority. Its files are in a directory: ca.crt, crl.pem, NAME.crt and NAME.key.
@@ -136,9 +137,5 @@ func (p *PKI) Revoke(files ...string) error {
 
 // write replaces a file at once, because programs read it meanwhile.
 func (p *PKI) write(file, kind string, der []byte) error {
-	path := filepath.Join(p.directory, file)
-	if err := os.WriteFile(path+".new", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return atomicfile.Write(filepath.Join(p.directory, file), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 }
