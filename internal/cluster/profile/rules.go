@@ -20,9 +20,15 @@ const (
 	defaultReports    = 5 * time.Minute
 	defaultCompaction = 5 * time.Minute
 	compaction        = 2 * time.Minute
+	// longCompaction is longer than kube-apiserver takes to read a million Nodes from the store. Versions that it
+	// still reads are kept for one interval at least; after a compaction it begins again.
+	longCompaction = 10 * time.Minute
 	// memoryPercent is the share of the machine's memory up to which the heaps of kube-apiserver and of
 	// kube-controller-manager grow as usual.
 	memoryPercent = 30
+	// memoryPercentOfNodes is that of kube-apiserver with so many nodes that its informer of Nodes alone,
+	// 8 KiB for each, is above memoryPercent. A limit below the live heap takes all CPU for collections.
+	memoryPercentOfNodes = 50
 	mebibyte      = 1 << 20
 	// noGarbageCollector is the entry of kube-controller-manager's flag --controllers without its garbage collector.
 	noGarbageCollector = "-garbage-collector-controller"
@@ -53,9 +59,7 @@ func (p Profile) apply(a *applier, m Machine) {
 	if p.Nodes >= fiftyThousand {
 		a.set("scheduler", clusterdir.SchedulerDist,
 			"kube-scheduler takes 5.2 ms of CPU for a pod on 5,000 nodes, and more on more nodes; dist-scheduler takes 0.7 ms, and 4 KB of memory a node")
-		a.add("apiserver-arg", "etcd-compaction-interval", compaction.String(), fmt.Sprintf(
-			"the store keeps each version of a Lease for up to two intervals; at the default of %s that is up to %s GB",
-			defaultCompaction, number.Text(2*defaultCompaction.Seconds()*p.renewals(a)*leaseVersionBytes/1e9)))
+		p.history(a)
 	}
 	if p.Nodes >= twoHundred {
 		p.slowStart(a)
@@ -125,6 +129,18 @@ func (p Profile) monitor(a *applier) {
 		"at the start, nodes renew their Leases one after the other, and that takes longer than the default of 50 s; a failed node becomes NotReady later")
 }
 
+// history sets how long the store keeps old versions.
+func (p Profile) history(a *applier) {
+	if p.Nodes >= sevenHundred {
+		a.add("apiserver-arg", "etcd-compaction-interval", longCompaction.String(),
+			"kube-apiserver reads all nodes from the store in one go, and begins again if what it reads is compacted")
+		return
+	}
+	a.add("apiserver-arg", "etcd-compaction-interval", compaction.String(), fmt.Sprintf(
+		"the store keeps each version of a Lease for up to two intervals; at the default of %s that is up to %s GB",
+		defaultCompaction, number.Text(2*defaultCompaction.Seconds()*p.renewals(a)*leaseVersionBytes/1e9)))
+}
+
 // slowStart gives kube-apiserver more time to read and to list all nodes.
 func (p Profile) slowStart(a *applier) {
 	a.add("apiserver-arg", "storage-initialization-timeout", "10m",
@@ -137,10 +153,12 @@ func (p Profile) memory(a *applier, m Machine) {
 	a.add("controller-manager-arg", "controllers", "*,"+noGarbageCollector,
 		"its graph of owners has every Node, Lease and pod; what belongs to a deleted object stays, so scale a Deployment to 0 before you delete it")
 	if m.Memory > 0 {
-		limit := fmt.Sprintf("%dMiB", m.Memory/100*memoryPercent/mebibyte)
-		reason := fmt.Sprintf("%d %% of this machine's memory; above it, Go collects garbage more often", memoryPercent)
-		a.add("apiserver-env", "GOMEMLIMIT", limit, reason)
-		a.add("controller-manager-env", "GOMEMLIMIT", limit, reason)
+		percent := uint64(memoryPercent)
+		if p.Nodes >= sevenHundred {
+			percent = memoryPercentOfNodes
+		}
+		limitMemory(a, m, "apiserver-env", percent)
+		limitMemory(a, m, "controller-manager-env", memoryPercent)
 	}
 	if p.Nodes < sevenHundred {
 		return
@@ -148,8 +166,14 @@ func (p Profile) memory(a *applier, m Machine) {
 	const reason = "at most half as much garbage as live objects: they are several GB, and the default allows as much again"
 	a.add("apiserver-env", "GOGC", "50", reason)
 	a.add("controller-manager-env", "GOGC", "50", reason)
-	a.add("apiserver-arg", "watch-cache-sizes", "nodes#0",
-		"kube-apiserver keeps one decoded copy of every Node in place of two, 5 KiB less a node; lists and watches of nodes read the store")
+	a.add("apiserver-arg", "watch-cache-sizes", "nodes#0,csinodes.storage.k8s.io#0",
+		"kube-apiserver keeps one decoded copy of every Node in place of two, and none of its CSINode, 7 KiB less a node; lists and watches of them read the store")
+}
+
+// limitMemory limits the heap of a program by its environment.
+func limitMemory(a *applier, m Machine, flag string, percent uint64) {
+	a.add(flag, "GOMEMLIMIT", fmt.Sprintf("%dMiB", m.Memory/100*percent/mebibyte),
+		fmt.Sprintf("%d %% of this machine's memory; above it, Go collects garbage more often", percent))
 }
 
 // renewals returns the number of renewals in a second.
