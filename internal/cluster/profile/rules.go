@@ -29,7 +29,7 @@ const (
 	// memoryPercentOfNodes is that of kube-apiserver with so many nodes that its informer of Nodes alone,
 	// 8 KiB for each, is above memoryPercent. A limit below the live heap takes all CPU for collections.
 	memoryPercentOfNodes = 50
-	mebibyte      = 1 << 20
+	mebibyte             = 1 << 20
 	// noGarbageCollector is the entry of kube-controller-manager's flag --controllers without its garbage collector.
 	noGarbageCollector = "-garbage-collector-controller"
 
