@@ -70,12 +70,14 @@ type Member struct {
 	movedSlots [membership.SlotCount]bool
 	// slotNodes is the number of nodes in slots, by their hash slot.
 	slotNodes [membership.SlotCount]int32
-	// waiting are the announcements that this replica does not use yet, by sender.
+	// waiting are the announcements that this replica does not use yet, by sender. waitingGone are the reports about deleted
+	// nodes, with the numbers of the reports.
 	// settling are the senders of announcements that did wait, until the pods and reservations on their nodes were sent
 	// and the announcements confirmed. settled are those that [Member.TakeSettled] returns next.
-	waiting  map[string]*waitingNodes
-	settling map[string]int
-	settled  []string
+	waiting     map[string]*waitingNodes
+	waitingGone map[string]map[goneNode]int64
+	settling    map[string]int
+	settled     []string
 	// connections are the numbers of connections from each replica. unchecked are the reports that a replica has announced
 	// all its nodes, as far as they were not compared with slots yet.
 	connections map[string]int32
@@ -108,7 +110,7 @@ func NewMember(config MemberConfig, environment Environment) *Member {
 		peers:    map[string]*Peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int32{},
 		unchecked: map[string]*listedNodes{}, announced: map[string]int64{}, earlyRequests: map[string]*wire.Refresh{},
 		podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](), watched: map[uint64]int32{},
-		waiting: map[string]*waitingNodes{}, settling: map[string]int{}, guests: sets.New[uint64](),
+		waiting: map[string]*waitingNodes{}, waitingGone: map[string]map[goneNode]int64{}, settling: map[string]int{}, guests: sets.New[uint64](),
 	}
 }
 
