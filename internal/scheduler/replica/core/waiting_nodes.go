@@ -103,7 +103,7 @@ func (m *Member) keepGone(from string, node wire.NodeName) error {
 func (m *Member) useGone(now time.Time, from string, out *MemberOutput) {
 	reports := m.waitingGone[from]
 	for node, number := range reports {
-		if m.table[node.slot] == from {
+		if m.table != nil && m.table[node.slot] == from {
 			delete(reports, node)
 			m.endNode(now, from, wire.NodeName{Hash: node.hash, Slot: node.slot, Created: node.created, Number: number}, out)
 		}
