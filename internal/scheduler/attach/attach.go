@@ -93,7 +93,7 @@ func New(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile)
 	}
 	for _, fw := range sched.Profiles {
 		wakePreemptors(fw)
-		// Replicas have no use for it: they evaluate each node for a pod with volumes or claims.
+		// Replicas evaluate each node for a pod with volumes or claims, so they do not watch these.
 		if err := parts.Ranker.WatchStorage(fw.SharedInformerFactory()); err != nil {
 			return nil, err
 		}

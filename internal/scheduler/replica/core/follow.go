@@ -149,9 +149,9 @@ func (m *Member) Followed(a *wire.Assignment, leads int64) Adoption {
 	}
 }
 
-// isOutdated returns whether a replica that has sent an assignment is sent the latest one, which this replica follows: the
-// sender may not know of the later leader, for example because its process was suspended, or of the other leader for its
-// term. A leader sends its own assignment to each replica anyway.
+// isOutdated returns whether a replica has sent an assignment in place of which it should follow that of this replica. The sender
+// may not know of the later leader, for example because its process was suspended, or of the other leader for its term. A
+// leader sends its own assignment to each replica anyway.
 func (m *Member) isOutdated(from string, sent *wire.Assignment) bool {
 	latest := m.assignment
 	if latest == nil || sent == nil {

@@ -325,7 +325,7 @@ func (m *Member) Outdated(stamp int64) bool { return m.currentStamp() != stamp }
 // replica has followed the assignment of a stamp: what the watches had to deliver has arrived.
 func (m *Member) Checked(stamp int64) { m.checkedStamp = max(m.checkedStamp, stamp) }
 
-// Newer sends the current assignment to a replica that has sent one which that one supersedes.
+// Newer sends the current assignment to a replica that has sent an outdated one.
 // Without a connection to the replica, the assignment is sent on the next one.
 func (m *Member) Newer(from string, a *wire.Assignment) (out MemberOutput) {
 	if p := m.peers[from]; p != nil {
