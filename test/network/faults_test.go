@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,10 +18,12 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/k8s-1m/k8s-1m/internal/network/address"
 	"github.com/k8s-1m/k8s-1m/internal/network/agent"
 	"github.com/k8s-1m/k8s-1m/internal/network/capture"
+	"github.com/k8s-1m/k8s-1m/internal/network/cni"
 	"github.com/k8s-1m/k8s-1m/internal/network/filter"
 	"github.com/k8s-1m/k8s-1m/internal/network/lab"
 	"github.com/k8s-1m/k8s-1m/internal/network/neighbour"
@@ -41,15 +44,64 @@ func TestAgentIsKilled(t *testing.T) {
 	late, _, err := n.AddPod(t.Context(), 9)
 	must(t, err)
 	echo(t, late.NS, late.Address)
-	client := dial(t, other.NS, late.Address)
-	defer client.Close()
-	if seen, err := probe.Ask(client, "hello", 2*time.Second); err == nil {
-		t.Errorf("a pod that the filter does not know answered, and has seen %s", seen)
+	silent := func(from *netns.Namespace, to netip.Addr) {
+		t.Helper()
+		client := dial(t, from, to)
+		defer client.Close()
+		if seen, err := probe.Ask(client, "hello", 2*time.Second); err == nil {
+			t.Errorf("a pod that the filter does not know has network: %s was seen", seen)
+		}
 	}
+	silent(other.NS, late.Address)
+	silent(late.NS, n.Pods[0].Address) // on the same bridge
+	takeMAC(t, l, late.NS, n, n.Pods[0])
+	reaches(t, n.Pods[1], n.Pods[0].Address)
 	must(t, n.StartAgent(t.Context()))
 	reaches(t, other, late.Address)
 	reaches(t, late, other.Address)
 	reaches(t, other, n.Pods[0].Address)
+}
+
+// takeMAC sends frames with the Ethernet address of a pod from another one. The bridge must not learn that the address has moved, and
+// the node must not hear them.
+func takeMAC(t *testing.T, l *lab.Lab, from *netns.Namespace, n *lab.Node, victim *lab.Pod) {
+	t.Helper()
+	var raw *neighbour.Socket
+	must(t, from.Do(func() (err error) {
+		raw, err = neighbour.OpenSocket(podLink, netip.Prefix{}, false)
+		return err
+	}))
+	defer raw.Close()
+	frame := datagram(mac(t, victim.NS, podLink), mac(t, n.NS, podBridge), victim.Address, address.Gateway(n.Plan.Pods), "wrong")
+	if sent, err := raw.Send([][]byte{frame}); err != nil || sent != 1 {
+		t.Fatalf("%d frames were sent: %v", sent, err)
+	}
+	handle, err := n.NS.Links()
+	must(t, err)
+	entries, err := handle.NeighList(0, unix.AF_BRIDGE)
+	must(t, err)
+	port, err := handle.LinkByName(portOf(t, l, n, victim))
+	must(t, err)
+	own := mac(t, victim.NS, podLink)
+	for _, e := range entries {
+		if slices.Equal(e.HardwareAddr, own[:]) && e.MasterIndex != 0 && e.LinkIndex != port.Attrs().Index {
+			t.Errorf("the bridge has learned the Ethernet address of %s at link %d", victim.Name, e.LinkIndex)
+		}
+	}
+}
+
+// portOf returns the name of the port of the bridge at which a pod is.
+func portOf(t *testing.T, l *lab.Lab, n *lab.Node, pod *lab.Pod) string {
+	t.Helper()
+	attachments, _, err := cni.Attachments(cni.ResultsDir(filepath.Join(l.Dir(), n.Plan.Name, "cni")), podBridge)
+	must(t, err)
+	for _, a := range attachments {
+		if a.Address == pod.Address {
+			return a.Port
+		}
+	}
+	t.Fatalf("no port of %s", pod.Name)
+	return ""
 }
 
 // Of two nodes that claim one prefix, the first one keeps it, and the second one says why it starts no pods.

@@ -71,13 +71,13 @@ type Pods struct {
 	conn *nftables.Conn
 	node Node
 
-	bridge, ip                    *nftables.Table
-	ports, macs, sources, targets *nftables.Set // of the bridge
-	pods, addresses               *nftables.Set // of IPv6
+	bridge, ip                           *nftables.Table
+	ports, owned, macs, sources, targets *nftables.Set // of the bridge
+	pods, addresses                      *nftables.Set // of IPv6
 }
 
-// Install replaces the rules of the node in the namespace of the calling thread. ports are all ports of the bridge: a port
-// without a binding may send nothing.
+// Install replaces the rules of the node in the namespace of the calling thread. ports are the ports of the bridge: one without a
+// binding may send nothing. A port that is not among them, because it is new, is heard by no pod with a binding, nor by the node.
 func Install(node Node, ports []string, bindings []Binding) (*Pods, error) {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
@@ -95,7 +95,9 @@ func Install(node Node, ports []string, bindings []Binding) (*Pods, error) {
 }
 
 // addBridge adds the rules for frames from the ports of pods: what a pod sends has its own addresses, and it speaks for no other
-// one, also towards pods of the same node.
+// one, also towards pods of the same node. The chains see the frames of all bridges of the node, and not every kernel can match the
+// bridge (nft_meta_bridge). So frames from a port that is not known are not dropped as such, but if they have the Ethernet address of
+// a pod, from which the bridge would learn, or if they go to the port of a pod.
 func (p *Pods) addBridge() (err error) {
 	t := replace(p.conn, nftables.TableFamilyBridge)
 	p.bridge = t.Table
@@ -105,6 +107,7 @@ func (p *Pods) addBridge() (err error) {
 		types []nftables.SetDatatype
 	}{
 		{&p.ports, "ports", []nftables.SetDatatype{nftables.TypeIFName}},
+		{&p.owned, "owned", []nftables.SetDatatype{nftables.TypeEtherAddr}},
 		{&p.macs, "macs", []nftables.SetDatatype{nftables.TypeIFName, nftables.TypeEtherAddr}},
 		{&p.sources, "sources", []nftables.SetDatatype{nftables.TypeIFName, nftables.TypeEtherAddr, nftables.TypeIP6Addr}},
 		{&p.targets, "targets", []nftables.SetDatatype{nftables.TypeIFName, nftables.TypeIP6Addr}},
@@ -117,6 +120,7 @@ func (p *Pods) addBridge() (err error) {
 		t.counter(name)
 	}
 	t.chain("from_pods", nftables.ChainHookPrerouting, priorityRaw,
+		rule(in(p.ports, true, inputLink), in(p.owned, false, sourceMAC), count(CounterMAC), drop()),
 		rule(in(p.ports, true, inputLink), accept()),
 		rule(in(p.macs, true, inputLink, sourceMAC), count(CounterMAC), drop()),
 		rule(notIPv6(), accept()),
@@ -128,11 +132,14 @@ func (p *Pods) addBridge() (err error) {
 		rule(in(p.sources, false, inputLink, sourceMAC, sourceAddress), accept()),
 		rule(count(CounterSource), drop()),
 	)
+	t.chain("between_pods", nftables.ChainHookForward, priorityRaw,
+		rule(in(p.ports, false, outputLink), in(p.macs, true, inputLink, sourceMAC), count(CounterMAC), drop()),
+	)
 	return nil
 }
 
 // addIP adds the rules for packets that leave and reach the bridge. They repeat the check of sources, so that ports which are
-// not known yet cannot send packets out of the node.
+// not known yet reach neither the node nor anything outside.
 func (p *Pods) addIP() (err error) {
 	t := replace(p.conn, nftables.TableFamilyIPv6)
 	p.ip = t.Table
@@ -154,7 +161,6 @@ func (p *Pods) addIP() (err error) {
 	}
 	t.chain("arriving", nftables.ChainHookPrerouting, priorityRaw, append(noTrack,
 		rule(from(bridge), in(p.pods, false, sourceAddress, sourceMAC), accept()),
-		rule(from(bridge), sourceIn(linkLocal), accept()),
 		rule(from(bridge), sourceIn(unspecified), accept()),
 		rule(from(bridge), count(CounterSource), drop()),
 		rule(from(uplink), sourceIn(p.node.Pods), count(CounterOutside), drop()),
@@ -187,22 +193,23 @@ func (p *Pods) Set(ports []string, bindings []Binding) error {
 }
 
 func (p *Pods) fill(ports []string, bindings []Binding) error {
-	names, macs, sources, targets := make([][]byte, 0, len(ports)), [][]byte{}, [][]byte{}, [][]byte{}
+	names, owned, macs, sources, targets := [][]byte{}, [][]byte{}, [][]byte{}, [][]byte{}, [][]byte{}
 	pods, addresses := [][]byte{}, [][]byte{}
 	for _, port := range ports {
 		names = append(names, linkName(port))
 	}
 	for _, b := range bindings {
 		port, mac, a := linkName(b.Port), paddedMAC(b.MAC), addressBytes(b.Address)
-		macs = append(macs, join(port, mac))
+		owned, macs = append(owned, b.MAC[:]), append(macs, join(port, mac))
 		local := addressBytes(address.LinkLocal(net.HardwareAddr(b.MAC[:])))
 		for _, own := range [][]byte{a, local} {
 			sources, targets = append(sources, join(port, mac, own)), append(targets, join(port, own))
+			pods = append(pods, join(own, mac))
 		}
-		pods, addresses = append(pods, join(a, mac)), append(addresses, a)
+		addresses = append(addresses, a)
 	}
 	return errors.Join(
-		fill(p.conn, p.ports, names), fill(p.conn, p.macs, macs), fill(p.conn, p.sources, sources), fill(p.conn, p.targets, targets),
+		fill(p.conn, p.ports, names), fill(p.conn, p.owned, owned), fill(p.conn, p.macs, macs), fill(p.conn, p.sources, sources), fill(p.conn, p.targets, targets),
 		fill(p.conn, p.pods, pods), fill(p.conn, p.addresses, addresses),
 	)
 }
