@@ -104,6 +104,56 @@ func portOf(t *testing.T, l *lab.Lab, n *lab.Node, pod *lab.Pod) string {
 	return ""
 }
 
+// The agent outlives a program that removes its rules, a link that goes down, and a runtime that removes its directory of results.
+func TestAgentRepairsTheNode(t *testing.T) {
+	l := newLab(t, agent.ModeOnLink, 2, 1)
+	echoAll(t, l)
+	n, other := l.Nodes()[0], l.Nodes()[1].Pods[0]
+	reaches(t, other, n.Pods[0].Address)
+	pid := n.Agent.PID
+	must(t, n.NS.Do(filter.Remove))
+	// The counters are in the tables.
+	eventually(t, "the rules are there again", func() bool {
+		_, page := get(t, n.NS, "http://[::1]:9187/metrics")
+		return strings.Contains(page, `network_agent_dropped_packets_total{reason="`+filter.CounterMAC+`"}`)
+	})
+	reaches(t, other, n.Pods[0].Address)
+
+	must(t, n.NS.Sysctl("ipv6/conf/"+uplink+"/keep_addr_on_down", "1"))
+	handle, err := n.NS.Links()
+	must(t, err)
+	link, err := handle.LinkByName(uplink)
+	must(t, err)
+	must(t, handle.LinkSetDown(link))
+	eventually(t, "the agent notices that its link is down", func() bool {
+		content, err := os.ReadFile(filepath.Join(l.Dir(), n.Plan.Name, "agent.log"))
+		return err == nil && strings.Contains(string(content), "neighbour solicitations are not answered")
+	})
+	must(t, handle.LinkSetUp(link))
+	var raw *neighbour.Socket
+	must(t, l.Provider.Do(func() (err error) {
+		raw, err = neighbour.OpenSocket(providerBridge, netip.Prefix{}, false)
+		return err
+	}))
+	defer raw.Close()
+	const answered = `network_agent_neighbour_solicitations_total{result="answered"}`
+	before := metric(t, n, answered)
+	question := neighbour.AppendSolicitation(nil, raw.Own, netip.MustParseAddr("fe80::1"), n.Pods[0].Address)
+	eventually(t, "the agent answers again", func() bool {
+		_, err := raw.Send([][]byte{question})
+		return err == nil && metric(t, n, answered) > before
+	})
+
+	must(t, os.RemoveAll(cni.ResultsDir(filepath.Join(l.Dir(), n.Plan.Name, "cni"))))
+	eventually(t, "the agent notices that its pods are gone", func() bool { return metric(t, n, "network_agent_pods") == 0 })
+	_, _, err = n.AddPod(t.Context(), 9)
+	must(t, err)
+	eventually(t, "the agent knows a new pod", func() bool { return metric(t, n, "network_agent_pods") == 1 })
+	if n.Agent.PID != pid || !strings.Contains(n.AgentLog(), "watching again") {
+		t.Errorf("the agent has process %d, had %d; its log ends with %s", n.Agent.PID, pid, n.AgentLog())
+	}
+}
+
 // Of two nodes that claim one prefix, the first one keeps it, and the second one says why it starts no pods.
 func TestTwoNodesClaimOnePrefix(t *testing.T) {
 	for _, mode := range []string{agent.ModeOnLink, agent.ModeOneMAC} {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"github.com/k8s-1m/k8s-1m/internal/network/address"
 )
@@ -74,6 +75,7 @@ type Pods struct {
 	bridge, ip                           *nftables.Table
 	ports, owned, macs, sources, targets *nftables.Set // of the bridge
 	pods, addresses                      *nftables.Set // of IPv6
+	chains                               []chain       // of both
 }
 
 // Install replaces the rules of the node in the namespace of the calling thread. ports are the ports of the bridge: one without a
@@ -84,14 +86,41 @@ func Install(node Node, ports []string, bindings []Binding) (*Pods, error) {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
 	p := &Pods{conn: conn, node: node}
-	err = errors.Join(p.addBridge(), p.addIP(), p.fill(ports, bindings))
-	if err == nil {
-		err = conn.Flush()
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("install nftables rules: %w", err), conn.CloseLasting())
+	if err := p.Reinstall(ports, bindings); err != nil {
+		return nil, errors.Join(err, conn.CloseLasting())
 	}
 	return p, nil
+}
+
+// Reinstall replaces all rules, also those that somebody else has changed or removed. Counters begin at 0.
+func (p *Pods) Reinstall(ports []string, bindings []Binding) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.chains = nil
+	err := errors.Join(p.addBridge(), p.addIP(), p.fill(ports, bindings))
+	if err == nil {
+		err = p.conn.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("install nftables rules: %w", err)
+	}
+	return nil
+}
+
+// Intact reports whether all chains have their rules. `nft flush ruleset` removes them, for example.
+func (p *Pods) Intact() (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.chains {
+		rules, err := p.conn.GetRules(c.Table, c.Chain)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return false, fmt.Errorf("read nftables rules: %w", err)
+		}
+		if len(rules) != c.rules {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // addBridge adds the rules for frames from the ports of pods: what a pod sends has its own addresses, and it speaks for no other
@@ -119,7 +148,7 @@ func (p *Pods) addBridge() (err error) {
 	for _, name := range bridgeCounters {
 		t.counter(name)
 	}
-	t.chain("from_pods", nftables.ChainHookPrerouting, priorityRaw,
+	p.chains = append(p.chains, t.chain("from_pods", nftables.ChainHookPrerouting, priorityRaw,
 		rule(in(p.ports, true, inputLink), in(p.owned, false, sourceMAC), count(CounterMAC), drop()),
 		rule(in(p.ports, true, inputLink), accept()),
 		rule(in(p.macs, true, inputLink, sourceMAC), count(CounterMAC), drop()),
@@ -131,10 +160,9 @@ func (p *Pods) addBridge() (err error) {
 		rule(sourceIn(unspecified), accept()),
 		rule(in(p.sources, false, inputLink, sourceMAC, sourceAddress), accept()),
 		rule(count(CounterSource), drop()),
-	)
-	t.chain("between_pods", nftables.ChainHookForward, priorityRaw,
+	), t.chain("between_pods", nftables.ChainHookForward, priorityRaw,
 		rule(in(p.ports, false, outputLink), in(p.macs, true, inputLink, sourceMAC), count(CounterMAC), drop()),
-	)
+	))
 	return nil
 }
 
@@ -157,24 +185,24 @@ func (p *Pods) addIP() (err error) {
 	if p.node.NoTrack {
 		untracked := statement{&expr.Notrack{}}
 		noTrack = append(noTrack, rule(from(bridge), untracked), rule(in(p.addresses, false, targetAddress), untracked))
-		t.chain("from_node", nftables.ChainHookOutput, priorityRaw, rule(in(p.addresses, false, targetAddress), untracked))
+		p.chains = append(p.chains, t.chain("from_node", nftables.ChainHookOutput, priorityRaw, rule(in(p.addresses, false, targetAddress), untracked)))
 	}
-	t.chain("arriving", nftables.ChainHookPrerouting, priorityRaw, append(noTrack,
+	p.chains = append(p.chains, t.chain("arriving", nftables.ChainHookPrerouting, priorityRaw, append(noTrack,
 		rule(from(bridge), in(p.pods, false, sourceAddress, sourceMAC), accept()),
 		rule(from(bridge), sourceIn(unspecified), accept()),
 		rule(from(bridge), count(CounterSource), drop()),
 		rule(from(uplink), sourceIn(p.node.Pods), count(CounterOutside), drop()),
-	)...)
-	// A packet for an address that no pod has would make the kernel ask for it, and keep an entry in its table of neighbours.
-	t.chain("to_pods", nftables.ChainHookForward, priorityFilter,
-		rule(to(bridge), in(p.addresses, false, targetAddress), accept()),
-		// With bridge-nf-call-ip6tables, which kube-proxy sets, frames between pods pass this chain, too.
-		rule(to(bridge), targetIn(multicast), accept()),
-		rule(to(bridge), targetIn(linkLocal), accept()),
-		rule(to(bridge), count(CounterUnknown)),
-		rule(to(bridge), unreachable(errorsPerSecond)),
-		rule(to(bridge), drop()),
-	)
+	)...),
+		// A packet for an address that no pod has would make the kernel ask for it, and keep an entry in its table of neighbours.
+		t.chain("to_pods", nftables.ChainHookForward, priorityFilter,
+			rule(to(bridge), in(p.addresses, false, targetAddress), accept()),
+			// With bridge-nf-call-ip6tables, which kube-proxy sets, frames between pods pass this chain, too.
+			rule(to(bridge), targetIn(multicast), accept()),
+			rule(to(bridge), targetIn(linkLocal), accept()),
+			rule(to(bridge), count(CounterUnknown)),
+			rule(to(bridge), unreachable(errorsPerSecond)),
+			rule(to(bridge), drop()),
+		))
 	return nil
 }
 

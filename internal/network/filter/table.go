@@ -58,14 +58,21 @@ func (t table) counter(name string) {
 	t.conn.AddObj(&nftables.CounterObj{Table: t.Table, Name: name})
 }
 
+// chain is a chain with the number of its rules.
+type chain struct {
+	*nftables.Chain
+	rules int
+}
+
 // chain adds a chain that accepts what no rule drops.
-func (t table) chain(name string, hook *nftables.ChainHook, priority int32, rules ...[]expr.Any) {
+func (t table) chain(name string, hook *nftables.ChainHook, priority int32, rules ...[]expr.Any) chain {
 	c := t.conn.AddChain(&nftables.Chain{
 		Table: t.Table, Name: name, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityRef(nftables.ChainPriority(priority)),
 	})
 	for _, r := range rules {
 		t.conn.AddRule(&nftables.Rule{Table: t.Table, Chain: c, Exprs: r})
 	}
+	return chain{c, len(rules)}
 }
 
 // fill replaces the elements of a set.
