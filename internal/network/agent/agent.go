@@ -82,12 +82,6 @@ func (o *Options) runPrefix(ctx context.Context, claims claim.Store, status *sta
 	if err != nil {
 		return err
 	}
-	if claims != nil && before.Claimed.IsValid() && before.Claimed != now.Claimed {
-		log.Info("giving back the earlier prefix of this node", "prefix", before.Claimed)
-		if err := claim.Release(ctx, claims, before.Claimed, before.Node); err != nil {
-			log.Warn("the earlier prefix could not be given back", "prefix", before.Claimed, "error", err)
-		}
-	}
 	if err := now.write(o.StateAt); err != nil {
 		return err
 	}
@@ -101,7 +95,7 @@ func (o *Options) runPrefix(ctx context.Context, claims claim.Store, status *sta
 	}()
 	status.serving.Store(s)
 	log.Info("pods of this node can start", "prefix", now.Pods, "mode", o.Mode, "bridge", o.Bridge, "uplink", o.Uplink)
-	return o.serve(ctx, s, log)
+	return o.serve(ctx, claims, s, log)
 }
 
 // start prepares the node for a prefix.
@@ -150,7 +144,7 @@ func (s *serving) begin(o *Options, own []netip.Prefix, mtu int) (err error) {
 }
 
 // serve runs the parts until ctx ends, one of them fails or the prefix changes.
-func (o *Options) serve(ctx context.Context, s *serving, log *slog.Logger) error {
+func (o *Options) serve(ctx context.Context, claims claim.Store, s *serving, log *slog.Logger) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wait sync.WaitGroup
@@ -162,6 +156,9 @@ func (o *Options) serve(ctx context.Context, s *serving, log *slog.Logger) error
 		})
 	}
 	part(s.pods.watch)
+	if claims != nil && len(s.state.Earlier) > 0 {
+		part(func(ctx context.Context) error { return o.releaseEarlier(ctx, claims, s.state, log) })
+	}
 	if s.responder != nil {
 		part(func(ctx context.Context) error {
 			s.responder.Run(ctx, log)
@@ -202,9 +199,11 @@ func Leave(ctx context.Context, o *Options) error {
 	if err != nil {
 		return err
 	}
-	if claims != nil && before.Claimed.IsValid() {
-		if err := claim.Release(ctx, claims, before.Claimed, before.Node); err != nil {
-			return err
+	if claims != nil {
+		for _, h := range before.claims() {
+			if err := claim.Release(ctx, claims, h.Prefix, h.Node); err != nil {
+				return err
+			}
 		}
 	}
 	err = errors.Join(cni.Remove(o.ConfigDir), filter.Remove(), o.removeHost())
