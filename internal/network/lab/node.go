@@ -27,6 +27,8 @@ const (
 	agentTimeout = 2 * time.Minute
 	pollInterval = 5 * time.Millisecond
 	agentLog     = "agent.log"
+	// stateFlag is the flag of the agent's file, by which `down` finds the agents of a lab.
+	stateFlag = "--state"
 )
 
 // Node is a node of the lab. Its exported fields are stored in the lab's file.
@@ -64,7 +66,7 @@ func (n *Node) agentArgs() []string {
 		"--node", n.Plan.Name, "--uplink", uplink, "--mode", n.lab.Mode, "--prefix", n.Plan.AgentPrefix,
 		"--claims", filepath.Join(n.lab.dir, claimsDir), "--reuse-after", n.lab.ReuseAfter.String(),
 		"--cni-config-dir", n.dir("net.d"), "--cni-results-dir", cni.ResultsDir(n.dir("cni")), "--cni-leases-dir", n.dir("networks"),
-		"--state", n.dir("state.json"),
+		stateFlag, n.dir("state.json"),
 	}
 }
 
