@@ -112,12 +112,16 @@ func TestAgentRepairsTheNode(t *testing.T) {
 	reaches(t, other, n.Pods[0].Address)
 	pid := n.Agent.PID
 	must(t, n.NS.Do(filter.Remove))
+	pod, _, err := n.AddPod(t.Context(), 8)
+	must(t, err)
 	// The counters are in the tables.
 	eventually(t, "the rules are there again", func() bool {
 		_, page := get(t, n.NS, "http://[::1]:9187/metrics")
 		return strings.Contains(page, `network_agent_dropped_packets_total{reason="`+filter.CounterMAC+`"}`)
 	})
 	reaches(t, other, n.Pods[0].Address)
+	echo(t, pod.NS, pod.Address)
+	reaches(t, other, pod.Address)
 
 	must(t, n.NS.Sysctl("ipv6/conf/"+uplink+"/keep_addr_on_down", "1"))
 	handle, err := n.NS.Links()

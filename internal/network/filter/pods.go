@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
 
 	"github.com/k8s-1m/k8s-1m/internal/network/address"
 )
@@ -112,8 +111,9 @@ func (p *Pods) Intact() (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.chains {
+		// Those of a chain that does not exist are an empty list.
 		rules, err := p.conn.GetRules(c.Table, c.Chain)
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if err != nil {
 			return false, fmt.Errorf("read nftables rules: %w", err)
 		}
 		if len(rules) != c.rules {
