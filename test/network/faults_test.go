@@ -1,7 +1,6 @@
 package network
 
 import (
-	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -194,14 +193,7 @@ func TestTwoNodesClaimOnePrefix(t *testing.T) {
 // get returns the status and the body of a page that is served in a namespace.
 func get(t *testing.T, ns *netns.Namespace, url string) (status int, page string) {
 	t.Helper()
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
-		err = ns.Do(func() (err error) {
-			conn, err = net.Dial(network, address)
-			return err
-		})
-		return conn, err
-	}}
-	response, err := (&http.Client{Transport: transport, Timeout: patience}).Get(url)
+	response, err := ns.HTTPClient(patience, nil).Get(url)
 	must(t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)

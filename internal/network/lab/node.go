@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -118,19 +117,11 @@ func (n *Node) LaunchAgent(extra ...string) error {
 
 // ready reports whether the agent says that pods can start.
 func (n *Node) ready(ctx context.Context) bool {
-	dial := func(_ context.Context, network, address string) (conn net.Conn, err error) {
-		err = n.NS.Do(func() (err error) {
-			conn, err = net.Dial(network, address)
-			return err
-		})
-		return conn, err
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}, Timeout: agentTimeout}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+agent.DefaultOptions().MetricsAddress+"/readyz", nil)
 	if err != nil {
 		return false
 	}
-	response, err := client.Do(request)
+	response, err := n.NS.HTTPClient(agentTimeout, nil).Do(request)
 	if err != nil {
 		return false
 	}
