@@ -50,7 +50,7 @@ func TestDuplicateAddressDetection(t *testing.T) {
 	}
 	frame = frame[:len(frame)-optionSize]
 	frame[19], frame[56], frame[57] = messageSize, 0, 0
-	sum := checksum(frame[22:54], frame[54:])
+	sum := icmp6Checksum(frame[22:54], frame[54:])
 	frame[56], frame[57] = byte(sum>>8), byte(sum)
 	s, ok := ParseSolicitation(frame)
 	if !ok || !s.Source.IsUnspecified() {
