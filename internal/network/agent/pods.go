@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -243,7 +244,7 @@ func (p *pods) follow(ctx context.Context) error {
 			p.log.Warn("events of CNI results were lost", "error", err)
 			timer.Reset(settle)
 		case event := <-files.Events:
-			if event.Name == p.options.ResultsDir && (event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename)) {
+			if event.Name == filepath.Clean(p.options.ResultsDir) && (event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename)) {
 				return fmt.Errorf("directory %s was removed", event.Name)
 			}
 			timer.Reset(settle)

@@ -189,6 +189,9 @@ func (p *Pods) addIP() (err error) {
 	}
 	p.chains = append(p.chains, t.chain("arriving", nftables.ChainHookPrerouting, priorityRaw, append(noTrack,
 		rule(from(bridge), in(p.pods, false, sourceAddress, sourceMAC), accept()),
+		// Multicast that the node sends at the bridge comes back to it without an Ethernet header, so the first rule does not match.
+		rule(from(bridge), sourceIn(linkLocal), in(p.pods, true, sourceAddress, sourceMAC), count(CounterSource), drop()),
+		rule(from(bridge), sourceIn(linkLocal), accept()),
 		rule(from(bridge), sourceIn(unspecified), accept()),
 		rule(from(bridge), count(CounterSource), drop()),
 		rule(from(uplink), sourceIn(p.node.Pods), count(CounterOutside), drop()),
