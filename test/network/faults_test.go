@@ -83,7 +83,7 @@ func takeMAC(t *testing.T, l *lab.Lab, from *netns.Namespace, n *lab.Node, victi
 	must(t, err)
 	own := mac(t, victim.NS, podLink)
 	for _, e := range entries {
-		if slices.Equal(e.HardwareAddr, own[:]) && e.MasterIndex != 0 && e.LinkIndex != port.Attrs().Index {
+		if slices.Equal(e.HardwareAddr, net.HardwareAddr(own[:])) && e.MasterIndex != 0 && e.LinkIndex != port.Attrs().Index {
 			t.Errorf("the bridge has learned the Ethernet address of %s at link %d", victim.Name, e.LinkIndex)
 		}
 	}
