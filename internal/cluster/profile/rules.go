@@ -29,7 +29,7 @@ const (
 	// memoryPercentOfNodes is that of kube-apiserver with so many nodes that its informer of Nodes alone,
 	// 8 KiB for each, is above memoryPercent. A limit below the live heap takes all CPU for collections.
 	memoryPercentOfNodes = 50
-	mebibyte      = 1 << 20
+	mebibyte             = 1 << 20
 	// noGarbageCollector is the entry of kube-controller-manager's flag --controllers without its garbage collector.
 	noGarbageCollector = "-garbage-collector-controller"
 
@@ -166,6 +166,7 @@ func (p Profile) memory(a *applier, m Machine) {
 	const reason = "at most half as much garbage as live objects: they are several GB, and the default allows as much again"
 	a.add("apiserver-env", "GOGC", "50", reason)
 	a.add("controller-manager-env", "GOGC", "50", reason)
+	a.add("scheduler-env", "GOGC", "50", reason)
 	a.add("apiserver-arg", "watch-cache-sizes", "nodes#0,csinodes.storage.k8s.io#0",
 		"kube-apiserver keeps one decoded copy of every Node in place of two, and none of its CSINode, 7 KiB less a node; lists and watches of them read the store")
 }
