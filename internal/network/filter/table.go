@@ -39,12 +39,15 @@ func remove(conn *nftables.Conn, family nftables.TableFamily) {
 
 // set adds a set whose keys are the concatenation of types.
 func (t table) set(name string, types ...nftables.SetDatatype) (*nftables.Set, error) {
-	key, err := nftables.ConcatSetType(types...)
-	if err != nil {
-		return nil, err
+	key := types[0]
+	if len(types) > 1 { // in a concatenation, the length of each type is padded
+		var err error
+		if key, err = nftables.ConcatSetType(types...); err != nil {
+			return nil, err
+		}
 	}
 	s := &nftables.Set{Table: t.Table, Name: name, KeyType: key, Concatenation: len(types) > 1}
-	if types[0] == nftables.TypeIFName && !s.Concatenation {
+	if key == nftables.TypeIFName {
 		s.KeyByteOrder = binaryutil.NativeEndian // otherwise nft cannot show the names
 	}
 	if err := t.conn.AddSet(s, nil); err != nil {
