@@ -37,6 +37,7 @@ func TestAgentIsKilled(t *testing.T) {
 	echoAll(t, l)
 	n, other := l.Nodes()[0], l.Nodes()[1].Pods[0]
 	reaches(t, n.Pods[0], other.Address)
+	reaches(t, n.Pods[1], other.Address) // the agent has bound both
 	must(t, n.StopAgent(syscall.SIGKILL))
 	reaches(t, n.Pods[0], other.Address)
 	reaches(t, other, n.Pods[1].Address)
