@@ -39,12 +39,15 @@ func remove(conn *nftables.Conn, family nftables.TableFamily) {
 
 // set adds a set whose keys are the concatenation of types.
 func (t table) set(name string, types ...nftables.SetDatatype) (*nftables.Set, error) {
-	key, err := nftables.ConcatSetType(types...)
-	if err != nil {
-		return nil, err
+	key := types[0]
+	if len(types) > 1 { // in a concatenation, the length of each type is padded
+		var err error
+		if key, err = nftables.ConcatSetType(types...); err != nil {
+			return nil, err
+		}
 	}
 	s := &nftables.Set{Table: t.Table, Name: name, KeyType: key, Concatenation: len(types) > 1}
-	if types[0] == nftables.TypeIFName && !s.Concatenation {
+	if key == nftables.TypeIFName {
 		s.KeyByteOrder = binaryutil.NativeEndian // otherwise nft cannot show the names
 	}
 	if err := t.conn.AddSet(s, nil); err != nil {
@@ -58,14 +61,21 @@ func (t table) counter(name string) {
 	t.conn.AddObj(&nftables.CounterObj{Table: t.Table, Name: name})
 }
 
+// chain is a chain with the number of its rules.
+type chain struct {
+	*nftables.Chain
+	rules int
+}
+
 // chain adds a chain that accepts what no rule drops.
-func (t table) chain(name string, hook *nftables.ChainHook, priority int32, rules ...[]expr.Any) {
+func (t table) chain(name string, hook *nftables.ChainHook, priority int32, rules ...[]expr.Any) chain {
 	c := t.conn.AddChain(&nftables.Chain{
 		Table: t.Table, Name: name, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityRef(nftables.ChainPriority(priority)),
 	})
 	for _, r := range rules {
 		t.conn.AddRule(&nftables.Rule{Table: t.Table, Chain: c, Exprs: r})
 	}
+	return chain{c, len(rules)}
 }
 
 // fill replaces the elements of a set.
