@@ -150,10 +150,10 @@ func (p Profile) memory(a *applier, m Machine) {
 	if p.Nodes < sevenHundred {
 		return
 	}
-	const reason = "at most a quarter as much garbage as live objects: they are several GB, and the default allows as much again"
-	for _, program := range []string{"apiserver-env", "controller-manager-env", "scheduler-env"} {
-		a.add(program, "GOGC", "25", reason)
-	}
+	const reason = "at most half as much garbage as live objects: they are several GB, and the default allows as much again"
+	a.add("apiserver-env", "GOGC", "50", reason)
+	a.add("controller-manager-env", "GOGC", "50", reason)
+	a.add("scheduler-env", "GOGC", "50", reason)
 	a.add("apiserver-arg", "watch-cache-sizes", "nodes#0,csinodes.storage.k8s.io#0",
 		"kube-apiserver keeps one decoded copy of every Node in place of two, and none of its CSINode, 7 KiB less a node; lists and watches of them read the store")
 }
