@@ -62,8 +62,7 @@ func TestAgentIsKilled(t *testing.T) {
 	reaches(t, other, n.Pods[0].Address)
 }
 
-// takeMAC sends frames with the Ethernet address of a pod from another one. The bridge must not learn that the address has moved, and
-// the node must not hear them.
+// takeMAC sends a frame with the Ethernet address of a pod from another one. The bridge must not learn that the address has moved.
 func takeMAC(t *testing.T, l *lab.Lab, from *netns.Namespace, n *lab.Node, victim *lab.Pod) {
 	t.Helper()
 	var raw *neighbour.Socket

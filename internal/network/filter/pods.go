@@ -148,7 +148,7 @@ func (p *Pods) addBridge() (err error) {
 	for _, name := range bridgeCounters {
 		t.counter(name)
 	}
-	p.chains = append(p.chains, t.chain("from_pods", nftables.ChainHookPrerouting, priorityRaw,
+	t.chain("from_pods", nftables.ChainHookPrerouting, priorityRaw,
 		rule(in(p.ports, true, inputLink), in(p.owned, false, sourceMAC), count(CounterMAC), drop()),
 		rule(in(p.ports, true, inputLink), accept()),
 		rule(in(p.macs, true, inputLink, sourceMAC), count(CounterMAC), drop()),
@@ -160,9 +160,11 @@ func (p *Pods) addBridge() (err error) {
 		rule(sourceIn(unspecified), accept()),
 		rule(in(p.sources, false, inputLink, sourceMAC, sourceAddress), accept()),
 		rule(count(CounterSource), drop()),
-	), t.chain("between_pods", nftables.ChainHookForward, priorityRaw,
+	)
+	t.chain("between_pods", nftables.ChainHookForward, priorityRaw,
 		rule(in(p.ports, false, outputLink), in(p.macs, true, inputLink, sourceMAC), count(CounterMAC), drop()),
-	))
+	)
+	p.chains = append(p.chains, t.chains...)
 	return nil
 }
 
@@ -185,9 +187,9 @@ func (p *Pods) addIP() (err error) {
 	if p.node.NoTrack {
 		untracked := statement{&expr.Notrack{}}
 		noTrack = append(noTrack, rule(from(bridge), untracked), rule(in(p.addresses, false, targetAddress), untracked))
-		p.chains = append(p.chains, t.chain("from_node", nftables.ChainHookOutput, priorityRaw, rule(in(p.addresses, false, targetAddress), untracked)))
+		t.chain("from_node", nftables.ChainHookOutput, priorityRaw, rule(in(p.addresses, false, targetAddress), untracked))
 	}
-	p.chains = append(p.chains, t.chain("arriving", nftables.ChainHookPrerouting, priorityRaw, append(noTrack,
+	t.chain("arriving", nftables.ChainHookPrerouting, priorityRaw, append(noTrack,
 		rule(from(bridge), in(p.pods, false, sourceAddress, sourceMAC), accept()),
 		// Multicast that the node sends at the bridge comes back to it without an Ethernet header, so the first rule does not match.
 		rule(from(bridge), sourceIn(linkLocal), in(p.pods, true, sourceAddress, sourceMAC), count(CounterSource), drop()),
@@ -195,17 +197,18 @@ func (p *Pods) addIP() (err error) {
 		rule(from(bridge), sourceIn(unspecified), accept()),
 		rule(from(bridge), count(CounterSource), drop()),
 		rule(from(uplink), sourceIn(p.node.Pods), count(CounterOutside), drop()),
-	)...),
-		// A packet for an address that no pod has would make the kernel ask for it, and keep an entry in its table of neighbours.
-		t.chain("to_pods", nftables.ChainHookForward, priorityFilter,
-			rule(to(bridge), in(p.addresses, false, targetAddress), accept()),
-			// With bridge-nf-call-ip6tables, which kube-proxy sets, frames between pods pass this chain, too.
-			rule(to(bridge), targetIn(multicast), accept()),
-			rule(to(bridge), targetIn(linkLocal), accept()),
-			rule(to(bridge), count(CounterUnknown)),
-			rule(to(bridge), unreachable(errorsPerSecond)),
-			rule(to(bridge), drop()),
-		))
+	)...)
+	// A packet for an address that no pod has would make the kernel ask for it, and keep an entry in its table of neighbours.
+	t.chain("to_pods", nftables.ChainHookForward, priorityFilter,
+		rule(to(bridge), in(p.addresses, false, targetAddress), accept()),
+		// With bridge-nf-call-ip6tables, which kube-proxy sets, frames between pods pass this chain, too.
+		rule(to(bridge), targetIn(multicast), accept()),
+		rule(to(bridge), targetIn(linkLocal), accept()),
+		rule(to(bridge), count(CounterUnknown)),
+		rule(to(bridge), unreachable(errorsPerSecond)),
+		rule(to(bridge), drop()),
+	)
+	p.chains = append(p.chains, t.chains...)
 	return nil
 }
 

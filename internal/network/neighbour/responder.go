@@ -103,7 +103,7 @@ func (r *Responder) serve(ctx context.Context, received func()) (err error) {
 	frames, answers := make([][]byte, 0, batch), make([][]byte, 0, batch)
 	for {
 		var err error
-		frames, err = r.socket.Receive(frames[:0])
+		frames, err = socket.Receive(frames[:0])
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -114,11 +114,11 @@ func (r *Responder) serve(ctx context.Context, received func()) (err error) {
 		answers = answers[:0]
 		for _, frame := range frames {
 			if s, ok := r.accepts(frame); ok {
-				answers = append(answers, AppendAdvertisement(storage[len(answers)][:0], s, r.socket.Own))
+				answers = append(answers, AppendAdvertisement(storage[len(answers)][:0], s, socket.Own))
 			}
 		}
 		// A link that is down takes no frames; Receive says so, too.
-		sent, _ := r.socket.Send(answers)
+		sent, _ := socket.Send(answers)
 		r.answered.Add(uint64(sent))
 		r.failed.Add(uint64(len(answers) - sent))
 		r.ignored.Add(uint64(len(frames) - len(answers)))

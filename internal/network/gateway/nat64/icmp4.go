@@ -173,7 +173,7 @@ func (t *Translator) refuse4(packet []byte, d *datagram, out []byte, reason Reas
 	e := datagram{source4: d.destination4, destination4: d.source4, protocol: protocolICMP, hops: 64, id: t.nextID()}
 	message := out[header4 : header4+8+copy(out[header4+8:576], packet)]
 	putError(message, kind, code, parameter)
-	binary.BigEndian.PutUint16(message[2:], ^fold(checksum.Sum(message, 0)))
+	binary.BigEndian.PutUint16(message[2:], ^uint16(checksum.Sum(message, 0)))
 	result.Action, result.Length = Reply, put4(out, &e, len(message))+len(message)
 	return result
 }

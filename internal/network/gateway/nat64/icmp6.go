@@ -85,7 +85,7 @@ func (t *Translator) outboundError(n *Node, d *datagram, out []byte) (int, Reaso
 	length := t.inner4(s, &inner, out[header4+8:])
 	message := out[header4 : header4+8+length]
 	putError(message, kind, code, parameter)
-	binary.BigEndian.PutUint16(message[2:], ^fold(checksum.Sum(message, 0)))
+	binary.BigEndian.PutUint16(message[2:], ^uint16(checksum.Sum(message, 0)))
 	return put4(out, d, len(message)) + len(message), NotDropped
 }
 

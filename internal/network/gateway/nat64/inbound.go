@@ -72,7 +72,7 @@ func (t *Translator) laterFragment6(d *datagram, out []byte) (*Node, int, Reason
 // writeChecksum6 computes the checksum of a whole payload.
 func writeChecksum6(payload []byte, d *datagram, position int) {
 	payload[position], payload[position+1] = 0, 0
-	value := ^fold(checksum.Sum(payload, pseudo6(&d.source6, &d.destination6, len(payload), d.protocol)))
+	value := ^uint16(checksum.Sum(payload, pseudo6(&d.source6, &d.destination6, len(payload), d.protocol)))
 	if value == 0 && d.protocol == protocolUDP {
 		value = 0xffff
 	}
