@@ -39,6 +39,42 @@ func TestAutoCompaction(t *testing.T) {
 	}
 }
 
+// TestAutoCompactionSparesPages reads a revision in pages while later ones are compacted.
+func TestAutoCompactionSparesPages(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), autoCompactionTimeout)
+	defer cancel()
+	a := startMemEtcd(t, "--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1s").dial()
+	var read int64
+	for _, key := range []string{"key", "page-1", "page-2"} {
+		for range 2 {
+			written, err := a.kv.Put(ctx, putRequest(key, "v"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			read = written.Header.Revision
+		}
+	}
+	// Earlier revisions are compacted meanwhile, and later ones are written.
+	for compacted := false; !compacted; compacted = isCompacted(ctx, t, a, read-1) {
+		page, err := a.kv.Range(ctx, &pb.RangeRequest{Key: []byte("page-"), RangeEnd: []byte("page-9"), Limit: 1, Revision: read})
+		if err != nil || !page.More {
+			t.Fatalf("a page of revision %d: %v, more %v", read, err, page.GetMore())
+		}
+		if _, err := a.kv.Put(ctx, putRequest("key", "w")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	for start := time.Now(); time.Since(start) < 3*time.Second; time.Sleep(50 * time.Millisecond) {
+		if _, err := a.kv.Put(ctx, putRequest("key", "w")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if isCompacted(ctx, t, a, read) {
+		t.Errorf("revision %d is compacted, although there are further pages", read)
+	}
+}
+
 // isCompacted reports whether a revision that exists can no longer be read.
 func isCompacted(ctx context.Context, t *testing.T, a *api, revision int64) bool {
 	t.Helper()

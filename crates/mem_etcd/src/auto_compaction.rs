@@ -1,5 +1,5 @@
 //! Automatic compaction (`--auto-compaction-mode`, `--auto-compaction-retention`), at the times
-//! and revisions at which etcd compacts.
+//! and revisions at which etcd compacts, except that reads in pages are not broken off.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use mvcc::Command;
 use pipeline::{ClientId, Pipeline};
 
 use crate::go_duration;
+use crate::paged_reads::PagedReads;
 
 /// Time between two checks in the mode `revision`.
 const REVISION_INTERVAL: Duration = Duration::from_secs(5 * 60);
@@ -71,9 +72,11 @@ pub fn parse_retention(mode: Mode, text: &str) -> Result<Option<Retention>, Stri
     }
 }
 
-/// Compacts until the store stops.
-pub async fn run(retention: Retention, pipeline: Arc<Pipeline>) {
+/// Compacts until the store stops. What clients still read in pages stays readable.
+pub async fn run(retention: Retention, pipeline: Arc<Pipeline>, reads: Arc<PagedReads>) {
     let mut schedule = Schedule::new(retention, Instant::now());
+    // The revision up to which was compacted while a read went on.
+    let mut partly = 0;
     loop {
         schedule.record(pipeline.revision());
         tokio::time::sleep(schedule.interval()).await;
@@ -81,12 +84,21 @@ pub async fn run(retention: Retention, pipeline: Arc<Pipeline>) {
         if !pipeline.is_leader() {
             continue;
         }
-        let Some(revision) = schedule.due(pipeline.revision(), Instant::now()) else { continue };
+        let now = Instant::now();
+        let Some(due) = schedule.due(pipeline.revision(), now) else { continue };
+        let read = reads.oldest(now).filter(|read| *read < due);
+        let revision = read.unwrap_or(due);
+        if read.is_some() && revision <= partly {
+            continue;
+        }
         // As in etcd, a revision that a client has compacted already counts as compacted.
         match pipeline.propose(ClientId(0), Command::Compact { revision }, 0).await {
             Ok(_) | Err(pipeline::Error::Refused(mvcc::Error::Compacted)) => {
-                tracing::info!(revision, ?retention, "completed auto compaction");
-                schedule.compacted(revision, Instant::now());
+                tracing::info!(revision, due, ?retention, "completed auto compaction");
+                match read {
+                    Some(read) => partly = read,
+                    None => schedule.compacted(revision, Instant::now()),
+                }
             }
             Err(pipeline::Error::Stopped) => return,
             Err(error) => {

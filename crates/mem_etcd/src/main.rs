@@ -20,6 +20,7 @@ mod http;
 mod listen;
 mod memory;
 mod metrics;
+mod paged_reads;
 mod permissions;
 mod server;
 mod shutdown;

@@ -96,6 +96,7 @@ async fn serve(
     let metrics = Arc::new(Metrics::new(pipeline.clone()));
     let pages = http::routes(pipeline.clone(), metrics.clone());
     let api = Api::new(pipeline.clone(), metrics, credentials, config, pages.clone());
+    let reads = api.paged_reads();
     let names_clients = config.tls.client_cert_auth;
     let permissions = &config.client_cert_permission;
     let calls = Arc::new(ClientRoutes::new(Arc::new(api), permissions, names_clients));
@@ -124,7 +125,7 @@ async fn serve(
     );
 
     let compaction = config.auto_compaction().map(|retention| {
-        let task = auto_compaction::run(retention, pipeline.clone());
+        let task = auto_compaction::run(retention, pipeline.clone(), reads);
         tokio::spawn(task)
     });
 

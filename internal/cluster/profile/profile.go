@@ -42,6 +42,8 @@ type Profile struct {
 	grace time.Duration
 	// compaction is the time between two compactions of the store by kube-apiserver.
 	compaction time.Duration
+	// retention is what mem_etcd keeps when it compacts by itself; 0 if it does not.
+	retention time.Duration
 	// apiserverMemory is the share of the machine's memory, in percent, up to which the heap of kube-apiserver grows as usual; 0 for
 	// no limit.
 	apiserverMemory uint64
@@ -65,7 +67,7 @@ var profiles = []Profile{
 		reports: 6 * time.Hour, MonitorPeriod: 2 * time.Minute, grace: 30 * time.Minute,
 		// kube-apiserver takes 3.5 minutes to read a million Nodes from the store, and dist-scheduler 9. What they still read must
 		// not be compacted: they would begin again. With 30 % of the memory, kube-apiserver only collected garbage.
-		compaction: 10 * time.Minute, apiserverMemory: 50,
+		compaction: 10 * time.Minute, retention: 3 * time.Minute, apiserverMemory: 50,
 	},
 }
 

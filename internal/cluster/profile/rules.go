@@ -130,6 +130,11 @@ func (p Profile) history(a *applier) {
 			defaultCompaction, number.Text(2*defaultCompaction.Seconds()*p.renewals(a)*leaseVersionBytes/1e9))
 	}
 	a.add("apiserver-arg", "etcd-compaction-interval", p.compaction.String(), reason)
+	if p.retention > 0 && a.settings.Store == clusterdir.StoreMemEtcd {
+		a.add("store-arg", "auto-compaction-retention", p.retention.String(), fmt.Sprintf(
+			"by kube-apiserver's compaction, versions of Leases would take up to %s GB; the store waits until nobody reads in pages any more",
+			number.Text(2*p.compaction.Seconds()*p.renewals(a)*leaseVersionBytes/1e9)))
+	}
 }
 
 // slowStart gives kube-apiserver more time to read and to list all nodes.

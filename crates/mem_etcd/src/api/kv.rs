@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etcdpb::KeyValue;
 use etcdpb::rpc::request_op::Request;
@@ -50,7 +50,7 @@ impl Api {
         match self.pipeline.range(&request).map_err(status::from_pipeline)? {
             RangeRead::Done(response) => {
                 self.confirm(permit)?;
-                return Ok(self.complete_range(start, response));
+                return Ok(self.complete_range(start, request.revision, response));
             }
             // It would keep old revisions in memory while it waits for its turn.
             RangeRead::Large(range) => drop(range),
@@ -66,12 +66,23 @@ impl Api {
                 }
             };
             permit.confirm(&self.pipeline)?;
-            Ok(self.complete_range(start, response))
+            Ok(self.complete_range(start, request.revision, response))
         };
         admission.run_slow(bytes, read).await?.map_err(status::from_pipeline)
     }
 
-    fn complete_range(&self, start: ReadStart, mut response: RangeResponse) -> Encoded {
+    /// Completes the response to a range at `revision`, or at the newest revision if that is 0.
+    fn complete_range(
+        &self,
+        start: ReadStart,
+        revision: i64,
+        mut response: RangeResponse,
+    ) -> Encoded {
+        if response.more {
+            let newest = response.header.map_or(0, |header| header.revision);
+            let revision = if revision > 0 { revision } else { newest };
+            self.paged_reads.read(revision, Instant::now());
+        }
         self.complete_header(&mut response.header);
         pieces::encode(&self.pipeline, start, response)
     }

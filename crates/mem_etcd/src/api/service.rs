@@ -20,6 +20,7 @@ use super::status;
 use crate::config::Config;
 use crate::credentials::Credentials;
 use crate::metrics::Metrics;
+use crate::paged_reads::PagedReads;
 
 /// The Raft term in the response headers of a store without peers. It holds no elections, but
 /// clients expect a term above 0.
@@ -40,6 +41,7 @@ pub struct Api {
     pub(super) limits: Limits,
     pub(super) member: Member,
     pub(super) downgrade: Downgrade,
+    pub(super) paged_reads: Arc<PagedReads>,
     /// HTTP pages: health, version, metrics.
     pub(super) pages: Router,
 }
@@ -83,8 +85,13 @@ impl Api {
             peer_urls: config.advertised_peer_urls(),
             client_urls: config.advertised_client_urls(),
         };
-        let downgrade = Downgrade::default();
-        Api { pipeline, metrics, credentials, limits, member, downgrade, pages }
+        let (downgrade, paged_reads) = (Downgrade::default(), Arc::default());
+        Api { pipeline, metrics, credentials, limits, member, downgrade, paged_reads, pages }
+    }
+
+    /// Returns the reads in pages that clients have not finished.
+    pub fn paged_reads(&self) -> Arc<PagedReads> {
+        self.paged_reads.clone()
     }
 
     /// Returns a response header with `revision`.
