@@ -1,5 +1,6 @@
 //! Limits of the gateway, with API servers that answer slowly, break off and die.
 
+#[expect(dead_code, reason = "other tests use the rest")]
 mod fake;
 
 use std::time::Duration;

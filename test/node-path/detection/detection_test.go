@@ -31,6 +31,12 @@ import (
 const (
 	// limit is how long a rule may be true before it refuses.
 	limit = time.Second
+	// slowness is how late answers of a slow API server are. Lists every two seconds still show that nothing is older than five.
+	slowness = 2200 * time.Millisecond
+	// slowTime is for how long an API server is slow: each is examined twice meanwhile.
+	slowTime = 25 * time.Second
+	// shownLines is how much of the log is shown.
+	shownLines = 20
 	// changes is how often a change is made at most, until it is noticed within limit. On a busy machine it may take longer now and then.
 	changes = 6
 )
@@ -87,6 +93,7 @@ func TestDetection(t *testing.T) {
 	t.Run("namespace", func(t *testing.T) { testNamespaceLabels(t, c) })
 	t.Run("flags", func(t *testing.T) { testFlags(t, c) })
 	t.Run("restart", func(t *testing.T) { testRestart(t, c) })
+	t.Run("slow", func(t *testing.T) { testSlow(t, c) })
 	t.Run("suspended", func(t *testing.T) { testSuspended(t, c) })
 	t.Run("permissions", func(t *testing.T) { testPermissions(t, c) })
 	t.Run("store", func(t *testing.T) { testStoreCredential(t, c) })
@@ -288,10 +295,76 @@ func testRestart(t *testing.T, c *cluster) {
 	t.Logf("the new process was in use and refused on %d pages", refusals)
 }
 
+// testSlow makes the answers of both API servers late, which does not refuse, and then so late that nothing is known any more.
+func testSlow(t *testing.T, c *cluster) {
+	var proxies []*testcluster.Proxy
+	var addresses []string
+	for _, server := range c.Servers {
+		proxy := testcluster.NewProxy(t, server)
+		proxies, addresses = append(proxies, proxy), append(addresses, proxy.Address)
+	}
+	delay := func(delay time.Duration) {
+		for _, proxy := range proxies {
+			proxy.Delay(delay)
+		}
+	}
+	c.useServers(t, addresses)
+	refusals := 0
+	// On a busy machine, it may be refused now and then.
+	for range 3 {
+		delay(slowness)
+		refusals = 0
+		for start := time.Now(); time.Since(start) < slowTime; time.Sleep(20 * time.Millisecond) {
+			if page := c.page(); refused(page) || page != "" && !readsPermitted(page) {
+				refusals++
+			}
+		}
+		delay(0)
+		c.waitFor(t, startTimeout, "fast API servers are permitted", permitted)
+		if refusals == 0 {
+			break
+		}
+		t.Logf("slow API servers were refused on %d pages:\n%s", refusals, c.logged())
+	}
+	if refusals > 0 {
+		t.Error("slow API servers are refused each time")
+	}
+	delay(time.Minute)
+	c.waitFor(t, startTimeout, "API servers that do not answer are refused", refused)
+	delay(0)
+	c.useServers(t, c.Servers)
+}
+
+// useServers exchanges the API servers, and waits until all others are examined.
+func (c *cluster) useServers(t *testing.T, addresses []string) {
+	t.Helper()
+	c.writeConfiguration(t, addresses, "/registry")
+	c.waitFor(t, startTimeout, "the API servers are ready", func(page string) bool {
+		return !slices.ContainsFunc(addresses, func(address string) bool {
+			return !strings.Contains(page, fmt.Sprintf("kube_gateway_server_ready{server=%q} 1\n", address))
+		})
+	})
+	// What was permitted before counts until the next judgement.
+	time.Sleep(limit)
+	c.waitFor(t, startTimeout, "the API servers are permitted", func(page string) bool { return permitted(page) && readsPermitted(page) })
+}
+
+// logged returns what the detection has logged.
+func (c *cluster) logged() string {
+	log, _ := os.ReadFile(c.file("gateway.log"))
+	var lines []string
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, "node_path::detect") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-shownLines):], "")
+}
+
 // testSuspended suspends both API servers, so that the watches stand still.
 func testSuspended(t *testing.T, c *cluster) {
-	for _, name := range []string{"kube-apiserver", "kube-apiserver-1"} {
-		pid := c.Named(t, name).PID
+	// Of a suspended API server, k1m would say so only after a while.
+	for _, pid := range []int{c.Named(t, "kube-apiserver").PID, c.Named(t, "kube-apiserver-1").PID} {
 		must(t, syscall.Kill(pid, syscall.SIGSTOP))
 		t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 	}

@@ -51,6 +51,7 @@ func TestLeases(t *testing.T) {
 	t.Run("two gateways", func(t *testing.T) { testTwoGateways(t, c, g) })
 	t.Run("Leases that are known from the store", func(t *testing.T) { testStored(t, c) })
 	t.Run("users of RBAC", func(t *testing.T) { testReviewed(t, c, g) })
+	t.Run("renewals that wait for their turn", func(t *testing.T) { testTurns(t, c) })
 	t.Run("a store that does not answer", func(t *testing.T) { testSilentStore(t, c) })
 	t.Run("the store is killed", func(t *testing.T) { testKilledStore(t, c, g) })
 	t.Run("another prefix is refused", func(t *testing.T) { testWrongPrefix(t, c) })

@@ -9,6 +9,7 @@ pub struct LeaseMetrics {
     served: IntCounter,
     renewals: IntCounterVec,
     comparisons: IntCounterVec,
+    waiting: IntGauge,
     state: IntGauge,
     known: IntGauge,
 }
@@ -28,6 +29,10 @@ impl LeaseMetrics {
                 "kube_gateway_node_path_lease_comparisons_total",
                 "Forwarded renewals that were compared with their prediction, by result: equal, different or unknown.",
                 &["result"],
+            ),
+            waiting: create.gauge(
+                "kube_gateway_node_path_lease_renewals_waiting",
+                "Renewals of node Leases that wait until an API server executes fewer others, or until they may be served.",
             ),
             state: create.gauge(
                 "kube_gateway_node_path_lease_state",
@@ -53,6 +58,11 @@ impl LeaseMetrics {
     /// Counts a comparison.
     pub fn compared(&self, result: &str) {
         self.comparisons.with_label_values(&[result]).inc();
+    }
+
+    /// Notes that this many more wait; fewer if it is negative.
+    pub fn waiting(&self, change: i64) {
+        self.waiting.add(change);
     }
 
     /// Notes the state.

@@ -25,6 +25,7 @@ pub struct ProtectionMetrics {
     list_bytes: IntGaugeVec,
     lists_running: IntGaugeVec,
     lists_waiting: IntGaugeVec,
+    renewals_running: IntGaugeVec,
     buffered: IntGauge,
     stopped: IntGauge,
     stops: IntCounter,
@@ -58,6 +59,10 @@ impl ProtectionMetrics {
             ),
             lists_running: create
                 .gauges("kube_gateway_lists_running", "LISTs in progress at an API server."),
+            renewals_running: create.gauges(
+                "kube_gateway_node_path_lease_renewals_running",
+                "Renewals of node Leases that an API server executes, at most 256.",
+            ),
             lists_waiting: create.gauges(
                 "kube_gateway_lists_waiting",
                 "LISTs that wait for their turn at an API server.",
@@ -100,6 +105,11 @@ impl ProtectionMetrics {
         };
         pool.servers().iter().for_each(|server| show(&server.address, &server.lists));
         show(OWN_LISTS, own_lists);
+        self.renewals_running.reset();
+        for server in pool.servers().iter() {
+            let running = server.renewals.running() as i64;
+            self.renewals_running.with_label_values(&[&server.address]).set(running);
+        }
         let status = buffers.status();
         self.buffered.set(status.held as i64);
         self.stopped.set(status.stopped as i64);

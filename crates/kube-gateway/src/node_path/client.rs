@@ -1,9 +1,10 @@
 //! Requests of the gateway itself to one API server.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -15,15 +16,18 @@ use tokio_util::sync::CancellationToken;
 use crate::identity::FieldNames;
 use crate::upstream::{Connector, GROUP, Protocol, Speaker, USER};
 
-/// An API server that does not answer within this time cannot be relied on.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// Time to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
+/// Time for an answer. A busy API server takes seconds. How old an answer may be is up to who asks.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a list. A configuration of webhooks has some kilobytes for each.
 const MAX_LIST: usize = 32 << 20;
 /// Bytes of answers that a connection holds until they are read.
 const WINDOW: u32 = 1 << 20;
-/// Time after which an idle connection is tested, and for which it may not answer.
+/// Time after which an idle connection is tested, and for which it may not answer. Together they are how long the end
+/// of a process can stay unnoticed that took its machine with it.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
-const PING_TIMEOUT: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Connects to API servers as the gateway itself. Its group may read `/flagz`; the ClusterRoles in
 /// `deploy/kube-gateway/node-path.yaml` and `watches.yaml` allow its user the rest.
@@ -72,7 +76,7 @@ impl Dialer {
     /// Connects to the API server at `address`.
     pub async fn connect(&self, address: &str) -> Result<Client> {
         let connect = self.connector.connect(address, Speaker::FrontProxy, Protocol::Http2);
-        let io = within_timeout(connect).await?;
+        let io = within(CONNECT_TIMEOUT, connect).await?;
         let handshake = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(WINDOW)
@@ -81,7 +85,7 @@ impl Dialer {
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true)
             .handshake(TokioIo::new(io));
-        let (sender, connection) = tokio::time::timeout(TIMEOUT, handshake).await??;
+        let (sender, connection) = tokio::time::timeout(CONNECT_TIMEOUT, handshake).await??;
         let ended = CancellationToken::new();
         let guard = ended.clone().drop_guard();
         tokio::spawn(async move {
@@ -95,6 +99,11 @@ impl Dialer {
 }
 
 impl Client {
+    /// Whether the connection has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
     /// Waits until the connection has ended, for example because the API server has.
     pub async fn ended(&self) {
         self.ended.cancelled().await;
@@ -102,7 +111,7 @@ impl Client {
 
     /// Sends a request, and returns the status and the whole body of its answer.
     pub async fn send(&self, ask: Ask<'_>) -> Result<(StatusCode, Bytes)> {
-        within_timeout(async {
+        within(ANSWER_TIMEOUT, async {
             let max_answer = ask.max_answer;
             let answer = self.open(ask).await?;
             let code = answer.status();
@@ -116,14 +125,16 @@ impl Client {
     /// Returns the body of the answer to a GET, which must succeed.
     pub async fn get(&self, path: &str) -> Result<Bytes> {
         let (code, body) = self.send(Ask::get(path)).await?;
-        ensure!(code == StatusCode::OK, "{}", status_text(path, code));
-        Ok(body)
+        match code {
+            StatusCode::OK => Ok(body),
+            code => Err(status_error(path, code)),
+        }
     }
 
     /// Starts a watch.
     pub async fn watch(&self, ask: Ask<'_>) -> Result<Incoming> {
         let path = ask.path;
-        let answer = within_timeout(self.open(ask)).await?;
+        let answer = within(ANSWER_TIMEOUT, self.open(ask)).await?;
         let code = answer.status();
         ensure!(code == StatusCode::OK, "{}", status_text(path, code));
         Ok(answer.into_body())
@@ -167,13 +178,53 @@ pub fn status_text(path: &str, code: StatusCode) -> String {
     format!("{path}: status 403; apply deploy/kube-gateway/{manifest}")
 }
 
-async fn within_timeout<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::time::timeout(TIMEOUT, work).await.context("no answer within 2 s").flatten()
+/// Whoever was asked is too busy to answer, or another client was faster. That says nothing else about it.
+#[derive(Debug)]
+pub struct Busy(String);
+
+impl fmt::Display for Busy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Busy {}
+
+/// Returns the error of an answer that is not a success: [`Busy`], or another one.
+pub fn status_error(path: &str, code: StatusCode) -> anyhow::Error {
+    let text = status_text(path, code);
+    match code {
+        StatusCode::CONFLICT
+        | StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => Busy(text).into(),
+        _ => anyhow::anyhow!(text),
+    }
+}
+
+/// Waits for something from outside. After the time the error is [`Busy`].
+pub async fn within<T>(time: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| Busy(format!("no answer within {} s", time.as_secs())).into();
+    tokio::time::timeout(time, work).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_busy_has_not_answered() {
+        let late = within(ANSWER_TIMEOUT, std::future::pending::<Result<()>>()).await;
+        let late = late.map_err(|error| error.context("connect")).unwrap_err();
+        assert_eq!(format!("{late:#}"), "connect: no answer within 10 s");
+        assert!(late.is::<Busy>());
+        for (code, busy) in
+            [(409, true), (429, true), (503, true), (504, true), (403, false), (500, false)]
+        {
+            let error = status_error("/version", StatusCode::from_u16(code).unwrap());
+            assert_eq!(error.is::<Busy>(), busy, "{code}");
+        }
+    }
 
     #[test]
     fn a_lack_of_permission_names_the_manifest() {

@@ -1,8 +1,9 @@
-//! Protects the API servers from LISTs and from clients that send too much, and the gateway from
-//! clients that read too slowly.
+//! Protects the API servers from LISTs, from too many renewals and from clients that send too much, and the
+//! gateway from clients that read too slowly.
 //!
 //! - `lists`: LISTs in progress at one API server are bounded by the predicted bytes of their answers
 //!   (`predictor`), which are learned by pattern (`shape`). Others wait in a fair queue (`quota`).
+//! - `renewals`: renewals of Leases in progress at one API server are limited; others wait.
 //! - `throttle`: a token bucket (`bucket`) for the clients with one User-Agent.
 //! - `buffers`: a bound over the bytes of all answers that wait for slow clients.
 
@@ -13,6 +14,7 @@ mod lists;
 mod metered;
 mod predictor;
 mod quota;
+mod renewals;
 mod shape;
 mod throttle;
 mod user_agent;
@@ -21,6 +23,7 @@ pub use answer_size::AnswerSize;
 pub use buffers::{Buffers, Held, HeldBody};
 pub use lists::{Admission, List, ListQueue, Lists, Principal, Refused, Reservation, Waiting};
 pub use metered::Metered;
+pub use renewals::{RenewalQueue, RenewalTurn};
 #[cfg(test)]
 pub use throttle::Source;
 pub use throttle::{RuleStatus, Throttle};

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::refusals::{Answers, Change, Refusals, Standing};
-use crate::protect::ListQueue;
+use crate::protect::{ListQueue, RenewalQueue};
 
 /// An API server.
 pub struct Server {
@@ -27,6 +27,8 @@ pub struct Server {
     pub watches: AtomicUsize,
     /// LISTs in progress, and those that wait.
     pub lists: Arc<ListQueue>,
+    /// Renewals of Leases in progress.
+    pub renewals: RenewalQueue,
     /// The version of Kubernetes that the server said it has.
     version: Mutex<Option<Arc<str>>>,
     /// CPU cores that the server uses, as the bits of an `f64`.
@@ -51,6 +53,7 @@ impl Server {
             requests: AtomicUsize::new(0),
             watches: AtomicUsize::new(0),
             lists: Arc::default(),
+            renewals: RenewalQueue::default(),
             version: Mutex::default(),
             cores: AtomicU64::new(0),
             refused: AtomicU64::new(0),

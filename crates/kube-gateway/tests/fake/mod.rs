@@ -27,6 +27,10 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
 
+/// The user of a kubelet.
+const NODE: &str = "system:node:node-1";
+/// The URL of its Lease.
+pub const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1";
 /// Time for everything that should happen at once.
 const SOON: Duration = Duration::from_secs(120);
 
@@ -39,20 +43,34 @@ impl Pki {
     /// Creates the certificates of the API servers, the gateway and the front proxy.
     pub fn new() -> Pki {
         let folder = tempfile::tempdir().unwrap();
-        for (ca, leaf) in [("ca", "server"), ("front-proxy-ca", "front-proxy")] {
+        let write = |name: String, text: String| {
+            fs::write(folder.path().join(name), text).unwrap();
+        };
+        for (ca, leaves) in [("ca", &["server", NODE][..]), ("front-proxy-ca", &["front-proxy"])] {
             let issuer = issuer(ca);
-            let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
-            params.distinguished_name.push(DnType::CommonName, leaf);
-            let key = KeyPair::generate().unwrap();
-            let signed = params.signed_by(&key, &issuer).unwrap();
-            let write = |name: String, text: String| {
-                fs::write(folder.path().join(name), text).unwrap();
-            };
             write(format!("{ca}.crt"), issuer.pem());
-            write(format!("{leaf}.crt"), signed.pem());
-            write(format!("{leaf}.key"), key.serialize_pem());
+            for leaf in leaves {
+                let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+                params.distinguished_name.push(DnType::CommonName, *leaf);
+                if *leaf == NODE {
+                    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+                }
+                let key = KeyPair::generate().unwrap();
+                let signed = params.signed_by(&key, &issuer).unwrap();
+                write(format!("{leaf}.crt"), signed.pem());
+                write(format!("{leaf}.key"), key.serialize_pem());
+            }
         }
         Pki { folder }
+    }
+
+    fn certificate(
+        &self,
+        leaf: &str,
+    ) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let chain = CertificateDer::pem_file_iter(self.path(&format!("{leaf}.crt"))).unwrap();
+        let key = PrivateKeyDer::from_pem_file(self.path(&format!("{leaf}.key"))).unwrap();
+        (chain.collect::<Result<_, _>>().unwrap(), key)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -60,20 +78,22 @@ impl Pki {
     }
 
     fn acceptor(&self) -> TlsAcceptor {
-        let chain = CertificateDer::pem_file_iter(self.path("server.crt")).unwrap();
-        let chain = chain.collect::<Result<_, _>>().unwrap();
-        let key = PrivateKeyDer::from_pem_file(self.path("server.key")).unwrap();
+        let (chain, key) = self.certificate("server");
         let mut config =
             ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).unwrap();
         config.alpn_protocols = vec![b"h2".to_vec()];
         TlsAcceptor::from(Arc::new(config))
     }
 
-    fn connector(&self) -> TlsConnector {
+    /// Connects as nobody, or with a certificate.
+    fn connector(&self, leaf: Option<&str>) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.path("ca.crt")).unwrap()).unwrap();
-        let mut config =
-            ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let builder = ClientConfig::builder().with_root_certificates(roots);
+        let mut config = match leaf.map(|leaf| self.certificate(leaf)) {
+            Some((chain, key)) => builder.with_client_auth_cert(chain, key).unwrap(),
+            None => builder.with_no_client_auth(),
+        };
         config.alpn_protocols = vec![b"h2".to_vec()];
         TlsConnector::from(Arc::new(config))
     }
@@ -86,7 +106,7 @@ fn issuer(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// A LIST that an API server got and whose answer the test writes.
+/// A LIST or a renewal that an API server got and whose answer the test writes.
 pub struct Asked {
     pub url: String,
     /// The bytes of the answer; an error breaks it off.
@@ -111,7 +131,7 @@ impl Asked {
     }
 }
 
-/// An API server. LISTs go to the test; everything else gets 200.
+/// An API server. LISTs and renewals go to the test; everything else gets 200.
 pub struct ApiServer {
     pub address: SocketAddr,
     pub asked: mpsc::Receiver<Asked>,
@@ -127,7 +147,7 @@ impl ApiServer {
     pub async fn with_type(pki: &Pki, content_type: &'static str) -> ApiServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (sender, asked) = mpsc::channel(100);
+        let (sender, asked) = mpsc::channel(1000);
         let (acceptor, stop) = (pki.acceptor(), CancellationToken::new());
         let stopped = stop.clone();
         tokio::spawn(async move {
@@ -146,7 +166,7 @@ impl ApiServer {
         ApiServer { address, asked, stop }
     }
 
-    /// The next LIST.
+    /// The next LIST or renewal.
     pub async fn next(&mut self) -> Asked {
         let next = async {
             match self.asked.recv().await {
@@ -155,10 +175,10 @@ impl ApiServer {
                 None => std::future::pending().await,
             }
         };
-        tokio::time::timeout(SOON, next).await.expect("a LIST arrives")
+        tokio::time::timeout(SOON, next).await.expect("a request arrives")
     }
 
-    /// Checks that no LIST arrives.
+    /// Checks that none arrives.
     pub async fn nothing(&mut self) {
         let wait = tokio::time::timeout(Duration::from_millis(300), self.asked.recv()).await;
         if let Ok(Some(asked)) = wait {
@@ -192,7 +212,7 @@ async fn answer(
     content_type: &'static str,
 ) -> Result<Response<Body>, Infallible> {
     let url = request.uri().path_and_query().unwrap().to_string();
-    if !url.starts_with("/api/v1/pods") {
+    if !url.starts_with("/api/v1/pods") && url != LEASE {
         let body = Full::new(Bytes::from_static(b"ok")).map_err(|never| match never {});
         return Ok(Response::new(body.boxed()));
     }
@@ -218,26 +238,25 @@ impl Gateway {
     /// Starts a gateway with these further fields of the configuration, and waits until it is ready.
     pub async fn start(pki: &Pki, servers: &[&ApiServer], fields: &str) -> Gateway {
         let (address, metrics) = (free_address().await, free_address().await);
-        let servers: Vec<_> = servers.iter().map(|server| server.address.to_string()).collect();
-        let text = format!(
-            "apiVersion: gateway.k8s-1m.dev/v1alpha1
-kind: GatewayConfiguration
-listen: {{address: '{address}', metricsAddress: '{metrics}', certFile: server.crt, keyFile: server.key, clientCaFile: ca.crt}}
-upstream: {{servers: {servers:?}, caFile: ca.crt}}
-requestHeader: {{certFile: front-proxy.crt, keyFile: front-proxy.key}}
-{fields}
-"
-        );
-        let config = pki.path("gateway.yaml");
-        fs::write(&config, text).unwrap();
-        let process = start_process(&config);
-        let gateway = Gateway { address, metrics, process };
+        let config = configure(pki, (address, metrics), servers, fields);
+        let gateway = Gateway { address, metrics, process: start_process(&config) };
+        gateway.until_ready(servers.len()).await;
         gateway
-            .until("both API servers are ready", async || {
-                gateway.metric("kube_gateway_server_ready").await == servers.len() as f64
-            })
-            .await;
-        gateway
+    }
+
+    /// Replaces the configuration, and waits until all API servers are ready.
+    pub async fn reload(&self, pki: &Pki, servers: &[&ApiServer], fields: &str) {
+        configure(pki, (self.address, self.metrics), servers, fields);
+        let kill = Command::new("kill").arg("-HUP").arg(self.process.id().to_string()).status();
+        assert!(kill.unwrap().success());
+        self.until_ready(servers.len()).await;
+    }
+
+    async fn until_ready(&self, servers: usize) {
+        self.until("all API servers are ready", async || {
+            self.metric("kube_gateway_server_ready").await == servers as f64
+        })
+        .await;
     }
 
     /// Bytes of memory of the process.
@@ -287,6 +306,28 @@ impl Drop for Gateway {
     }
 }
 
+/// Writes the configuration of a gateway with these addresses for clients and for its pages.
+fn configure(
+    pki: &Pki,
+    (address, metrics): (SocketAddr, SocketAddr),
+    servers: &[&ApiServer],
+    fields: &str,
+) -> PathBuf {
+    let servers: Vec<_> = servers.iter().map(|server| server.address.to_string()).collect();
+    let text = format!(
+        "apiVersion: gateway.k8s-1m.dev/v1alpha1
+kind: GatewayConfiguration
+listen: {{address: '{address}', metricsAddress: '{metrics}', certFile: server.crt, keyFile: server.key, clientCaFile: ca.crt}}
+upstream: {{servers: {servers:?}, caFile: ca.crt}}
+requestHeader: {{certFile: front-proxy.crt, keyFile: front-proxy.key}}
+{fields}
+"
+    );
+    let config = pki.path("gateway.yaml");
+    fs::write(&config, text).unwrap();
+    config
+}
+
 fn start_process(config: &Path) -> Child {
     Command::new(env!("CARGO_BIN_EXE_kube-gateway"))
         .arg("--config")
@@ -302,7 +343,7 @@ async fn free_address() -> SocketAddr {
 
 /// A client with one connection to a gateway.
 #[derive(Clone)]
-pub struct Client(SendRequest<Empty<Bytes>>);
+pub struct Client(SendRequest<Full<Bytes>>);
 
 impl Client {
     pub async fn connect(pki: &Pki, gateway: &Gateway) -> Client {
@@ -311,9 +352,18 @@ impl Client {
 
     /// Connects a client that takes `window` bytes without reading them.
     pub async fn with_window(pki: &Pki, gateway: &Gateway, window: u32) -> Client {
+        Client::start(pki.connector(None), gateway, window).await
+    }
+
+    /// Connects the kubelet that may renew [`LEASE`].
+    pub async fn kubelet(pki: &Pki, gateway: &Gateway) -> Client {
+        Client::start(pki.connector(Some(NODE)), gateway, 4 << 20).await
+    }
+
+    async fn start(connector: TlsConnector, gateway: &Gateway, window: u32) -> Client {
         let io = TcpStream::connect(gateway.address).await.unwrap();
         let name = ServerName::try_from("127.0.0.1").unwrap();
-        let io = pki.connector().connect(name, io).await.unwrap();
+        let io = connector.connect(name, io).await.unwrap();
         let mut builder = client::Builder::new(TokioExecutor::new());
         builder.initial_stream_window_size(window).initial_connection_window_size(window);
         let (sender, connection) = builder.handshake(TokioIo::new(io)).await.unwrap();
@@ -325,9 +375,23 @@ impl Client {
     pub async fn get(&self, url: &str, agent: &str) -> Response<Incoming> {
         let request = Request::get(format!("https://a{url}"))
             .header("user-agent", agent)
-            .body(Empty::new())
+            .body(Full::default())
             .unwrap();
         self.0.clone().send_request(request).await.unwrap()
+    }
+
+    /// Sends what looks like a renewal. Returns the status of its answer; `None` if that broke off.
+    pub async fn renew(&self) -> Option<StatusCode> {
+        let body = Bytes::from_static(b"k8s\0");
+        let request = Request::put(format!("https://a{LEASE}"))
+            .header("user-agent", "kubelet/v1.37.1")
+            .header("accept", "application/vnd.kubernetes.protobuf")
+            .header("content-type", "application/vnd.kubernetes.protobuf")
+            .header("content-length", body.len())
+            .body(Full::new(body))
+            .unwrap();
+        let (head, body) = self.0.clone().send_request(request).await.unwrap().into_parts();
+        body.collect().await.ok().map(|_| head.status)
     }
 
     /// Sends a request, and returns the status and the header of its complete answer.

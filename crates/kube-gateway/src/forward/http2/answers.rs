@@ -54,7 +54,7 @@ impl Session {
             is_like => is_like.is_some(),
         };
         stream.exchange.answered(status);
-        if let Some(RenewalPhase::Forwarded(forwarded)) = &mut stream.renewal {
+        if let Some(RenewalPhase::Forwarded(forwarded, _)) = &mut stream.renewal {
             forwarded.begin_answer(status, &fields);
         }
         if let Some(continuation) = &mut stream.continuation {
@@ -93,7 +93,7 @@ impl Session {
             answering.again = None;
         }
         answering.followed.follow(&bytes);
-        if let Some(RenewalPhase::Forwarded(forwarded)) = &mut stream.renewal {
+        if let Some(RenewalPhase::Forwarded(forwarded, _)) = &mut stream.renewal {
             forwarded.continue_answer(&bytes);
         }
         let continues = stream.continuation.is_some();
@@ -114,7 +114,7 @@ impl Session {
         if let Phase::Answering(_, answering) = &mut stream.phase {
             answering.followed.complete();
         }
-        if let Some(RenewalPhase::Forwarded(forwarded)) = stream.renewal.take() {
+        if let Some(RenewalPhase::Forwarded(forwarded, _)) = stream.renewal.take() {
             self.end_renewal(*forwarded, &stream.exchange);
         }
         self.front.http.finish(id, trailers.map(Headers::Fields));

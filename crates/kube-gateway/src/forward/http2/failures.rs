@@ -40,8 +40,9 @@ impl Session {
         let Some(mut pending) = stream.begin_answer(place) else {
             return self.break_off(id, ErrorCode::InternalError);
         };
-        // Another API server has a queue of its own.
+        // Another API server has queues of its own.
         pending.reservation = None;
+        stream.return_turn();
         let repeatable = pending.attempts < MAX_ATTEMPTS && pending.body.is_kept();
         if repeatable {
             stream.phase = Phase::Pending(pending);

@@ -18,14 +18,15 @@
 //!   The window of the connection bounds them over all streams.
 //!
 //! # Reading order
-//! `head`, `channel`, `young`, `stream`, `open_watch`, `upstreams`, then `session`, `requests`, `renewals`,
-//! `watches`, `answers` and `failures`.
+//! `head`, `channel`, `young`, `stream`, `open_watch`, `renewal_turns`, `upstreams`, then `session`, `requests`,
+//! `renewals`, `watches`, `answers` and `failures`.
 
 mod answers;
 mod channel;
 mod failures;
 mod head;
 mod open_watch;
+mod renewal_turns;
 mod renewals;
 mod requests;
 mod session;

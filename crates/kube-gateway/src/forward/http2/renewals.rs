@@ -1,5 +1,6 @@
 //! Renewals of node Leases, which may be served without an API server.
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -7,14 +8,19 @@ use bytes::Bytes;
 use http::StatusCode;
 use http2::{Data, Headers, ResponseHead};
 
+use super::renewal_turns::Chance;
 use super::session::Session;
 use super::stream::{Phase, RenewalPhase, Stream};
 use crate::exchange::Exchange;
 use crate::node_path::leases::{Examined, Forwarded, MAX_BODY, Reason, Renewal, Served};
+use crate::protect::RenewalTurn;
 use crate::turns;
+use crate::upstream::{Server, Speaker};
 
 /// Time in which the body must arrive. After that the request is forwarded as it arrives.
 const ARRIVAL: Duration = Duration::from_millis(200);
+/// Renewals of one client that have waited and are examined again at once.
+const MAX_EXAMINED: usize = 256;
 
 impl Session {
     /// Waits for the body of a request that is a renewal.
@@ -69,10 +75,15 @@ impl Session {
             _ => return self.give_up_renewal(id),
         };
         self.arriving.retain(|other| *other != id);
+        self.execute_renewal(id, examined);
+    }
+
+    fn execute_renewal(&mut self, id: u32, examined: Examined) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
         match examined {
             Examined::Serve(serving) => {
                 turns::renewal_arrived();
-                *renewal = Some(RenewalPhase::Serving);
+                stream.renewal = Some(RenewalPhase::Serving);
                 self.servings.push((id, serving));
             }
             Examined::Forward(forwarded) => self.forward_renewal(id, forwarded),
@@ -81,9 +92,54 @@ impl Session {
 
     fn forward_renewal(&mut self, id: u32, forwarded: Box<Forwarded>) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            stream.renewal = Some(RenewalPhase::Forwarded(forwarded));
+            stream.renewal = Some(RenewalPhase::Forwarded(forwarded, None));
             self.submit(id);
         }
+    }
+
+    /// Sends renewals whose turn at an API server has come, and serves those that may be served now. Returns whether
+    /// there were any.
+    pub(super) fn poll_renewal_turns(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut progress = false;
+        while let Some(chance) = self.waiting.poll_chance(cx) {
+            progress = true;
+            match chance {
+                Chance::Turn(server, turn) => self.take_renewal_turn(&server, turn),
+                Chance::Serve => {
+                    for id in self.waiting.take(MAX_EXAMINED) {
+                        self.examine_again(id);
+                    }
+                }
+            }
+        }
+        progress
+    }
+
+    fn take_renewal_turn(&mut self, server: &Arc<Server>, turn: RenewalTurn) {
+        let current = self.upstreams.current(Speaker::FrontProxy);
+        if current.is_none_or(|current| !Arc::ptr_eq(current.place.server(), server)) {
+            // The connection has ended. All wait at another API server.
+            return self.waiting.take(usize::MAX).into_iter().for_each(|id| self.submit(id));
+        }
+        let Some(&id) = self.waiting.take(1).first() else { return };
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(RenewalPhase::Forwarded(forwarded, place)) = &mut stream.renewal else { return };
+        *place = Some(turn);
+        if let (Some(leases), Some(reason)) = (&self.client.shared.leases, forwarded.reason.take())
+        {
+            leases.count_forwarded(reason);
+        }
+        self.transmit(id);
+    }
+
+    /// Decides again about a renewal that has waited.
+    fn examine_again(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(leases) = &self.client.shared.leases else { return };
+        let Some(RenewalPhase::Forwarded(forwarded, None)) = stream.renewal.take() else { return };
+        let Forwarded { renewal, body, .. } = *forwarded;
+        let examined = leases.examine(renewal, body, self.client.worker);
+        self.execute_renewal(id, examined);
     }
 
     /// Answers the renewals that were written, and forwards those that were not, or are late. Returns

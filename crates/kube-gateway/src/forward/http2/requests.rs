@@ -141,6 +141,7 @@ impl Session {
         self.arriving.retain(|other| *other != id);
         // A write that was sent may happen, as in an API server.
         self.servings.retain(|(other, _)| *other != id);
+        self.waiting.remove(id);
         self.cancel(&stream);
         if matches!(stream.phase, Phase::Answering(..)) || stream.given().is_some() {
             stream.exchange.failed();
@@ -159,17 +160,21 @@ impl Session {
 
     /// Sends a request that is pending, or lets it wait for a connection or for its turn.
     pub(super) fn submit(&mut self, id: u32) {
-        let Some(Stream { phase: Phase::Pending(pending), exchange, .. }) =
-            self.streams.get_mut(&id)
-        else {
-            return;
-        };
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let needs_turn = stream.needs_turn();
+        let Stream { phase: Phase::Pending(pending), exchange, .. } = stream else { return };
         pending.prepare(&self.client);
         let speaker = pending.speaker;
         let Some(upstream) = self.upstreams.current(speaker) else {
             self.upstreams.queues[speaker as usize].push_back(id);
+            self.is_unpolled = true;
             return self.upstreams.dial(speaker, &self.client.shared, &self.moved);
         };
+        if needs_turn {
+            self.is_unpolled = true;
+            exchange.unassign();
+            return self.waiting.insert(id, upstream.place.server());
+        }
         let Some(list) = pending.list.filter(|_| pending.reservation.is_none()) else {
             return self.transmit(id);
         };
@@ -191,6 +196,7 @@ impl Session {
 
     /// Lets a LIST wait for its turn.
     fn wait(&mut self, id: u32, from: TurnFrom, waiting: Waiting) {
+        self.is_unpolled = true;
         let (started, granted) = (self.now, Box::pin(waiting.granted()));
         self.turns.push(Turn { stream: id, from, started, granted });
     }
@@ -253,7 +259,7 @@ impl Session {
     }
 
     /// Sends a request over the current connection, which exists.
-    fn transmit(&mut self, id: u32) {
+    pub(super) fn transmit(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let Phase::Pending(pending) = &mut stream.phase else { return };
         let Some(upstream) = self.upstreams.current(pending.speaker) else { return };

@@ -15,6 +15,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::channel::{self, Channel, keepalive};
 use super::head::RequestHead;
 use super::open_watch::OpenWatch;
+use super::renewal_turns::WaitingRenewals;
 use super::stream::{Stream, Turn};
 use super::upstreams::{SPEAKERS, Upstreams};
 use crate::forward::request::Client;
@@ -51,6 +52,10 @@ pub(super) struct Session {
     pub(super) arriving: Vec<u32>,
     /// Renewals of Leases that are being written.
     pub(super) servings: Vec<(u32, Serving)>,
+    /// Renewals of Leases that wait for their turn at an API server.
+    pub(super) waiting: WaitingRenewals,
+    /// Whether something to wait for was added since it was last looked at.
+    pub(super) is_unpolled: bool,
     /// Watches that are served from a cache, by the client's stream.
     pub(super) watches: StreamMap<OpenWatch>,
     /// Those that have events to pull.
@@ -106,6 +111,8 @@ impl Session {
         let moved = stop.child_token();
         Session {
             held: Held::new(client.shared.protection.buffers.clone()),
+            waiting: WaitingRenewals::new(&client.shared),
+            is_unpolled: false,
             client,
             front: Channel::new(socket, Connection::new(&config(max_streams), now)),
             upstreams: Upstreams::default(),
@@ -134,8 +141,9 @@ impl Session {
         self.poll_signals(cx);
         self.poll_alarm()?;
         for _ in 0..MAX_ROUNDS {
+            self.is_unpolled = false;
             let mut progress = self.poll_dials(cx) | self.poll_turns(cx);
-            progress |= self.poll_renewals(cx);
+            progress |= self.poll_renewals(cx) | self.poll_renewal_turns(cx);
             progress |= self.poll_watches(cx);
             match self.receive_requests(cx) {
                 Ok(received) => progress |= received,
@@ -321,7 +329,7 @@ impl Session {
         if next < self.alarm.deadline() || self.alarm.is_elapsed() {
             self.alarm.as_mut().reset(next);
         }
-        if self.alarm.as_mut().poll(cx).is_ready() {
+        if self.alarm.as_mut().poll(cx).is_ready() || self.is_unpolled {
             cx.waker().wake_by_ref();
         }
     }

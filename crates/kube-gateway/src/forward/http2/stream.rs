@@ -16,7 +16,7 @@ use crate::forward::watch::WatchEnd;
 use crate::identity::Credential;
 use crate::node_path::leases::{Forwarded, Renewal};
 use crate::node_path::watches::{Continuation, WaitingRead};
-use crate::protect::{List, Refused, Reservation};
+use crate::protect::{List, Refused, RenewalTurn, Reservation};
 use crate::upstream::Speaker;
 
 /// Bytes of a body that are kept until the answer begins, to send the request again. A longer body
@@ -43,8 +43,8 @@ pub enum RenewalPhase {
     Arriving(Box<Renewal>, Instant),
     /// It is being written into the store.
     Serving,
-    /// An API server executes it.
-    Forwarded(Box<Forwarded>),
+    /// An API server executes it, when it has its turn.
+    Forwarded(Box<Forwarded>, Option<RenewalTurn>),
 }
 
 /// What a stream waits for.
@@ -135,6 +135,18 @@ impl Stream {
     pub fn new(exchange: Exchange, pending: Pending) -> Stream {
         let phase = Phase::Pending(Box::new(pending));
         Stream { exchange, phase, unreleased: 0, renewal: None, continuation: None }
+    }
+
+    /// Whether it must wait for its turn before it is sent.
+    pub fn needs_turn(&self) -> bool {
+        matches!(self.renewal, Some(RenewalPhase::Forwarded(_, None)))
+    }
+
+    /// Returns the turn of a renewal, which is not at its API server any more.
+    pub fn return_turn(&mut self) {
+        if let Some(RenewalPhase::Forwarded(_, turn)) = &mut self.renewal {
+            *turn = None;
+        }
     }
 
     /// Begins the answer from `place`. Returns what was needed to send the request; `None` if the

@@ -1,6 +1,6 @@
 //! Examines one API server: its version, its flags, and how it stores Leases.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -11,13 +11,17 @@ use super::knowledge::Examined;
 use super::reason::{Reason, Rule};
 use super::shared::Shared;
 use super::stored;
-use crate::node_path::client::{Ask, Client, status_text};
+use crate::node_path::client::{Ask, Busy, Client, status_error};
 
 /// Time between two examinations over a connection. A new process has no old connections, and the
 /// flags of a process do not change: this finds only what the store or an operator changed.
 const PERIOD: Duration = Duration::from_secs(10);
 /// Time between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Time between two attempts if an API server is busy.
+const IMPATIENCE: Duration = Duration::from_secs(1);
+/// For how long an API server that is too busy for a further examination counts as examined.
+const MAX_AGE: Duration = Duration::from_secs(60);
 /// The page with the flags as JSON. Its text has a random format, so that nobody parses it.
 const FLAGZ_JSON: &str = "application/json;v=v1beta1;g=config.k8s.io;as=Flagz";
 /// The minor versions of Kubernetes 1 whose admission was examined. Another one may have
@@ -39,13 +43,32 @@ pub async fn examine_forever(shared: &Shared, server: &str) {
 /// Examines an API server over one connection, until it fails, ends or the server leaves the pool.
 async fn examine_over_connection(shared: &Shared, server: &str) -> Result<()> {
     let client = shared.dialer.connect(server).await.context("connect")?;
+    tokio::select! {
+        biased;
+        () = client.ended() => anyhow::bail!("the connection ended; not examined again yet"),
+        examined = examine_again_and_again(shared, server, &client) => examined,
+    }
+}
+
+/// A connection shows that the process is the same, so a busy API server is not doubted at once: its clients would go
+/// to it with everything that the gateway has served, and it would stay busy.
+async fn examine_again_and_again(shared: &Shared, server: &str, client: &Client) -> Result<()> {
+    let mut last = None;
     while shared.is_in_pool(server) {
-        let examined = examine(shared, server, &client).await?;
-        shared.change(|knowledge| knowledge.examined(server, examined));
-        tokio::select! {
-            () = tokio::time::sleep(PERIOD) => {}
-            () = client.ended() => anyhow::bail!("the connection ended; not examined again yet"),
-        }
+        let started = Instant::now();
+        let pause = match examine(shared, server, client).await {
+            Ok(examined) => {
+                last = Some(started);
+                shared.change(|knowledge| knowledge.examined(server, examined));
+                PERIOD
+            }
+            Err(error) if error.is::<Busy>() && last.is_some_and(|it| it.elapsed() < MAX_AGE) => {
+                tracing::debug!(server, error = format!("{error:#}"), "too busy to be examined");
+                IMPATIENCE
+            }
+            Err(error) => return Err(error),
+        };
+        tokio::time::sleep(pause).await;
     }
     Ok(())
 }
@@ -59,11 +82,14 @@ async fn examine(shared: &Shared, server: &str, client: &Client) -> Result<Exami
         let object = format!("{server}: version {version}, expected Kubernetes 1.37");
         reasons.push(Reason::new(Rule::Version, object));
     }
-    if shared.renewals
-        && matters(&reasons, shared.lease_reads)
-        && let Err(error) = stored::check(client, &shared.store).await
-    {
-        reasons.push(Reason::new(Rule::Storage, format!("{server}: {error:#}")));
+    if shared.renewals && matters(&reasons, shared.lease_reads) {
+        match stored::check(client, &shared.store).await {
+            Ok(()) => {}
+            Err(error) if error.is::<Busy>() => return Err(error),
+            Err(error) => {
+                reasons.push(Reason::new(Rule::Storage, format!("{server}: {error:#}")));
+            }
+        }
     }
     Ok(Examined::Known(reasons))
 }
@@ -82,7 +108,9 @@ async fn flags(client: &Client) -> Result<Flags> {
     }
     let path = "/flagz";
     let (code, body) = client.send(Ask { accept: FLAGZ_JSON, ..Ask::get(path) }).await?;
-    anyhow::ensure!(code == http::StatusCode::OK, "{}", status_text(path, code));
+    if code != http::StatusCode::OK {
+        return Err(status_error(path, code));
+    }
     let flagz: Flagz = serde_json::from_slice(&body).context("parse /flagz")?;
     Ok(flagz.flags)
 }

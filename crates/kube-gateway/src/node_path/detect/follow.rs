@@ -4,20 +4,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::StatusCode;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::Value;
-use tokio::time::MissedTickBehavior;
 
 use super::admission::Kind;
 use super::shared::Shared;
-use super::track::{Change, List};
-use crate::node_path::client::{Ask, Client, status_text};
+use super::track::{Change, List, MAX_AGE};
+use crate::node_path::client::{Ask, Busy, Client, status_error};
 
 /// Time between two consistent lists. The API server asks the store for its revision and waits until
 /// its own cache has it, so that a list shows whether the watch lies behind.
 const LIST_PERIOD: Duration = Duration::from_secs(2);
+/// Time after which a list that was not answered is followed by another one. What is known stays young enough as long
+/// as answers take less than [`MAX_AGE`] without this time.
+const IMPATIENCE: Duration = Duration::from_secs(1);
 /// Time between two attempts after an error.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Bytes of an incomplete event. The store accepts objects of 1.5 MB.
@@ -46,27 +50,34 @@ pub async fn follow_forever(shared: &Shared, kind: Kind) {
     }
 }
 
-/// Follows the objects of a kind at one API server, until its watch ends. Kubernetes ends each
-/// watch from time to time.
+/// Follows the objects of a kind over one connection to an API server, until it ends. Kubernetes ends each watch from
+/// time to time.
 async fn follow(shared: &Shared, kind: Kind, server: &str) -> Result<()> {
     shared.change(|knowledge| knowledge.track(kind).unwatched(Instant::now()));
     let client = shared.dialer.connect(server).await.with_context(|| server.to_owned())?;
-    let followed = async {
-        let Some(version) = list(shared, kind, &client).await? else {
-            return poll_absent(shared, kind, &client).await;
-        };
-        let path =
-            format!("{}watch=true&allowWatchBookmarks=true&resourceVersion={version}", kind.path());
-        let mut events =
-            Events { body: client.watch(Ask::get(&path)).await?, buffer: BytesMut::new() };
-        shared.change(|knowledge| knowledge.track(kind).watching());
-        tokio::select! {
-            ended = watch(shared, kind, &mut events) => ended,
-            failed = list_forever(shared, kind, &client) => failed,
-            () = client.ended() => Ok(()),
-        }
+    while !client.has_ended() {
+        let ended = follow_watch(shared, kind, &client).await;
+        shared.change(|knowledge| knowledge.track(kind).unwatched(Instant::now()));
+        ended.with_context(|| server.to_owned())?;
+    }
+    Ok(())
+}
+
+/// Follows the objects of a kind until one watch ends.
+async fn follow_watch(shared: &Shared, kind: Kind, client: &Client) -> Result<()> {
+    let Some(version) = list(shared, kind, client).await? else {
+        return poll_absent(shared, kind, client).await;
     };
-    followed.await.with_context(|| server.to_owned())
+    let path =
+        format!("{}watch=true&allowWatchBookmarks=true&resourceVersion={version}", kind.path());
+    let body = client.watch(Ask::get(&path)).await?;
+    let mut events = Events { body, buffer: BytesMut::new() };
+    shared.change(|knowledge| knowledge.track(kind).watching());
+    tokio::select! {
+        ended = watch(shared, kind, &mut events) => ended,
+        failed = list_forever(shared, kind, client) => failed,
+        () = client.ended() => Ok(()),
+    }
 }
 
 async fn watch(shared: &Shared, kind: Kind, events: &mut Events) -> Result<()> {
@@ -78,14 +89,36 @@ async fn watch(shared: &Shared, kind: Kind, events: &mut Events) -> Result<()> {
     Ok(())
 }
 
-/// Lists the objects from time to time. Returns only if that fails.
+/// Lists the objects from time to time. A busy API server answers late or not at all, while its watch goes on. Returns
+/// if there was no answer for [`MAX_AGE`], so that another API server is asked.
 async fn list_forever(shared: &Shared, kind: Kind, client: &Client) -> Result<()> {
-    let mut ticks = tokio::time::interval(LIST_PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks.tick().await;
+    type Listed = Result<Option<u64>>;
+    let mut lists = FuturesUnordered::new();
+    let (mut answered, mut next) = (Instant::now(), Instant::now() + LIST_PERIOD);
+    let mut busy = None;
     loop {
-        ticks.tick().await;
-        ensure!(list(shared, kind, client).await?.is_some(), "the kind is no longer served");
+        tokio::select! {
+            Some((started, listed)) = lists.next() => match listed as Listed {
+                Ok(Some(_)) => {
+                    (answered, busy) = (Instant::now(), None);
+                    next = next.max(started + LIST_PERIOD);
+                }
+                Ok(None) => bail!("the kind is no longer served"),
+                Err(error) if error.is::<Busy>() => {
+                    shared.change(|it| it.track(kind).not_listed(format!("{error:#}")));
+                    busy = Some(error);
+                }
+                Err(error) => return Err(error),
+            },
+            () = tokio::time::sleep_until(next.into()) => {
+                if answered.elapsed() > MAX_AGE {
+                    return Err(busy.unwrap_or_else(|| anyhow::anyhow!("no list is answered")));
+                }
+                let started = Instant::now();
+                lists.push(list(shared, kind, client).map(move |listed| (started, listed)));
+                next = started + IMPATIENCE;
+            }
+        }
     }
 }
 
@@ -104,12 +137,11 @@ async fn poll_absent(shared: &Shared, kind: Kind, client: &Client) -> Result<()>
 /// server does not serve the kind, so that there are no objects.
 async fn list(shared: &Shared, kind: Kind, client: &Client) -> Result<Option<u64>> {
     let started = Instant::now();
-    shared.change(|knowledge| knowledge.track(kind).list_started());
     let (code, body) = client.send(Ask::get(kind.path())).await?;
     let list = match code {
         StatusCode::OK => parse_list(&body)?,
         StatusCode::NOT_FOUND if kind != Kind::Namespace => List { version: 0, objects: vec![] },
-        code => bail!("{}", status_text(kind.path(), code)),
+        code => return Err(status_error(kind.path(), code)),
     };
     let version = list.version;
     shared.change(|knowledge| knowledge.track(kind).listed(list, started));

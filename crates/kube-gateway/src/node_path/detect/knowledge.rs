@@ -117,7 +117,7 @@ mod tests {
                     {"namespaceSelector": {"matchLabels": {"a": "c"}}}}}),
                 )],
             };
-            knowledge.track(kind).list_started();
+            knowledge.track(kind).watching();
             knowledge.track(kind).listed(List { version: 1, objects }, now);
         }
         knowledge.examined(SERVER, Examined::Known(vec![]));

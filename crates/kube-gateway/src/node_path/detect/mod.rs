@@ -10,7 +10,8 @@
 //! - What is not known is a reason to refuse. Nothing is allowed before everything was examined once.
 //! - A reason refuses as soon as it is known: a watch reports it, or the end of a connection, because
 //!   a process with other flags is a new process.
-//! - What is known is never older than 5 s: consistent lists confirm it.
+//! - What is known of webhooks, policies and the namespace is never older than 5 s: consistent lists confirm it.
+//!   They may take up to 4 s. What is known of a process holds as long as its connection.
 //!
 //! # Reading order
 //! `reason`, `admission`, `flags`, `track` and `knowledge` are pure. `follow`, `stored` and

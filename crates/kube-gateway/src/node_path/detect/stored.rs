@@ -11,7 +11,7 @@ use node_lease::Lease;
 use serde_json::json;
 
 use crate::config::Store;
-use crate::node_path::client::{Ask, Client, status_text};
+use crate::node_path::client::{Ask, Client, status_error, within};
 use crate::node_path::{NAMESPACE, lease_keys, tls_files};
 
 /// The Lease that all gateways write. No Node has its name, so that the life-cycle controller, which
@@ -25,12 +25,15 @@ const MAGIC: &[u8] = b"k8s\0";
 /// Bytes of an answer, which is the probe or an error.
 const MAX_ANSWER: usize = 64 << 10;
 /// The store must answer within this time.
-const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Writes the probe through an API server and reads it from the store.
 ///
 /// # Errors
-/// If the store has another value than the API server answered, or if one of them failed.
+/// If the store has another value than the API server answered, or if one of them failed. The error is [`Busy`] if one
+/// was too busy to answer.
+///
+/// [`Busy`]: crate::node_path::client::Busy
 pub async fn check(client: &Client, store: &Store) -> Result<()> {
     let answer = write(client).await?;
     let lease = Lease::parse(&answer).with_context(|| {
@@ -76,7 +79,7 @@ async fn write(client: &Client) -> Result<Bytes> {
     match code {
         StatusCode::OK => Ok(body),
         StatusCode::NOT_FOUND => create(client, &holder).await,
-        code => bail!("{}", status_text(&path, code)),
+        code => Err(status_error(&path, code)),
     }
 }
 
@@ -99,16 +102,17 @@ async fn create(client: &Client, holder: &str) -> Result<Bytes> {
             max_answer: MAX_ANSWER,
         })
         .await?;
-    ensure!(code == StatusCode::CREATED, "{}", status_text(&path, code));
-    Ok(body)
+    match code {
+        StatusCode::CREATED => Ok(body),
+        code => Err(status_error(&path, code)),
+    }
 }
 
 /// Reads a key as it was at a revision.
 async fn read(store: &Store, key: &str, revision: i64) -> Result<Option<Bytes>> {
     let mut failure = anyhow::anyhow!("nodePath.store.endpoints is empty");
     for endpoint in &store.endpoints {
-        let read = tokio::time::timeout(STORE_TIMEOUT, read_from(endpoint, store, key, revision));
-        match read.await.context("no answer within 2 s").flatten() {
+        match within(STORE_TIMEOUT, read_from(endpoint, store, key, revision)).await {
             Ok(value) => return Ok(value),
             Err(error) => failure = error.context(format!("the store {endpoint}")),
         }

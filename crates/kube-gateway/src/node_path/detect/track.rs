@@ -5,18 +5,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A watch may lie this far behind. Consistent lists show that it does not.
-const MAX_AGE: Duration = Duration::from_secs(5);
-/// A watch may be interrupted for this long. Kubernetes ends each watch from time to time.
-const MAX_INTERRUPTION: Duration = Duration::from_millis(500);
+/// A watch may lie this far behind, which consistent lists show, and it may be interrupted for this long: Kubernetes
+/// ends each watch from time to time.
+pub const MAX_AGE: Duration = Duration::from_secs(5);
 
-/// The objects of one kind. A list and a watch run at the same time.
+/// The objects of one kind. Lists and a watch run at the same time.
 #[derive(Debug, Default)]
 pub struct Track {
     objects: BTreeMap<String, Versioned>,
-    /// Changes that the watch reported while a list was in progress.
+    /// Changes that the watch reported after the version of the last list.
     recent: Vec<Change>,
-    /// When the last complete list was started.
+    /// When the list was started that is known: the last one of those that are complete.
     confirmed: Option<Instant>,
     /// Since when there is no watch.
     interrupted: Option<Instant>,
@@ -51,21 +50,18 @@ pub struct List {
 }
 
 impl Track {
-    /// A list is sent to an API server.
-    pub fn list_started(&mut self) {
-        self.recent.clear();
-    }
-
     /// The list that was started at `started` is complete. It replaces everything except what the
-    /// watch reported about later versions.
+    /// watch reported about later versions. One that was started before the known one says nothing.
     pub fn listed(&mut self, list: List, started: Instant) {
+        if self.confirmed.is_some_and(|confirmed| started < confirmed) {
+            return;
+        }
         let List { version, objects } = list;
         let versioned = |(name, object)| (name, Versioned { version, object });
         self.objects = objects.into_iter().map(versioned).collect();
-        for change in std::mem::take(&mut self.recent) {
-            if change.version > version {
-                self.apply(change);
-            }
+        self.recent.retain(|change| change.version > version);
+        for change in self.recent.clone() {
+            self.apply(change);
         }
         self.confirmed = Some(started);
         self.error.clear();
@@ -93,12 +89,18 @@ impl Track {
         self.interrupted = None;
     }
 
-    /// There is no watch.
+    /// There is no watch. The next list knows what the last one has reported.
     pub fn unwatched(&mut self, now: Instant) {
+        self.recent.clear();
         self.interrupted.get_or_insert(now);
     }
 
-    /// The list or the watch failed or ended.
+    /// A list failed. The next one may succeed.
+    pub fn not_listed(&mut self, error: impl Into<String>) {
+        self.error = error.into();
+    }
+
+    /// The watch failed or ended.
     pub fn interrupted(&mut self, now: Instant, error: impl Into<String>) {
         self.unwatched(now);
         self.error = error.into();
@@ -116,7 +118,7 @@ impl Track {
             (Some(confirmed), _) if since(confirmed) > MAX_AGE => {
                 Some(format!("not listed for {} s{error}", since(confirmed).as_secs()))
             }
-            (_, Some(interrupted)) if since(interrupted) > MAX_INTERRUPTION => {
+            (_, Some(interrupted)) if since(interrupted) > MAX_AGE => {
                 Some(format!("not watched{error}"))
             }
             _ => None,
@@ -151,9 +153,7 @@ mod tests {
     #[test]
     fn a_list_does_not_hide_a_later_change() {
         let (mut track, now) = (Track::default(), Instant::now());
-        track.list_started();
         track.listed(list(5, &["a", "b"]), now);
-        track.list_started();
         track.changed(change("c", 12, true));
         track.changed(change("a", 11, false));
         track.changed(change("d", 8, true));
@@ -164,6 +164,27 @@ mod tests {
         // A report that is older than the list.
         track.changed(change("b", 9, false));
         assert_eq!(names(&track), ["b", "c"]);
+        // The next list still does not have `c`.
+        track.listed(list(11, &["b"]), now);
+        assert_eq!(names(&track), ["b", "c"]);
+        track.listed(list(12, &["b", "c"]), now);
+        assert!(track.recent.is_empty());
+    }
+
+    #[test]
+    fn a_list_that_is_late_says_nothing() {
+        let (mut track, start) = (Track::default(), Instant::now());
+        let second = start + Duration::from_secs(1);
+        track.watching();
+        track.listed(list(6, &["b"]), second);
+        track.listed(list(5, &["a"]), start);
+        assert_eq!(names(&track), ["b"]);
+        assert_eq!(track.stale(second + MAX_AGE), None);
+        // A store that has gone back.
+        track.changed(change("c", 7, true));
+        track.unwatched(second);
+        track.listed(list(3, &["a"]), second + MAX_AGE);
+        assert_eq!(names(&track), ["a"]);
     }
 
     #[test]
@@ -173,16 +194,20 @@ mod tests {
         assert_eq!(track.stale(start).unwrap(), "not listed yet");
         track.interrupted(start, "status 403");
         assert_eq!(track.stale(start).unwrap(), "not listed yet (status 403)");
-        track.listed(list(1, &[]), at(0));
-        assert_eq!(track.stale(at(501)).unwrap(), "not watched");
+        track.listed(list(1, &[]), at(1));
+        assert_eq!(track.stale(at(5001)).unwrap(), "not watched");
         track.watching();
-        assert_eq!(track.stale(at(5000)), None);
-        assert_eq!(track.stale(at(5001)).unwrap(), "not listed for 5 s");
-        track.interrupted(at(1000), "ended");
-        track.interrupted(at(1400), "refused");
-        assert_eq!(track.stale(at(1500)), None);
-        assert_eq!(track.stale(at(1501)).unwrap(), "not watched (refused)");
+        assert_eq!(track.stale(at(5001)), None);
+        assert_eq!(track.stale(at(5002)).unwrap(), "not listed for 5 s");
+        track.not_listed("no answer");
+        assert_eq!(track.stale(at(5001)), None);
+        assert_eq!(track.stale(at(5002)).unwrap(), "not listed for 5 s (no answer)");
+        track.interrupted(at(3000), "ended");
+        track.listed(list(1, &[]), at(6000));
+        track.interrupted(at(6500), "refused");
+        assert_eq!(track.stale(at(8000)), None);
+        assert_eq!(track.stale(at(8001)).unwrap(), "not watched (refused)");
         track.watching();
-        assert_eq!(track.stale(at(1501)), None);
+        assert_eq!(track.stale(at(8001)), None);
     }
 }

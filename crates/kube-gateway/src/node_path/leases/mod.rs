@@ -22,7 +22,8 @@
 //!   the version on which it is based. If the write happened, or happens later, kube-apiserver or the
 //!   store finds another version and the loser gets a conflict, after which a kubelet reads the Lease
 //!   again. It never happens twice.
-//! - A renewal is never refused for a reason of the gateway, and never gets 429.
+//! - A renewal is never refused for a reason of the gateway, and never gets 429. At most 256 are on their way to an API
+//!   server at a time; others wait, and are served if that becomes possible first.
 //! - Nothing is served before enough comparisons with each version of the API servers in use, and
 //!   nothing after one that found a difference.
 //!
@@ -52,6 +53,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use self::answer::AnswerFields;
 use self::known::KnownLeases;
@@ -103,6 +105,8 @@ pub struct Leases {
     is_on: AtomicBool,
     /// Whether a comparison found a difference.
     is_off: AtomicBool,
+    /// Notified from time to time while renewals may be served.
+    serving: Notify,
     /// A connection for each thread.
     links: Vec<Arc<Link>>,
     endpoints: Arc<Endpoints>,
@@ -135,6 +139,7 @@ impl Leases {
             trials: Mutex::new(Trials::new(leases.mode == LeaseMode::On, leases.comparisons)),
             is_on: AtomicBool::new(false),
             is_off: AtomicBool::new(false),
+            serving: Notify::new(),
             links: (0..workers).map(|_| Arc::default()).collect(),
             endpoints: Arc::new(Endpoints {
                 urls: store.endpoints.clone(),
@@ -165,6 +170,9 @@ impl Leases {
                 tracing::info!(?state, refused, "node path for Leases");
             }
             self.metrics.leases.set_known(self.known.len());
+            if state == State::On && self.permission.is_allowed() {
+                self.serving.notify_waiters();
+            }
             tokio::time::sleep(PERIOD).await;
         }
     }
@@ -209,6 +217,16 @@ impl Leases {
         if is_lease && info.verb == "update" {
             self.count_forwarded(Reason::Http1);
         }
+    }
+
+    /// Waits until it may make sense to examine a renewal again.
+    pub async fn may_serve(&self) {
+        self.serving.notified().await;
+    }
+
+    /// Notes that this many more renewals wait; fewer if it is negative.
+    pub fn count_waiting(&self, change: i64) {
+        self.metrics.leases.waiting(change);
     }
 
     /// Counts a renewal that goes to an API server.

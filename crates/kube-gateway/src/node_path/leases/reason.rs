@@ -38,6 +38,11 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Whether a write failed because of the Lease, which may have another version now.
+    pub fn concerns_lease(self) -> bool {
+        matches!(self, Reason::Conflict | Reason::Refused | Reason::NoAnswer | Reason::Version)
+    }
+
     /// The value of the metrics' label `reason`.
     pub fn label(self) -> &'static str {
         match self {

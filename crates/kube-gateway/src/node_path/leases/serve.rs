@@ -42,6 +42,15 @@ enum Verdict {
     Forward(Reason, Option<u64>),
 }
 
+fn forward(
+    renewal: Renewal,
+    body: Bytes,
+    reason: Reason,
+    predicted: Option<u64>,
+) -> Box<Forwarded> {
+    Box::new(Forwarded { renewal, body, reason: Some(reason), predicted, answer: None })
+}
+
 impl Leases {
     /// Decides about a renewal whose body is complete. `worker` is the thread of its connection.
     pub fn examine(self: &Arc<Self>, renewal: Renewal, body: Bytes, worker: usize) -> Examined {
@@ -51,26 +60,17 @@ impl Leases {
                 Examined::Serve(Box::pin(async move {
                     let written = leases.write(&renewal, &body, &known, generation, worker).await;
                     written.map_err(|reason| {
-                        leases.known.forget(&renewal.candidate.name, known.version);
-                        leases.forward(renewal, body, reason, None)
+                        if reason.concerns_lease() {
+                            leases.known.forget(&renewal.candidate.name, known.version);
+                        }
+                        forward(renewal, body, reason, None)
                     })
                 }))
             }
             Verdict::Forward(reason, predicted) => {
-                Examined::Forward(self.forward(renewal, body, reason, predicted))
+                Examined::Forward(forward(renewal, body, reason, predicted))
             }
         }
-    }
-
-    fn forward(
-        &self,
-        renewal: Renewal,
-        body: Bytes,
-        reason: Reason,
-        predicted: Option<u64>,
-    ) -> Box<Forwarded> {
-        self.count_forwarded(reason);
-        Box::new(Forwarded { renewal, body, predicted, answer: None })
     }
 
     fn judge_renewal(&self, renewal: &Renewal, body: &[u8]) -> Verdict {

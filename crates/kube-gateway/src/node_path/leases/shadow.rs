@@ -39,7 +39,7 @@ impl Leases {
         server: Option<Arc<str>>,
         worker: usize,
     ) {
-        let Forwarded { renewal, body, predicted, answer: Some(answer) } = forwarded else {
+        let Forwarded { renewal, body, predicted, answer: Some(answer), .. } = forwarded else {
             return;
         };
         let name = renewal.candidate.name.clone();

@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http2::Fields;
 
+use super::Reason;
 use super::answer::AnswerFields;
 use super::recognize::{Candidate, MAX_BODY};
 use crate::identity::IdentityFields;
@@ -26,12 +27,14 @@ pub struct Renewal {
     pub sender: Sender,
 }
 
-/// A renewal that an API server executes.
+/// A renewal that an API server executes or will execute.
 pub struct Forwarded {
     /// The request.
     pub renewal: Renewal,
     /// Its body.
     pub body: Bytes,
+    /// Why it is not served, until that is counted.
+    pub reason: Option<Reason>,
     /// The generation of the permission in which the answer was predicted.
     pub predicted: Option<u64>,
     /// The answer as far as it has arrived.
