@@ -21,7 +21,7 @@ conformance() {
   local status=0
   test/conformance/run.sh || status=1
   # Run a part of the suites again through etcd-proxy, which records the requests.
-  STORAGE=./pkg/storage/etcd3 test/conformance/recorded.sh storage \
+  STORAGE=k8s.io/apiserver/pkg/storage/etcd3 test/conformance/recorded.sh storage \
     -run '^Test(Create|Get|Delete|GuaranteedUpdate|Watch)' || status=1
   return "$status"
 }
