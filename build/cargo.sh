@@ -18,7 +18,7 @@ done
 [ ${#others[@]} = 0 ] || build "${others[@]}"
 # Link-time optimisation over all crates at once makes a request through kube-gateway cheaper on average (ADR 16). It
 # compiles all its crates again, so the other programs are built without it, and `make test` builds all without it.
-[ -z "$gateway" ] || CARGO_PROFILE_RELEASE_LTO=${GATEWAY_LTO:-fat} build "$gateway"
+[ -z "$gateway" ] || CARGO_PROFILE_RELEASE_LTO=${CARGO_PROFILE_RELEASE_LTO:-fat} build "$gateway"
 mkdir -p bin
 for binary in "$@"; do
   # Replace the file only if it has changed. `install` creates a new file, so running processes keep
