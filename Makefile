@@ -60,10 +60,8 @@ down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m
 
 # The environment variable E2E_STANDBY_NODES sets the number of nodes in the end-to-end test of the
 # standby scheduler, for example 5000.
-# test/run.sh builds the programs: those in Go beside those in Rust, these without link-time optimisation over all
-# crates, which takes minutes.
-test: export CARGO_PROFILE_RELEASE_LTO := off
-test: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS := 16
+# test/run.sh builds the programs: those in Go beside those in Rust.
+test: export RUST_PROFILE := checked
 test: tools ## Run all tests; the last lines are the time of each stage and the number of passed, failed and skipped tests
 	@test/run.sh
 

@@ -20,7 +20,7 @@ if [ $# -gt 0 ]; then builds=() stages=("$@"); fi
 go-programs() { make --no-print-directory go-programs; }
 rust-programs() { make --no-print-directory rust-programs; }
 lint() { build/check.sh; }
-rust() { cargo test --workspace --locked; }
+rust() { cargo test --workspace --locked --profile "${RUST_PROFILE:-dev}"; }
 
 # tested FLAG... PACKAGE...: runs Go tests. The stage lint vets their packages, with more checks than `go test` does.
 tested() { go test -vet=off -v "$@"; }
