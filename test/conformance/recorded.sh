@@ -4,7 +4,7 @@
 #
 #   recorded.sh [storage|api] [flags of go test]    by default, both groups of suites
 #
-#   STORAGE    packages of k8s.io/apiserver in the group storage
+#   STORAGE    packages in the group storage, such as k8s.io/apiserver/pkg/storage/etcd3
 #   API        packages of k8s.io/kubernetes/test/integration in the group api: packages that start
 #              an API server in their process
 #   TRACE_DIR  directory for traces and reports (target/recorded); the traces of earlier runs are

@@ -11,7 +11,7 @@
 #   ETCD_WAL_MODE    WAL mode of mem_etcd (buffered)
 #   STORE_MEMBERS    members of each server (1); the suites then have the endpoints of all members
 #   ETCD_REPLICATION_LOG  log of each of several members of mem_etcd (buffered)
-#   PACKAGES         packages of k8s.io/apiserver to test
+#   PACKAGES         packages to test, such as k8s.io/apiserver/pkg/storage/etcd3
 #   CONFORMANCE_DIR  scratch directory (target/conformance)
 #
 # Fails unless the tests that fail or are skipped are exactly those in expected.txt.
