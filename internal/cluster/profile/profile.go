@@ -40,6 +40,11 @@ type Profile struct {
 	MonitorPeriod time.Duration
 	// grace is how long kube-controller-manager waits for a renewal.
 	grace time.Duration
+	// compaction is the time between two compactions of the store by kube-apiserver.
+	compaction time.Duration
+	// apiserverMemory is the share of the machine's memory, in percent, up to which the heap of kube-apiserver grows as usual; 0 for
+	// no limit.
+	apiserverMemory uint64
 }
 
 // profiles are ordered by their number of nodes. A time that is 0 keeps the default.
@@ -48,14 +53,19 @@ var profiles = []Profile{
 	{
 		Name: "50k", Nodes: fiftyThousand, Timeout: 10 * time.Minute, interval: defaultInterval,
 		reports: 30 * time.Minute, MonitorPeriod: 20 * time.Second, grace: 5 * time.Minute,
+		compaction: 2 * time.Minute,
 	},
 	{
 		Name: "200k", Nodes: twoHundred, Timeout: 20 * time.Minute, interval: 40 * time.Second,
 		reports: 2 * time.Hour, MonitorPeriod: time.Minute, grace: 10 * time.Minute,
+		compaction: 2 * time.Minute, apiserverMemory: memoryPercent,
 	},
 	{
 		Name: "700k", Nodes: sevenHundred, Timeout: time.Hour, interval: 200 * time.Second,
 		reports: 6 * time.Hour, MonitorPeriod: 2 * time.Minute, grace: 30 * time.Minute,
+		// kube-apiserver takes 3.5 minutes to read a million Nodes from the store, and dist-scheduler 9. What they still read must
+		// not be compacted: they would begin again. With 30 % of the memory, kube-apiserver only collected garbage.
+		compaction: 10 * time.Minute, apiserverMemory: 50,
 	},
 }
 

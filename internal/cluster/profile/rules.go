@@ -19,16 +19,9 @@ const (
 	// defaultReports and defaultCompaction are the defaults of kubelet and of kube-apiserver.
 	defaultReports    = 5 * time.Minute
 	defaultCompaction = 5 * time.Minute
-	compaction        = 2 * time.Minute
-	// longCompaction is longer than kube-apiserver takes to read a million Nodes from the store. Versions that it
-	// still reads are kept for one interval at least; after a compaction it begins again.
-	longCompaction = 10 * time.Minute
-	// memoryPercent is the share of the machine's memory up to which the heaps of kube-apiserver and of
-	// kube-controller-manager grow as usual.
+	// memoryPercent is the share of the machine's memory up to which the heap of kube-controller-manager grows as usual, and
+	// that of kube-apiserver with fewer than 700,000 nodes.
 	memoryPercent = 30
-	// memoryPercentOfNodes is that of kube-apiserver with so many nodes that its informer of Nodes alone,
-	// 8 KiB for each, is above memoryPercent. A limit below the live heap takes all CPU for collections.
-	memoryPercentOfNodes = 50
 	mebibyte      = 1 << 20
 	// noGarbageCollector is the entry of kube-controller-manager's flag --controllers without its garbage collector.
 	noGarbageCollector = "-garbage-collector-controller"
@@ -131,14 +124,12 @@ func (p Profile) monitor(a *applier) {
 
 // history sets how long the store keeps old versions.
 func (p Profile) history(a *applier) {
-	if p.Nodes >= sevenHundred {
-		a.add("apiserver-arg", "etcd-compaction-interval", longCompaction.String(),
-			"kube-apiserver reads all nodes from the store in one go, and begins again if what it reads is compacted")
-		return
+	reason := "kube-apiserver reads all nodes from the store in one go, and begins again if what it reads is compacted"
+	if p.compaction < defaultCompaction {
+		reason = fmt.Sprintf("the store keeps each version of a Lease for up to two intervals; at the default of %s that is up to %s GB",
+			defaultCompaction, number.Text(2*defaultCompaction.Seconds()*p.renewals(a)*leaseVersionBytes/1e9))
 	}
-	a.add("apiserver-arg", "etcd-compaction-interval", compaction.String(), fmt.Sprintf(
-		"the store keeps each version of a Lease for up to two intervals; at the default of %s that is up to %s GB",
-		defaultCompaction, number.Text(2*defaultCompaction.Seconds()*p.renewals(a)*leaseVersionBytes/1e9)))
+	a.add("apiserver-arg", "etcd-compaction-interval", p.compaction.String(), reason)
 }
 
 // slowStart gives kube-apiserver more time to read and to list all nodes.
@@ -153,11 +144,7 @@ func (p Profile) memory(a *applier, m Machine) {
 	a.add("controller-manager-arg", "controllers", "*,"+noGarbageCollector,
 		"its graph of owners has every Node, Lease and pod; what belongs to a deleted object stays, so scale a Deployment to 0 before you delete it")
 	if m.Memory > 0 {
-		percent := uint64(memoryPercent)
-		if p.Nodes >= sevenHundred {
-			percent = memoryPercentOfNodes
-		}
-		limitMemory(a, m, "apiserver-env", percent)
+		limitMemory(a, m, "apiserver-env", p.apiserverMemory)
 		limitMemory(a, m, "controller-manager-env", memoryPercent)
 	}
 	if p.Nodes < sevenHundred {
@@ -166,6 +153,7 @@ func (p Profile) memory(a *applier, m Machine) {
 	const reason = "at most half as much garbage as live objects: they are several GB, and the default allows as much again"
 	a.add("apiserver-env", "GOGC", "50", reason)
 	a.add("controller-manager-env", "GOGC", "50", reason)
+	a.add("scheduler-env", "GOGC", "50", reason)
 	a.add("apiserver-arg", "watch-cache-sizes", "nodes#0,csinodes.storage.k8s.io#0",
 		"kube-apiserver keeps one decoded copy of every Node in place of two, and none of its CSINode, 7 KiB less a node; lists and watches of them read the store")
 }

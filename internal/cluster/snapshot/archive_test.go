@@ -17,11 +17,12 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/snapshot/archive"
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
 // testFiles returns the files of a small snapshot. Its store is not one that a store can read.
-func testFiles(t testing.TB) []content {
+func testFiles(t testing.TB) []archive.Content {
 	t.Helper()
 	settings := clusterdir.DefaultSettings()
 	settings.Complete()
@@ -29,35 +30,35 @@ func testFiles(t testing.TB) []content {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []content{
-		inMemory(clusterFile, encoded), inMemory("pki/ca.crt", []byte("certificate")), inMemory("pki/ca.key", []byte("key")),
-		inMemory("pki/etcd/ca.crt", nil), inMemory(storeFile, bytes.Repeat([]byte("store"), 100_000)),
+	return []archive.Content{
+		archive.InMemory(archive.ClusterFile, encoded), archive.InMemory("pki/ca.crt", []byte("certificate")), archive.InMemory("pki/ca.key", []byte("key")),
+		archive.InMemory("pki/etcd/ca.crt", nil), archive.InMemory(archive.StoreFile, bytes.Repeat([]byte("store"), 100_000)),
 	}
 }
 
-func testManifest() Manifest {
-	return Manifest{Name: "saved", Created: time.Unix(1, 0).UTC(), Store: Store{Kind: clusterdir.StoreMemEtcd, Revision: 7, Keys: 3}}
+func testManifest() archive.Manifest {
+	return archive.Manifest{Name: "saved", Created: time.Unix(1, 0).UTC(), Store: archive.Store{Kind: clusterdir.StoreMemEtcd, Revision: 7, Keys: 3}}
 }
 
 // validSnapshot returns the content of a small snapshot file.
 func validSnapshot(t testing.TB) []byte {
 	t.Helper()
 	var file bytes.Buffer
-	if _, err := write(&file, testManifest(), testFiles(t)); err != nil {
+	if _, err := archive.Write(&file, testManifest(), testFiles(t)); err != nil {
 		t.Fatal(err)
 	}
 	return file.Bytes()
 }
 
 // extractAll reads a snapshot and returns its manifest and its files by name.
-func extractAll(snapshot []byte) (Manifest, map[string]string, error) {
-	reader, err := NewReader(bytes.NewReader(snapshot))
+func extractAll(snapshot []byte) (archive.Manifest, map[string]string, error) {
+	reader, err := archive.NewReader(bytes.NewReader(snapshot))
 	if err != nil {
-		return Manifest{}, nil, err
+		return archive.Manifest{}, nil, err
 	}
 	defer reader.Close()
 	files := map[string]*memoryFile{}
-	err = reader.Extract(func(file File) (io.WriteCloser, error) {
+	err = reader.Extract(func(file archive.File) (io.WriteCloser, error) {
 		files[file.Name] = &memoryFile{}
 		return files[file.Name], nil
 	}, io.Discard)
@@ -77,7 +78,7 @@ func TestSnapshotIsReadAsWritten(t *testing.T) {
 		t.Errorf("manifest = %+v, want %+v", manifest, want)
 	}
 	for _, want := range testFiles(t) {
-		content, _ := io.ReadAll(want.reader)
+		content, _ := io.ReadAll(want.Reader)
 		if got, found := files[want.Name]; !found || got != string(content) {
 			t.Errorf("%s has %d bytes (found: %v), want %d", want.Name, len(got), found, len(content))
 		}
@@ -92,18 +93,18 @@ func TestSnapshotIsReadAsWritten(t *testing.T) {
 func TestOwnStoresHaveFilesOfTheirOwn(t *testing.T) {
 	manifest := testManifest()
 	manifest.Store.Keys = 0
-	manifest.addStore("store", Store{Revision: 7, Keys: 3, Nodes: 2})
-	manifest.addStore("store-pods", Store{Revision: 9, Keys: 4, Pods: 4})
+	manifest.AddStore("store", archive.Store{Revision: 7, Keys: 3, Nodes: 2})
+	manifest.AddStore("store-pods", archive.Store{Revision: 9, Keys: 4, Pods: 4})
 	var file bytes.Buffer
-	if _, err := write(&file, manifest, append(testFiles(t), inMemory("store-pods.snapshot", []byte("pods")))); err != nil {
+	if _, err := archive.Write(&file, manifest, append(testFiles(t), archive.InMemory("store-pods.snapshot", []byte("pods")))); err != nil {
 		t.Fatal(err)
 	}
 	got, files, err := extractAll(file.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Store{Kind: clusterdir.StoreMemEtcd, Revision: 7, Keys: 7, Nodes: 2, Pods: 4}
-	if got.Format != 2 || got.Store != want || !slices.Equal(got.OwnStores, []OwnStore{{"pods", 9, 4}}) || files["store-pods.snapshot"] != "pods" {
+	want := archive.Store{Kind: clusterdir.StoreMemEtcd, Revision: 7, Keys: 7, Nodes: 2, Pods: 4}
+	if got.Format != 2 || got.Store != want || !slices.Equal(got.OwnStores, []archive.OwnStore{{Resource: "pods", Revision: 9, Keys: 4}}) || files["store-pods.snapshot"] != "pods" {
 		t.Errorf("manifest = %+v with the store of pods %q, want format 2, %+v and 4 pods at revision 9", got, files["store-pods.snapshot"], want)
 	}
 	if single, _, err := extractAll(validSnapshot(t)); err != nil || single.Format != 1 {
@@ -123,14 +124,14 @@ type entry struct {
 }
 
 // entriesOf returns the entries of a valid snapshot, whose manifest change has changed.
-func entriesOf(t testing.TB, change func(*Manifest)) []entry {
+func entriesOf(t testing.TB, change func(*archive.Manifest)) []entry {
 	t.Helper()
 	manifest := testManifest()
-	manifest.Format = formatVersion
+	manifest.Format = 1
 	var entries []entry
 	for _, file := range testFiles(t) {
 		manifest.Files = append(manifest.Files, file.File)
-		data, _ := io.ReadAll(file.reader)
+		data, _ := io.ReadAll(file.Reader)
 		entries = append(entries, regular(file.Name, data))
 	}
 	change(&manifest)
@@ -138,11 +139,11 @@ func entriesOf(t testing.TB, change func(*Manifest)) []entry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append([]entry{regular(manifestFile, encoded)}, entries...)
+	return append([]entry{regular(archive.ManifestFile, encoded)}, entries...)
 }
 
 func regular(name string, data []byte) entry {
-	return entry{tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(data)), Mode: entryMode}, data}
+	return entry{tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(data)), Mode: archive.EntryMode}, data}
 }
 
 // compressed returns an archive with the entries, followed by more.
@@ -179,9 +180,9 @@ func hostileSnapshots(t testing.TB) map[string]struct {
 	file []byte
 	want string
 } {
-	unchanged := func(*Manifest) {}
-	rename := func(index int, name string) func(*Manifest) {
-		return func(m *Manifest) { m.Files[index].Name = name }
+	unchanged := func(*archive.Manifest) {}
+	rename := func(index int, name string) func(*archive.Manifest) {
+		return func(m *archive.Manifest) { m.Files[index].Name = name }
 	}
 	// changed returns a snapshot with one changed entry; entry 0 is the manifest.
 	changed := func(index int, change func(*entry)) []byte {
@@ -189,7 +190,7 @@ func hostileSnapshots(t testing.TB) map[string]struct {
 		change(&entries[index])
 		return compressed(t, entries, nil)
 	}
-	fromManifest := func(change func(*Manifest)) []byte { return compressed(t, entriesOf(t, change), nil) }
+	fromManifest := func(change func(*archive.Manifest)) []byte { return compressed(t, entriesOf(t, change), nil) }
 	valid := validSnapshot(t)
 	damaged := bytes.Clone(valid)
 	damaged[len(damaged)/2] ^= 1
@@ -206,30 +207,30 @@ func hostileSnapshots(t testing.TB) map[string]struct {
 		"damaged":       {damaged, ""},
 		"no manifest":   {compressed(t, without[1:], nil), "its first entry is not manifest.json"},
 		"manifest that is a link": {changed(0, func(e *entry) {
-			*e = entry{Header: tar.Header{Typeflag: tar.TypeSymlink, Name: manifestFile, Linkname: "/etc/passwd"}}
+			*e = entry{Header: tar.Header{Typeflag: tar.TypeSymlink, Name: archive.ManifestFile, Linkname: "/etc/passwd"}}
 		}), "its first entry is not manifest.json"},
-		"manifest that is not JSON":  {changed(0, func(e *entry) { *e = regular(manifestFile, []byte("{")) }), "reading its manifest"},
-		"manifest of another format": {fromManifest(func(m *Manifest) { m.Format = 99 }), "the snapshot has format 99, but this k1m supports format 2"},
-		"manifest without format":    {fromManifest(func(m *Manifest) { m.Format = 0 }), "no format version"},
-		"unknown store":              {fromManifest(func(m *Manifest) { m.Store.Kind = "redis" }), `unknown store "redis"`},
+		"manifest that is not JSON":  {changed(0, func(e *entry) { *e = regular(archive.ManifestFile, []byte("{")) }), "reading its manifest"},
+		"manifest of another format": {fromManifest(func(m *archive.Manifest) { m.Format = 99 }), "the snapshot has format 99, but this k1m supports format 2"},
+		"manifest without format":    {fromManifest(func(m *archive.Manifest) { m.Format = 0 }), "no format version"},
+		"unknown store":              {fromManifest(func(m *archive.Manifest) { m.Store.Kind = "redis" }), `unknown store "redis"`},
 		"path outside":               {fromManifest(rename(1, "../../x.crt")), "unexpected file"},
 		"absolute path":              {fromManifest(rename(1, "/etc/passwd")), "unexpected file"},
 		"path through pki":           {fromManifest(rename(3, "pki/../x.crt")), "unexpected file"},
 		"other file":                 {fromManifest(rename(3, "state.json")), "unexpected file"},
 		"file listed twice":          {fromManifest(rename(2, "pki/ca.crt")), "twice"},
-		"no store":                   {fromManifest(func(m *Manifest) { m.Files = m.Files[:4] }), "lacks store.snapshot"},
-		"huge store":                 {fromManifest(func(m *Manifest) { m.Files[4].Bytes = 1 << 60 }), "at most"},
-		"huge certificate":           {fromManifest(func(m *Manifest) { m.Files[1].Bytes = 1 << 30 }), "at most"},
-		"negative size":              {fromManifest(func(m *Manifest) { m.Files[1].Bytes = -1 }), "the size -1"},
-		"no checksum":                {fromManifest(func(m *Manifest) { m.Files[1].SHA256 = "" }), "no checksum"},
-		"too many files":             {fromManifest(func(m *Manifest) { m.Files = append(m.Files, make([]File, maxFiles)...) }), "at most 1024"},
-		"own store that is missing":  {fromManifest(func(m *Manifest) { m.OwnStores = []OwnStore{{Resource: "pods"}} }), "lacks store-pods.snapshot"},
-		"own store that is a path": {fromManifest(func(m *Manifest) {
-			m.OwnStores = []OwnStore{{Resource: "../x"}}
+		"no store":                   {fromManifest(func(m *archive.Manifest) { m.Files = m.Files[:4] }), "lacks store.snapshot"},
+		"huge store":                 {fromManifest(func(m *archive.Manifest) { m.Files[4].Bytes = 1 << 60 }), "at most"},
+		"huge certificate":           {fromManifest(func(m *archive.Manifest) { m.Files[1].Bytes = 1 << 30 }), "at most"},
+		"negative size":              {fromManifest(func(m *archive.Manifest) { m.Files[1].Bytes = -1 }), "the size -1"},
+		"no checksum":                {fromManifest(func(m *archive.Manifest) { m.Files[1].SHA256 = "" }), "no checksum"},
+		"too many files":             {fromManifest(func(m *archive.Manifest) { m.Files = append(m.Files, make([]archive.File, 1024)...) }), "at most 1024"},
+		"own store that is missing":  {fromManifest(func(m *archive.Manifest) { m.OwnStores = []archive.OwnStore{{Resource: "pods"}} }), "lacks store-pods.snapshot"},
+		"own store that is a path": {fromManifest(func(m *archive.Manifest) {
+			m.OwnStores = []archive.OwnStore{{Resource: "../x"}}
 			m.Files[3].Name = "store-../x.snapshot"
 		}), "unexpected file"},
 		"store that is not described":  {fromManifest(rename(3, "store-pods.snapshot")), "but not that store"},
-		"wrong checksum":               {fromManifest(func(m *Manifest) { m.Files[4].SHA256 = strings.Repeat("0", sha256Digits) }), "the checksum of store.snapshot is wrong"},
+		"wrong checksum":               {fromManifest(func(m *archive.Manifest) { m.Files[4].SHA256 = strings.Repeat("0", 64) }), "the checksum of store.snapshot is wrong"},
 		"entry with another name":      {changed(2, func(e *entry) { e.Name = "../../x.crt" }), "does not match pki/ca.crt"},
 		"entry that is a link":         {changed(2, func(e *entry) { e.Typeflag, e.Linkname, e.Size, e.content = tar.TypeSymlink, "/etc/passwd", 0, nil }), "does not match pki/ca.crt"},
 		"entry that is a hard link":    {changed(2, func(e *entry) { e.Typeflag, e.Linkname, e.Size, e.content = tar.TypeLink, "cluster.json", 0, nil }), "does not match pki/ca.crt"},
@@ -251,9 +252,9 @@ func hostileSnapshots(t testing.TB) map[string]struct {
 func withSettings(t testing.TB, text string) []byte {
 	t.Helper()
 	files := testFiles(t)
-	files[0] = inMemory(clusterFile, []byte(text))
+	files[0] = archive.InMemory(archive.ClusterFile, []byte(text))
 	var file bytes.Buffer
-	if _, err := write(&file, testManifest(), files); err != nil {
+	if _, err := archive.Write(&file, testManifest(), files); err != nil {
 		t.Fatal(err)
 	}
 	return file.Bytes()
@@ -333,10 +334,10 @@ func TestFilesOfACluster(t *testing.T) {
 	for _, file := range files {
 		names = append(names, file.Name)
 	}
-	if want := []string{clusterFile, gatewayConfigFile, "pki/ca.key", "pki/etcd/ca.key", "pki/sa.pub"}; !slices.Equal(names, want) {
+	if want := []string{archive.ClusterFile, archive.GatewayConfigFile, "pki/ca.key", "pki/etcd/ca.key", "pki/sa.pub"}; !slices.Equal(names, want) {
 		t.Errorf("files = %q, want %q", names, want)
 	}
-	settings, err := io.ReadAll(files[0].reader)
+	settings, err := io.ReadAll(files[0].Reader)
 	if err != nil || strings.Contains(string(settings), "1234") || config.Ports["store"] != 1234 {
 		t.Errorf("cluster.json = %s (error %v), want no ports", settings, err)
 	}

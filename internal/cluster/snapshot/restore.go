@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/lifecycle"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/snapshot/archive"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/storedata"
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
@@ -29,7 +31,7 @@ type RestoreOptions struct {
 
 // RestoreResult is the result of [Restore].
 type RestoreResult struct {
-	Manifest Manifest
+	Manifest archive.Manifest
 	Changes  []string // settings that differ from those of the saved cluster, for users
 }
 
@@ -48,7 +50,7 @@ func Restore(ctx context.Context, o RestoreOptions) (result RestoreResult, err e
 	defer reader.Close()
 	result.Manifest = reader.Manifest
 	// The store is on the disk twice: as the extracted file, and as the data directory made from it.
-	if err := requireSpace(o.Dir.Home(), 2*reader.Manifest.storeBytes()+restoreReserve); err != nil {
+	if err := requireSpace(o.Dir.Home(), 2*reader.Manifest.StoreBytes()+restoreReserve); err != nil {
 		return result, err
 	}
 	staging, err := o.Dir.Stage()
@@ -67,7 +69,7 @@ func Restore(ctx context.Context, o RestoreOptions) (result RestoreResult, err e
 }
 
 // fill writes all files of the cluster to the directory.
-func fill(ctx context.Context, o RestoreOptions, reader *Reader, staging *clusterdir.Staging) (changes []string, err error) {
+func fill(ctx context.Context, o RestoreOptions, reader *archive.Reader, staging *clusterdir.Staging) (changes []string, err error) {
 	encoded, err := extract(ctx, o, reader, staging.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.File, err)
@@ -76,8 +78,8 @@ func fill(ctx context.Context, o RestoreOptions, reader *Reader, staging *cluste
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.File, err)
 	}
-	if config.Settings.Store != reader.Manifest.Store.Kind || !slices.Equal(config.Settings.OwnStores(), reader.Manifest.resources()) {
-		return nil, fmt.Errorf("%s: %w", o.File, invalid("its settings and its manifest have different stores"))
+	if config.Settings.Store != reader.Manifest.Store.Kind || !slices.Equal(config.Settings.OwnStores(), reader.Manifest.Resources()) {
+		return nil, fmt.Errorf("%s: %w", o.File, archive.Invalid("its settings and its manifest have different stores"))
 	}
 	task := o.Display.Task("store restored", 0)
 	if err = restoreStores(ctx, config, staging.Dir); err != nil {
@@ -95,7 +97,7 @@ func restoreStores(ctx context.Context, config clusterdir.Config, dir clusterdir
 		return err
 	}
 	for _, name := range config.Settings.StoreNames() {
-		stored := filepath.Join(dir.Root(), storeFileOf(name))
+		stored := filepath.Join(dir.Root(), archive.StoreFileOf(name))
 		if err := errors.Join(restoreStore(ctx, config, name, stored, dir.Data()), os.Remove(stored)); err != nil {
 			return err
 		}
@@ -104,7 +106,7 @@ func restoreStores(ctx context.Context, config clusterdir.Config, dir clusterdir
 }
 
 // extract writes the files of the snapshot to a directory, and returns the content of its cluster.json.
-func extract(ctx context.Context, o RestoreOptions, reader *Reader, dir clusterdir.Dir) ([]byte, error) {
+func extract(ctx context.Context, o RestoreOptions, reader *archive.Reader, dir clusterdir.Dir) ([]byte, error) {
 	if err := dir.Create(); err != nil {
 		return nil, err
 	}
@@ -122,15 +124,21 @@ func extract(ctx context.Context, o RestoreOptions, reader *Reader, dir clusterd
 		total += file.Bytes
 	}
 	read := storedata.NewTransfer(ctx, o.Display, "snapshot read", total)
-	err = reader.Extract(func(file File) (io.WriteCloser, error) {
-		if file.Name == clusterFile {
+	err = reader.Extract(func(file archive.File) (io.WriteCloser, error) {
+		if file.Name == archive.ClusterFile {
 			return &settings, nil
 		}
-		return root.OpenFile(file.Name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, entryMode)
+		return root.OpenFile(file.Name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, archive.EntryMode)
 	}, read)
 	read.End(err)
 	return settings.Bytes(), err
 }
+
+// memoryFile is a file that is extracted to memory.
+type memoryFile struct{ bytes.Buffer }
+
+// Close implements [io.Closer].
+func (*memoryFile) Close() error { return nil }
 
 // adapt returns the configuration of the restored cluster: the saved one with the name, the paths and the
 // ports of the new cluster.
@@ -140,17 +148,17 @@ func adapt(encoded []byte, dir clusterdir.Dir) (config clusterdir.Config, change
 		return config, nil, err
 	}
 	if config.Settings.StoreAddress != "" {
-		return config, nil, invalid("its cluster uses a store that k1m does not run")
+		return config, nil, archive.Invalid("its cluster uses a store that k1m does not run")
 	}
 	config.Name = dir.Name()
 	config.Settings.Complete()
 	config.Settings, changes = config.Settings.Portable()
 	if config.Settings.GatewayConfig != "" {
-		config.Settings.GatewayConfig = filepath.Join(dir.Root(), gatewayConfigFile)
+		config.Settings.GatewayConfig = filepath.Join(dir.Root(), archive.GatewayConfigFile)
 	}
 	if err := config.Settings.Validate(); err != nil {
 		// Invalid settings in a file are not a wrong use of the command.
-		return config, nil, invalid("its settings: %s", err.Error())
+		return config, nil, archive.Invalid("its settings: %s", err.Error())
 	}
 	config.Ports, err = clusterdir.Ports{}.Assign(config.Name, config.Settings.PortNames(), nil)
 	return config, changes, err

@@ -7,11 +7,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/lifecycle"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/snapshot/archive"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/storedata"
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 	"github.com/k8s-1m/k8s-1m/internal/util/temporary"
@@ -26,7 +28,7 @@ type SaveOptions struct {
 }
 
 // Save saves a cluster, which may be running or stopped.
-func Save(ctx context.Context, o SaveOptions) (manifest Manifest, err error) {
+func Save(ctx context.Context, o SaveOptions) (manifest archive.Manifest, err error) {
 	err = lifecycle.UseStores(ctx, o.Dir, func(ctx context.Context, config clusterdir.Config) error {
 		if config.Settings.StoreAddress != "" {
 			return fmt.Errorf("cluster %q uses a store that k1m does not run (--store-address); save that store with `etcdctl snapshot save`", o.Dir.Name())
@@ -38,7 +40,7 @@ func Save(ctx context.Context, o SaveOptions) (manifest Manifest, err error) {
 }
 
 // save writes the snapshot to a temporary file, and renames it when it is complete and durable.
-func save(ctx context.Context, o SaveOptions, config clusterdir.Config) (manifest Manifest, err error) {
+func save(ctx context.Context, o SaveOptions, config clusterdir.Config) (manifest archive.Manifest, err error) {
 	if info, err := os.Stat(o.File); err == nil && info.IsDir() {
 		return manifest, fmt.Errorf("%s: is a directory; name a file", o.File)
 	}
@@ -48,8 +50,8 @@ func save(ctx context.Context, o SaveOptions, config clusterdir.Config) (manifes
 	}
 	defer func() { err = errors.Join(err, discard(target)) }()
 
-	manifest = Manifest{Name: config.Name, Created: time.Now().UTC().Truncate(time.Second)}
-	manifest.Versions = Versions{K1m: o.Version, Kubernetes: kubernetesVersion()}
+	manifest = archive.Manifest{Name: config.Name, Created: time.Now().UTC().Truncate(time.Second)}
+	manifest.Versions = archive.Versions{K1m: o.Version, Kubernetes: kubernetesVersion()}
 	stores, closeStores, err := readStores(ctx, o, config, &manifest)
 	defer func() { err = errors.Join(err, closeStores()) }()
 	if err != nil {
@@ -61,9 +63,9 @@ func save(ctx context.Context, o SaveOptions, config clusterdir.Config) (manifes
 	}
 	written := storedata.NewTransfer(ctx, o.Display, "snapshot written", totalBytes(stores))
 	for i := range stores {
-		stores[i].reader = io.TeeReader(stores[i].reader, written)
+		stores[i].Reader = io.TeeReader(stores[i].Reader, written)
 	}
-	manifest, err = write(target, manifest, append(files, stores...))
+	manifest, err = archive.Write(target, manifest, append(files, stores...))
 	if err == nil {
 		err = commit(target, o.File)
 	}
@@ -73,7 +75,7 @@ func save(ctx context.Context, o SaveOptions, config clusterdir.Config) (manifes
 
 // readStores reads all stores of a cluster, one after the other, into files without names. It describes them in the
 // manifest. The returned function closes the files, also after an error.
-func readStores(ctx context.Context, o SaveOptions, config clusterdir.Config, manifest *Manifest) (stores []content, closeAll func() error, err error) {
+func readStores(ctx context.Context, o SaveOptions, config clusterdir.Config, manifest *archive.Manifest) (stores []archive.Content, closeAll func() error, err error) {
 	var spools []*os.File
 	closeAll = func() (err error) {
 		for _, spool := range spools {
@@ -96,26 +98,16 @@ func readStores(ctx context.Context, o SaveOptions, config clusterdir.Config, ma
 		if err != nil {
 			return nil, closeAll, err
 		}
-		file.Name = storeFileOf(name)
-		stores = append(stores, content{file, spool})
-		manifest.addStore(name, described)
+		file.Name = archive.StoreFileOf(name)
+		stores = append(stores, archive.Content{File: file, Reader: spool})
+		manifest.AddStore(name, described)
 		manifest.Versions.Store = version
 	}
 	manifest.Store.Kind = config.Settings.Store
 	return stores, closeAll, nil
 }
 
-// addStore adds the description of a store with the given component name.
-func (m *Manifest) addStore(name string, s Store) {
-	m.Store.Keys, m.Store.Nodes, m.Store.Pods = m.Store.Keys+s.Keys, m.Store.Nodes+s.Nodes, m.Store.Pods+s.Pods
-	if name == clusterdir.MainStore {
-		m.Store.Revision = s.Revision
-		return
-	}
-	m.OwnStores = append(m.OwnStores, OwnStore{Resource: clusterdir.ResourceOf(name), Revision: s.Revision, Keys: s.Keys})
-}
-
-func totalBytes(files []content) (bytes int64) {
+func totalBytes(files []archive.Content) (bytes int64) {
 	for _, file := range files {
 		bytes += file.Bytes
 	}
@@ -171,4 +163,17 @@ func commit(file *os.File, path string) error {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// kubernetesVersion returns the version of the Kubernetes module with which k1m was built. The programs of a
+// cluster are built from the same module.
+func kubernetesVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, module := range info.Deps {
+			if module.Path == "k8s.io/kubernetes" {
+				return module.Version
+			}
+		}
+	}
+	return "unknown"
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/snapshot/archive"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/storedata"
 )
 
@@ -31,45 +32,45 @@ const (
 // storeSnapshot writes a consistent snapshot of a store to a file. It returns a description of the content,
 // the version of the store, and the size and the checksum of the file. prefix is that of all keys of the API
 // servers.
-func storeSnapshot(ctx context.Context, parameters component.StoreClient, prefix string, to *os.File, read io.Writer) (Store, string, File, error) {
+func storeSnapshot(ctx context.Context, parameters component.StoreClient, prefix string, to *os.File, read io.Writer) (archive.Store, string, archive.File, error) {
 	client, err := parameters.Dial(ctx, storeTimeout)
 	if err != nil {
-		return Store{}, "", File{}, err
+		return archive.Store{}, "", archive.File{}, err
 	}
 	defer client.Close()
 	before, err := describe(ctx, client, prefix, 0)
 	if err != nil {
-		return Store{}, "", File{}, fmt.Errorf("reading the store: %w", err)
+		return archive.Store{}, "", archive.File{}, fmt.Errorf("reading the store: %w", err)
 	}
 	received, err := storedata.Receive(ctx, client)
 	if err != nil {
-		return Store{}, "", File{}, err
+		return archive.Store{}, "", archive.File{}, err
 	}
 	defer received.Close()
 	described := before
 	if received.Revision > 0 {
 		if described, err = describe(ctx, client, prefix, received.Revision); err != nil {
-			return Store{}, "", File{}, fmt.Errorf("reading the store: %w", err)
+			return archive.Store{}, "", archive.File{}, fmt.Errorf("reading the store: %w", err)
 		}
 	}
 	sum := sha256.New()
 	size, err := received.CopyTo(io.MultiWriter(to, sum, read))
 	if err != nil {
-		return Store{}, "", File{}, err
+		return archive.Store{}, "", archive.File{}, err
 	}
-	return described, storeVersion(ctx, client, parameters.Endpoint), File{"", size, hex.EncodeToString(sum.Sum(nil))}, nil
+	return described, storeVersion(ctx, client, parameters.Endpoint), archive.File{Bytes: size, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
 // describe counts keys at a revision; 0 is the current one.
-func describe(ctx context.Context, client *clientv3.Client, prefix string, revision int64) (Store, error) {
+func describe(ctx context.Context, client *clientv3.Client, prefix string, revision int64) (archive.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
 	options := []clientv3.OpOption{clientv3.WithCountOnly(), clientv3.WithRev(revision)}
 	all, err := client.Get(ctx, "\x00", append(options, clientv3.WithFromKey())...)
 	if err != nil {
-		return Store{}, err
+		return archive.Store{}, err
 	}
-	store := Store{Revision: revision, Keys: all.Count}
+	store := archive.Store{Revision: revision, Keys: all.Count}
 	if revision == 0 {
 		store.Revision = all.Header.Revision
 		options[1] = clientv3.WithRev(store.Revision)
@@ -78,7 +79,7 @@ func describe(ctx context.Context, client *clientv3.Client, prefix string, revis
 	for resource, count := range map[string]*int64{"/minions/": &store.Nodes, "/pods/": &store.Pods} {
 		response, err := client.Get(ctx, prefix+resource, options...)
 		if err != nil {
-			return Store{}, err
+			return archive.Store{}, err
 		}
 		*count = response.Count
 	}

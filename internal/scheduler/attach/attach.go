@@ -93,6 +93,10 @@ func New(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile)
 	}
 	for _, fw := range sched.Profiles {
 		wakePreemptors(fw)
+		// Replicas evaluate each node for a pod with volumes or claims, so they do not watch these.
+		if err := parts.Ranker.WatchStorage(fw.SharedInformerFactory()); err != nil {
+			return nil, err
+		}
 	}
 	sched.Cache = parts.Cache
 	sched.NextEntity = func(logger klog.Logger) (framework.QueuedEntityInfo, error) {
@@ -134,9 +138,6 @@ func Build(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfil
 			return nil, err
 		}
 		if err := guard.Wrap(fw, limits); err != nil {
-			return nil, err
-		}
-		if err := r.WatchStorage(fw.SharedInformerFactory()); err != nil {
 			return nil, err
 		}
 		if err := r.WatchNamespaces(fw.SharedInformerFactory().Core().V1().Namespaces().Informer()); err != nil {

@@ -28,27 +28,32 @@ func (s suffixFilter) Filter(_ context.Context, _ fwk.CycleState, _ *v1.Pod, nod
 	return fwk.NewStatus(fwk.Unschedulable, "the name has another end")
 }
 
-// ownState is an out-of-tree plugin that keeps the UID of the pod in the cycle state, and filters no node.
+// ownState is an out-of-tree plugin that keeps the UID of the pod and the number of nodes in the cycle state, and filters no
+// node.
 type ownState struct{ suffixFilter }
 
 func (ownState) Name() string { return "OwnState" }
 
-// PreFilter writes the UID, and skips Filter.
-func (o ownState) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	state.Write(fwk.StateKey(o.Name()), ownUID(pod.UID))
+// PreFilter writes the state, and skips Filter.
+func (o ownState) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	state.Write(fwk.StateKey(o.Name()), prefiltered{pod.UID, len(nodes)})
 	return nil, fwk.NewStatus(fwk.Skip)
 }
 
 // PreFilterExtensions returns none.
 func (ownState) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-type ownUID types.UID
+// prefiltered is what ownState knows of a pod.
+type prefiltered struct {
+	uid   types.UID
+	nodes int
+}
 
-// Clone returns the UID, which does not change.
-func (u ownUID) Clone() fwk.StateData { return u }
+// Clone returns the state, which does not change.
+func (p prefiltered) Clone() fwk.StateData { return p }
 
 // TestForeignPreFilterKeepsItsState schedules pods of one class. The cycle state of each has what the plugin wrote for this pod, not
-// for the first one of the class: Reserve and Permit read it.
+// for the first one of the class: Reserve and Permit read it. The plugin has seen all nodes.
 func TestForeignPreFilterKeepsItsState(t *testing.T) {
 	f := schedtest.NewWithFilter(t, []*v1.Node{schedtest.PlainNode("node-0", "32"), schedtest.PlainNode("node-1", "32")}, ownState{})
 	f.Eventually("the cache has all nodes", func() error {
@@ -65,8 +70,8 @@ func TestForeignPreFilterKeepsItsState(t *testing.T) {
 		state := framework.NewCycleState()
 		_, err = f.Sched.SchedulePod(f.Ctx, f.Sched.Profiles[v1.DefaultSchedulerName], state, &framework.QueuedPodInfo{PodInfo: info})
 		f.Must(err)
-		if got, err := state.Read("OwnState"); err != nil || got != ownUID(pod.UID) {
-			t.Errorf("%s: the cycle state has the UID %v, %v, want %s", pod.Name, got, err, pod.UID)
+		if got, err := state.Read("OwnState"); err != nil || got != (prefiltered{pod.UID, 2}) {
+			t.Errorf("%s: the cycle state has %v, %v, want the UID %s and 2 nodes", pod.Name, got, err, pod.UID)
 		}
 	}
 	if f.Ranker.FallbackCount != 0 {

@@ -5,14 +5,15 @@ import (
 	"unique"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
 )
 
-// Trimmer removes the fields that scheduling does not read from nodes and pods, before an informer stores
-// them. Objects share equal parts, so they must not be changed afterwards.
+// Trimmer removes the fields that scheduling does not read from nodes, CSINodes and pods, before an informer
+// stores them. Objects share equal parts, so they must not be changed afterwards.
 type Trimmer struct {
 	mu    sync.Mutex
 	specs shared[v1.PodSpec]
@@ -45,7 +46,7 @@ func (s shared[T]) intern(key []byte, value T) T {
 	return value
 }
 
-// Transform trims a node or a pod. It is a [toolscache.TransformFunc].
+// Transform trims a node, a CSINode or a pod. It is a [toolscache.TransformFunc].
 func (t *Trimmer) Transform(object any) (any, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,6 +55,8 @@ func (t *Trimmer) Transform(object any) (any, error) {
 		t.pod(object)
 	case *v1.Node:
 		t.node(object)
+	case *storagev1.CSINode:
+		trimCSINode(object)
 	case toolscache.DeletedFinalStateUnknown:
 		// Its object comes from the store, so it is already trimmed.
 	}
@@ -152,6 +155,16 @@ func (t *Trimmer) node(node *v1.Node) {
 	}
 	t.key = intern.AppendMessage(t.key[:0], &kept)
 	node.Status = t.nodes.intern(t.key, kept)
+}
+
+// trimCSINode trims the CSINode of a node. There is one for each node, and most list no driver. Its annotations
+// name the plugins that are migrated, which are the same on most nodes.
+func trimCSINode(node *storagev1.CSINode) {
+	trimMeta(&node.ObjectMeta)
+	node.OwnerReferences = nil
+	for key, value := range node.Annotations {
+		node.Annotations[key] = unique.Make(value).Value()
+	}
 }
 
 func trimMeta(meta *metav1.ObjectMeta) {

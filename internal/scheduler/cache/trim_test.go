@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -51,6 +52,26 @@ func TestTrimKeepsFieldsThatSchedulingUses(t *testing.T) {
 	NewTrimmer().pod(got)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("trimmed pod = %+v, want %+v", got, want)
+	}
+}
+
+func TestTrimKeepsDriversOfCSINodes(t *testing.T) {
+	const migrated = "storage.alpha.kubernetes.io/migrated-plugins"
+	node := func() *storagev1.CSINode {
+		return &storagev1.CSINode{
+			ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{migrated: "kubernetes.io/aws-ebs"}},
+			Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{
+				Name: "ebs.csi.aws.com", NodeID: "i-1", TopologyKeys: []string{"zone"},
+				Allocatable: &storagev1.VolumeNodeResources{Count: new(int32(25))},
+			}}},
+		}
+	}
+	object := node()
+	object.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
+	object.OwnerReferences = []metav1.OwnerReference{{Kind: "Node", Name: "a"}}
+	got, err := NewTrimmer().Transform(object)
+	if want := node(); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("trimmed CSINode = %+v, %v, want %+v", got, err, want)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	csitranslation "k8s.io/csi-translation-lib"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
@@ -89,7 +90,7 @@ func (c *Cluster) countVolumes(n *Node, pod *v1.Pod, by int) {
 	if len(pod.Spec.Volumes) == 0 || c.Names.room == nil {
 		return
 	}
-	if slices.ContainsFunc(pod.Spec.Volumes, countsOtherwise) {
+	if countsOtherwise(pod.Spec.Volumes) {
 		n.OtherVolumes += by
 	}
 	for claim := range framework.PodPVCKeys(pod) {
@@ -119,9 +120,19 @@ func (c *Cluster) countUser(claim string, id index.NodeID, by int) {
 	}
 }
 
-// countsOtherwise returns whether a volume may be counted although it has no claim with a name: it is a generic ephemeral volume,
-// or an inline volume that a CSI driver may handle.
-func countsOtherwise(volume v1.Volume) bool {
-	return volume.Ephemeral != nil || volume.GCEPersistentDisk != nil || volume.AWSElasticBlockStore != nil || volume.Cinder != nil ||
-		volume.AzureDisk != nil || volume.AzureFile != nil || volume.VsphereVolume != nil || volume.PortworxVolume != nil
+// InTree knows the volumes of Kubernetes' own plugins, which CSI drivers may handle on some nodes.
+var InTree = csitranslation.New()
+
+// countsOtherwise returns whether one of the volumes of a pod may be counted although it has no claim with a name: it is a
+// generic ephemeral volume, or an inline volume that a CSI driver may handle.
+func countsOtherwise(volumes []v1.Volume) bool {
+	for i := range volumes {
+		volume := &volumes[i]
+		// Most volumes are of these types.
+		usual := volume.Projected != nil || volume.ConfigMap != nil || volume.Secret != nil || volume.EmptyDir != nil || volume.PersistentVolumeClaim != nil
+		if volume.Ephemeral != nil || !usual && InTree.IsInlineMigratable(volume) {
+			return true
+		}
+	}
+	return false
 }

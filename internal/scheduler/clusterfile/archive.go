@@ -1,134 +1,71 @@
 package clusterfile
 
 import (
-	"archive/tar"
 	"bufio"
 	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/snapshot/archive"
 )
 
 const (
-	zstdMagic        = "\x28\xB5\x2F\xFD"
-	manifestName     = "manifest.json"
-	maxManifestBytes = 1 << 20
-	// maxWindowBytes limits the memory of the decoder.
-	maxWindowBytes = 64 << 20
-	// maxStoreBytes limits the temporary file with a store.
+	zstdMagic = "\x28\xB5\x2F\xFD"
+	// maxStoreBytes limits the temporary files with the stores of a snapshot of k1m.
 	maxStoreBytes = 64 << 30
-	// maxEntries is the largest number of files in a snapshot of k1m.
-	maxEntries = 1025
 )
 
-// storeEntry are the names of the snapshots of stores in a snapshot of k1m.
-var storeEntry = regexp.MustCompile(`^store(-[a-z]{1,63})?\.snapshot$`)
-
 // readArchive reads the stores in a snapshot of k1m (`k1m snapshot save`).
-func readArchive(r io.Reader, objects *Objects, source string) error {
-	decoder, err := zstd.NewReader(r, zstd.WithDecoderMaxWindow(maxWindowBytes), zstd.WithDecoderConcurrency(1))
+func readArchive(r io.Reader, objects *Objects, source string) (err error) {
+	reader, err := archive.NewReader(r)
 	if err != nil {
-		return fmt.Errorf("%s: %w", source, err)
+		return fmt.Errorf("%s: reading a snapshot of k1m: %w", source, firstLine(err))
 	}
-	defer decoder.Close()
-	a := &archive{Reader: tar.NewReader(decoder), source: source}
-	if err := a.readManifest(); err != nil {
-		return fmt.Errorf("%s: it is no snapshot of k1m: %w", source, firstLine(err))
+	defer reader.Close()
+	if size := reader.Manifest.StoreBytes(); size > maxStoreBytes {
+		return fmt.Errorf("%s: the stores in the snapshot of k1m have %d GiB; at most %d GiB are read", source, size>>30, int64(maxStoreBytes)>>30)
 	}
-	stores := 0
-	for range maxEntries {
-		header, err := a.Next()
-		if errors.Is(err, io.EOF) && stores > 0 {
-			return a.readEnd(decoder)
+	var stores []*storeCopy
+	defer func() {
+		for _, store := range stores {
+			err = errors.Join(err, store.file.Close())
 		}
-		if errors.Is(err, io.EOF) {
-			err = errors.New("it has no store")
+	}()
+	err = reader.Extract(func(file archive.File) (io.WriteCloser, error) {
+		if !file.IsStore() {
+			return nopCloser{io.Discard}, nil
 		}
+		copied, err := unnamedFile()
 		if err != nil {
-			return fmt.Errorf("%s: the snapshot of k1m is damaged: %w", source, firstLine(err))
+			return nil, err
 		}
-		if header.Typeflag != tar.TypeReg || !storeEntry.MatchString(header.Name) {
-			continue
-		}
-		if header.Size > maxStoreBytes {
-			return fmt.Errorf("%s: %s is larger than %d GiB", source, header.Name, int64(maxStoreBytes)>>30)
-		}
-		if err := a.readStore(header.Name, objects); err != nil {
+		stores = append(stores, &storeCopy{file, copied})
+		return nopCloser{copied}, nil
+	}, io.Discard)
+	if err != nil {
+		return fmt.Errorf("%s: reading a snapshot of k1m: %w", source, firstLine(err))
+	}
+	for _, store := range stores {
+		if err := readSnapshotFile(store.file, store.Bytes, objects, source+": "+store.Name); err != nil {
 			return err
 		}
-		stores++
-	}
-	return fmt.Errorf("%s: the snapshot of k1m is damaged: it has more than %d files", source, maxEntries)
-}
-
-// archive is a snapshot of k1m.
-type archive struct {
-	*tar.Reader
-	source string
-	// sums are the checksums in the manifest, by file.
-	sums map[string]string
-}
-
-func (a *archive) readManifest() error {
-	header, err := a.Next()
-	if err != nil {
-		return err
-	}
-	if header.Name != manifestName || header.Size > maxManifestBytes {
-		return fmt.Errorf("its first file is not %s", manifestName)
-	}
-	var manifest struct {
-		Files []struct{ Name, SHA256 string }
-	}
-	content, err := io.ReadAll(a.Reader)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(content, &manifest); err != nil {
-		return err
-	}
-	a.sums = map[string]string{}
-	for _, file := range manifest.Files {
-		a.sums[file.Name] = file.SHA256
 	}
 	return nil
 }
 
-// maxEndBytes is more than an archive has after its last file.
-const maxEndBytes = 1 << 20
-
-// readEnd reads what follows the last file: the checksum of the compressed data is verified at its end.
-func (a *archive) readEnd(r io.Reader) error {
-	rest, err := io.Copy(io.Discard, io.LimitReader(r, maxEndBytes))
-	if err == nil && rest == maxEndBytes {
-		err = errors.New("it continues after its end")
-	}
-	if err != nil {
-		return fmt.Errorf("%s: the snapshot of k1m is damaged: %w", a.source, firstLine(err))
-	}
-	return nil
+// storeCopy is a store in a snapshot of k1m, with the temporary file to which it was copied.
+type storeCopy struct {
+	archive.File
+	file *os.File
 }
 
-// readStore copies the snapshot of a store to a temporary file, verifies its checksum, and reads it.
-func (a *archive) readStore(name string, objects *Objects) error {
-	source := a.source + ": " + name
-	sum := sha256.New()
-	file, size, err := toTemporaryFile(io.TeeReader(a.Reader, sum))
-	if err != nil {
-		return fmt.Errorf("%s: %w", source, err)
-	}
-	defer file.Close()
-	if hex.EncodeToString(sum.Sum(nil)) != a.sums[name] {
-		return fmt.Errorf("%s: the checksum is wrong; the snapshot of k1m is damaged", source)
-	}
-	return readSnapshotFile(file, size, objects, source)
-}
+// nopCloser is a writer that stays open when it is closed.
+type nopCloser struct{ io.Writer }
+
+// Close implements [io.Closer].
+func (nopCloser) Close() error { return nil }
 
 // readSnapshotFile reads a snapshot of etcd or mem_etcd. It verifies the checksum at its end, which snapshots have that a
 // client received from a store.
@@ -180,15 +117,23 @@ func verifyEnd(file io.ReaderAt, size int64) error {
 	return nil
 }
 
-// toTemporaryFile copies a stream to a file that was removed from its directory: it vanishes when it is closed, also if the
-// process is killed. A snapshot has Secrets.
-func toTemporaryFile(r io.Reader) (*os.File, int64, error) {
+// unnamedFile returns a new file that was removed from its directory: it vanishes when it is closed, also if the process is
+// killed. A snapshot has Secrets.
+func unnamedFile() (*os.File, error) {
 	file, err := os.CreateTemp("", "cluster-snapshot-")
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if err := os.Remove(file.Name()); err != nil {
-		_ = file.Close()
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// toTemporaryFile copies a stream to an unnamed file.
+func toTemporaryFile(r io.Reader) (*os.File, int64, error) {
+	file, err := unnamedFile()
+	if err != nil {
 		return nil, 0, err
 	}
 	size, err := io.Copy(file, r)

@@ -111,7 +111,7 @@ func TestGarbageIsRefused(t *testing.T) {
 		"no name":               {`{"apiVersion":"v1","kind":"Node","metadata":{}}`, "a Node has no name"},
 		"two pods, one name":    {named(podJSON, "p") + strings.Replace(named(podJSON, "p"), "uid-p", "other", 1), "Pod default/p is also in"},
 		"gzip":                  {"\x1f\x8b\x08\x00", "compressed with gzip"},
-		"zstd, no archive":      {zstdMagic + "garbage", "no snapshot of k1m"},
+		"zstd, no archive":      {zstdMagic + "garbage", "not a valid snapshot"},
 		"deep nesting":          {strings.Repeat(`{"a":`, 20000), "at byte"},
 		"aliases that grow":     {billionLaughs(), ""},
 	} {

@@ -1,12 +1,9 @@
 package clusterfile
 
 import (
-	"archive/tar"
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -14,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/klauspost/compress/zstd"
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/protobuf/proto"
@@ -22,6 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/snapshot/archive"
 )
 
 // change is a change of a store; a nil value is a deletion.
@@ -150,34 +149,12 @@ func appendBytes(to []byte, value string) []byte {
 // archiveOf returns a snapshot of k1m with one store.
 func archiveOf(t testing.TB, store []byte) []byte {
 	t.Helper()
-	sum := sha256.Sum256(store)
-	manifest, err := json.Marshal(map[string]any{"format": 1, "files": []map[string]any{
-		{"name": "cluster.json", "bytes": 2}, {"name": "store.snapshot", "bytes": len(store), "sha256": hex.EncodeToString(sum[:])},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	var file bytes.Buffer
-	compressed, err := zstd.NewWriter(&file)
+	_, err := archive.Write(&file, archive.Manifest{Store: archive.Store{Kind: clusterdir.StoreEtcd}}, []archive.Content{
+		archive.InMemory(archive.ClusterFile, []byte("{}")), archive.InMemory("pki/ca.crt", []byte("certificate")),
+		archive.InMemory("pki/ca.key", []byte("key")), archive.InMemory(archive.StoreFile, store),
+	})
 	if err != nil {
-		t.Fatal(err)
-	}
-	archive := tar.NewWriter(compressed)
-	for _, entry := range []struct {
-		name    string
-		content []byte
-	}{{manifestName, manifest}, {"cluster.json", []byte("{}")}, {"store.snapshot", store}} {
-		if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: entry.name, Size: int64(len(entry.content)), Mode: 0o600}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := archive.Write(entry.content); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := archive.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := compressed.Close(); err != nil {
 		t.Fatal(err)
 	}
 	return file.Bytes()

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/clusterfile"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/clusterflags"
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
@@ -35,7 +36,7 @@ A pod that is bound is explained as if it were not, and all other pods stay wher
   dist-scheduler explain --pod pod.yaml --config scheduler.yaml
 
   # Without access to the cluster
-  kubectl get nodes,pods,namespaces,services,replicasets -A -o json >cluster.json
+  kubectl get ` + clusterfile.Resources() + ` -A -o json >cluster.json
   dist-scheduler explain --pod default/web-0 --cluster cluster.json -o json`,
 	}
 	cmd.Flags().StringVar(&pod, "pod", "", "`POD` of the cluster, as NAMESPACE/NAME or NAME, or a file with a pod; \"-\" is standard input (required)")

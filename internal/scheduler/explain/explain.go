@@ -17,7 +17,6 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/clusterfile"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/offline"
-	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
 // Explanation is why a pod is placed on a node.
@@ -191,9 +190,6 @@ func findPod(o Options) (*v1.Pod, *Explanation, error) {
 
 // fromCluster returns the pod of the cluster with the given name; nil if the name is that of a file.
 func fromCluster(o Options) (*v1.Pod, error) {
-	if o.Pod == "" {
-		return nil, usage.Errorf("--pod is missing; name a pod of the cluster (NAMESPACE/NAME), or a file with a pod")
-	}
 	if o.Pod == clusterfile.Stdin || clusterfile.Exists(o.Pod) {
 		return nil, nil
 	}

@@ -136,6 +136,9 @@ func (x *Index) Place(node NodeID, state State) {
 	x.sweep()
 }
 
+// StateOf returns the state of an existing node.
+func (x *Index) StateOf(node NodeID) State { return x.states[x.nodes[node].state].State }
+
 // Remove removes a node and its pods.
 func (x *Index) Remove(node NodeID) {
 	n := &x.nodes[node]

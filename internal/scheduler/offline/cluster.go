@@ -15,8 +15,12 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/informers"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -30,6 +34,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/clusterfile"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/guard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/pushinformer"
 )
 
 // Options are the options of [New].
@@ -48,15 +53,16 @@ type Cluster struct {
 
 	indexed, stock *side
 	parts          *attach.Parts
-	// pods are the pods of the cluster, by UID.
-	pods map[types.UID]*v1.Pod
+	// pods are the pods of the cluster, by UID. placed are those that [Cluster.Place] has placed.
+	pods   map[types.UID]*v1.Pod
+	placed sets.Set[types.UID]
 }
 
 // side is one of the two schedulers.
 type side struct {
 	name      string
 	sched     *kubescheduler.Scheduler
-	informers *objectInformers
+	informers informers.SharedInformerFactory
 }
 
 // New makes the schedulers and gives them the objects. Pods without a node are not scheduled; those that are nominated to a
@@ -71,7 +77,7 @@ func New(ctx context.Context, o Options) (*Cluster, error) {
 	if err := attach.Prepare(); err != nil {
 		return nil, err
 	}
-	c := &Cluster{pods: map[types.UID]*v1.Pod{}}
+	c := &Cluster{pods: map[types.UID]*v1.Pod{}, placed: sets.New[types.UID]()}
 	profiles := attach.Profiles(o.Config)
 	for i := range profiles {
 		if p := profiles[i].PercentageOfNodesToScore; p != nil && *p > 0 && *p < 100 {
@@ -104,7 +110,8 @@ func newSide(ctx context.Context, name string, o Options, profiles []config.Kube
 	if err != nil {
 		return nil, err
 	}
-	s := &side{name: name, informers: newInformers(client)}
+	s := &side{name: name, informers: informers.NewSharedInformerFactory(client, 0)}
+	pushinformer.Register(s.informers, clusterfile.Examples()...)
 	recorders := func(string) events.EventRecorderLogger { return &events.FakeRecorder{} }
 	s.sched, err = kubescheduler.New(ctx, client, s.informers, nil, recorders,
 		kubescheduler.WithProfiles(profiles...),
@@ -146,7 +153,7 @@ func (c *Cluster) load(objects *clusterfile.Objects) (err error) {
 			nodes[typed.Name] = true
 		}
 		for _, s := range c.sides() {
-			err = errors.Join(err, s.informers.add(object))
+			err = errors.Join(err, pushinformer.Push(s.informers, object))
 		}
 	})
 	if len(missing) > 0 {
@@ -193,7 +200,7 @@ func (c *Cluster) AddPod(pod *v1.Pod) error {
 }
 
 func (s *side) addPod(pod *v1.Pod) error {
-	if err := s.informers.add(pod); err != nil {
+	if err := s.pods().Add(pod); err != nil {
 		return err
 	}
 	if pod.Spec.NodeName != "" {
@@ -203,6 +210,17 @@ func (s *side) addPod(pod *v1.Pod) error {
 		s.nominate(pod)
 	}
 	return nil
+}
+
+// pods returns the store of the pods. Events of pods are not delivered: the caller tells the cache and the queue what to do with
+// a pod.
+func (s *side) pods() toolscache.Store { return s.informers.Core().V1().Pods().Informer().GetStore() }
+
+// withVersion sets the resource version of an object that was never stored. Caches of plugins compare versions.
+func withVersion(object metav1.Object) {
+	if object.GetResourceVersion() == "" {
+		object.SetResourceVersion("1")
+	}
 }
 
 // nominate makes a pod count on the node to which it is nominated. The queue knows what a nominated pod requests only while

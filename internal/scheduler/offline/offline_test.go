@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -242,6 +243,68 @@ func TestPreemptionEvictsTheCheapest(t *testing.T) {
 	if p, err := c.Preempt(t.Context(), decide(t, c, never)); err != nil || p.Node != "" || !strings.Contains(p.Reason, "preemptionPolicy=Never") {
 		t.Errorf("Preempt() of a pod that must not preempt = %+v, %v", p, err)
 	}
+}
+
+// TestEvictionsSpendBudgets evicts two of three pods that a budget with one allowed disruption protects. The second eviction
+// violates the budget, and pods that did not count for the budget leave it as it is.
+func TestEvictionsSpendBudgets(t *testing.T) {
+	running := func(name, on string) *v1.Pod {
+		p := pod(name, "3")
+		p.Labels = map[string]string{"app": "web"}
+		p.Spec.NodeName, p.Spec.Priority, p.Status.StartTime = on, ptr.To[int32](1), &metav1.Time{}
+		return p
+	}
+	unready := running("unready", "a")
+	unready.Status.Conditions = []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionFalse}}
+	other := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "other"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+		Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1},
+	}
+	budget := other.DeepCopy()
+	budget.Name, budget.Spec.Selector.MatchLabels["app"] = "web", "web"
+	c := newCluster(t, objectsOf(t, node("a", "4"), node("b", "4"), node("c", "4"), budget, other, unready, running("first", "b"), running("second", "c")))
+	evict := func(uid types.UID) {
+		if err := c.Evict(c.pods[uid]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allowed := func(step string, want int32) {
+		for _, s := range c.sides() {
+			for name, want := range map[string]int32{"web": want, "other": 1} {
+				got, err := s.informers.Policy().V1().PodDisruptionBudgets().Lister().PodDisruptionBudgets("default").Get(name)
+				if err != nil || got.Status.DisruptionsAllowed != want {
+					t.Errorf("%s: %s has the budget %s of %v (%v), want %d allowed disruptions", step, s.name, name, got, err, want)
+				}
+			}
+		}
+	}
+	evict("unready")
+	allowed("a pod that was not ready", 1)
+	placed := pod("placed", "3")
+	placed.Labels = map[string]string{"app": "web"}
+	if _, reason := place(t, c, decide(t, c, placed), "a"); reason != "" {
+		t.Fatalf("Place() refuses: %s", reason)
+	}
+	evict("placed")
+	allowed("a pod that was placed here", 1)
+	evict("first")
+	allowed("the first pod", 0)
+	filler := pod("filler", "3")
+	filler.Spec.Priority = ptr.To[int32](10)
+	for _, on := range []string{"a", "b"} {
+		next := filler.DeepCopy()
+		next.Name, next.UID = "filler-"+on, types.UID("filler-"+on)
+		if _, reason := place(t, c, decide(t, c, next), on); reason != "" {
+			t.Fatalf("Place() refuses: %s", reason)
+		}
+	}
+	p, err := c.Preempt(t.Context(), decide(t, c, filler))
+	if err != nil || p.Node != "c" || p.Violations != 1 {
+		t.Errorf("Preempt() = %+v, %v, want node c with one violation", p, err)
+	}
+	evict("second")
+	allowed("the second pod", 0)
 }
 
 // devices returns a device class, and a node with two devices.

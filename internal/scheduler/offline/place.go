@@ -10,6 +10,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/pushinformer"
 )
 
 // Place places the pod of a decision on a node in memory: it runs the Reserve plugins, and the pod then counts as running.
@@ -40,9 +42,10 @@ func (c *Cluster) Place(ctx context.Context, d *Decision, node string) (placed *
 		return nil, reason, nil
 	}
 	c.pods[placed.UID] = placed
+	c.placed.Insert(placed.UID)
 	for _, s := range c.sides() {
 		s.unnominate(placed)
-		if err := s.informers.setPod(placed); err != nil {
+		if err := s.pods().Update(placed); err != nil {
 			return nil, "", err
 		}
 		if err := s.sched.Cache.AddPod(klog.Logger{}, placed); err != nil {
@@ -93,7 +96,7 @@ func (c *Cluster) Nominate(pod *v1.Pod, node string) (*v1.Pod, error) {
 	nominated.Status.NominatedNodeName = node
 	c.pods[nominated.UID] = nominated
 	for _, s := range c.sides() {
-		if err := s.informers.setPod(nominated); err != nil {
+		if err := s.pods().Update(nominated); err != nil {
 			return nil, err
 		}
 		s.unnominate(nominated)
@@ -102,7 +105,7 @@ func (c *Cluster) Nominate(pod *v1.Pod, node string) (*v1.Pod, error) {
 	return nominated, nil
 }
 
-// Evict removes a pod from its node at once.
+// Evict removes a pod from its node at once, and lowers its disruption budgets.
 func (c *Cluster) Evict(pod *v1.Pod) error {
 	known := c.pods[pod.UID]
 	if known == nil {
@@ -113,10 +116,14 @@ func (c *Cluster) Evict(pod *v1.Pod) error {
 		if err := s.sched.Cache.RemovePod(klog.Logger{}, known); err != nil {
 			return err
 		}
-		if err := s.informers.deletePod(known); err != nil {
+		if err := s.pods().Delete(known); err != nil {
 			return err
 		}
 	}
+	if err := c.spendBudgets(known); err != nil {
+		return err
+	}
+	c.placed.Delete(known.UID)
 	return c.releaseClaims(known)
 }
 
@@ -135,7 +142,7 @@ func (c *Cluster) claimsOf(pod *v1.Pod, change func(*resourcev1.ResourceClaim) *
 		after := change(before.DeepCopy())
 		after.ResourceVersion = nextVersion(before.ResourceVersion)
 		for _, s := range c.sides() {
-			if err := s.informers.update(before, after); err != nil {
+			if err := pushinformer.Push(s.informers, after); err != nil {
 				return err
 			}
 			s.framework(pod.Spec.SchedulerName).SharedDRAManager().ResourceClaims().MaybeRemoveClaimPendingAllocation(after.UID, true)

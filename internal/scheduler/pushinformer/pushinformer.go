@@ -1,8 +1,10 @@
 // Package pushinformer has informers that do not watch an API server. The caller pushes objects, and event handlers are called at
-// once. Tests and benchmarks use them for objects for which a scheduler needs events.
+// once, in the calling goroutine, so that a run is deterministic. Package offline, tests and benchmarks use them for objects for
+// which a scheduler needs events.
 package pushinformer
 
 import (
+	"context"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -79,6 +81,18 @@ func (i *Informer) AddEventHandlerWithOptions(handler cache.ResourceEventHandler
 	return i.AddEventHandler(handler)
 }
 
+// HasSynced returns true.
+func (*Informer) HasSynced() bool { return true }
+
+// HasSyncedChecker returns a checker that is done.
+func (*Informer) HasSyncedChecker() cache.DoneChecker { return synced{} }
+
+// Run waits until the channel is closed.
+func (*Informer) Run(stop <-chan struct{}) { <-stop }
+
+// RunWithContext waits until the context ends.
+func (*Informer) RunWithContext(ctx context.Context) { <-ctx.Done() }
+
 // synced is the registration of a handler that has no events to wait for.
 type synced struct{}
 
@@ -92,8 +106,6 @@ func (s synced) HasSyncedChecker() cache.DoneChecker { return s }
 func (synced) Name() string { return "pushed objects" }
 
 // Done returns a closed channel.
-func (synced) Done() <-chan struct{} {
-	done := make(chan struct{})
-	close(done)
-	return done
-}
+func (synced) Done() <-chan struct{} { return closed }
+
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()

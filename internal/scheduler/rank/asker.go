@@ -33,8 +33,8 @@ type asker struct {
 func (r *Ranker) newAsker(ctx context.Context, p *Profile, state fwk.CycleState, pod *v1.Pod) (*asker, error) {
 	a := &asker{profile: p, state: state, pod: pod}
 	run := func(f func()) { r.Cluster.Snapshot.HideNodes(true, f) }
-	if len(p.foreign) > 0 {
-		// An out-of-tree plugin may read nodes in PreFilter.
+	if p.foreignPreFilter {
+		// An out-of-tree plugin may read nodes in PreFilter. Upstream's plugins read them all then, too.
 		run = func(f func()) { f() }
 	}
 	var status *fwk.Status

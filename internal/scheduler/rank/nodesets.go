@@ -108,32 +108,17 @@ func (s nodeSets) refuse(labels map[string]string) *fwk.Status {
 // than labels that are part of node shapes.
 func affinityOfVolume(volume *v1.PersistentVolume) (nodeSet, bool) {
 	required := volume.Spec.NodeAffinity.Required
-	keys, ok := selectorKeys(required)
+	terms := termsOf(&v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required})
 	selector := nodeaffinity.NewLazyErrorNodeSelector(required)
 	return nodeSet{
 		key:    string(intern.AppendMessage([]byte{'a'}, required)),
-		labels: keys,
+		labels: labelKeys(terms),
 		admits: func(labels map[string]string) bool {
 			matches, err := selector.Match(&v1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
 			return matches && err == nil
 		},
 		refusal: fwk.NewStatus(fwk.UnschedulableAndUnresolvable, string(volumebinding.ErrReasonNodeConflict)).WithPlugin(pluginnames.VolumeBinding),
-	}, ok
-}
-
-// selectorKeys returns the keys of the node labels on which a node selector depends. It returns false if it depends on
-// fields of nodes or on the hostname.
-func selectorKeys(selector *v1.NodeSelector) (keys []string, ok bool) {
-	for i := range selector.NodeSelectorTerms {
-		term := &selector.NodeSelectorTerms[i]
-		if len(term.MatchFields) > 0 {
-			return nil, false
-		}
-		for j := range term.MatchExpressions {
-			keys = append(keys, term.MatchExpressions[j].Key)
-		}
-	}
-	return keys, !slices.Contains(keys, v1.LabelHostname)
+	}, !nameNodes(terms)
 }
 
 // zoneLabels are the labels of volumes and nodes that VolumeZone compares (volumezone/volume_zone.go). A node may have

@@ -50,7 +50,7 @@ func (cl *Class) lacking(p *nominatedNode) (alone, beside lack, decided bool) {
 	if !cl.simple || cl.dependsOnOtherPods() || shape == nil {
 		return 0, 0, false
 	}
-	state := cl.cluster.Names.State(p.Node)
+	state := cl.cluster.Index.StateOf(p.ID)
 	with := p.withNominated(state)
 	return cl.request.lacks(&shape.allocatable, &state), cl.request.lacks(&shape.allocatable, &with), true
 }

@@ -37,6 +37,8 @@ type Profile struct {
 	// foreign are the filter plugins that the ranker does not know. They are asked about nodes if they are all that is
 	// unknown, and take part in no score.
 	foreign sets.Set[string]
+	// foreignPreFilter is true if one of the foreign plugins has a PreFilter.
+	foreignPreFilter bool
 	// version is the Kubernetes version for which the ranker infers the node features that a pod
 	// requires; nil if the plugin or the feature gate NodeDeclaredFeatures is disabled.
 	version  *versionutil.Version
@@ -119,6 +121,7 @@ func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*Profi
 		p.filterOrder[plugin.Name] = i
 	}
 	p.foreign = foreignFilters(fw)
+	p.foreignPreFilter = slices.ContainsFunc(enabled.PreFilter.Enabled, func(plugin config.Plugin) bool { return p.foreign.Has(plugin.Name) })
 	for _, plugin := range enabled.Score.Enabled {
 		p.weights[plugin.Name] = int64(plugin.Weight)
 	}

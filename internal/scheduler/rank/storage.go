@@ -28,13 +28,13 @@ import (
 
 // storage has the listers of the objects that volumes refer to.
 type storage struct {
-	volumes     corelisters.PersistentVolumeLister
-	claims      corelisters.PersistentVolumeClaimLister
-	classes     storagelisters.StorageClassLister
-	drivers     storagelisters.CSIDriverLister
-	nodes       storagelisters.CSINodeLister
-	attachments toolscache.Indexer
-	devices     *devices
+	volumes corelisters.PersistentVolumeLister
+	claims  corelisters.PersistentVolumeClaimLister
+	classes storagelisters.StorageClassLister
+	drivers storagelisters.CSIDriverLister
+	// nodes are the CSINodes. A lister would make an error for each node without one.
+	nodes, attachments toolscache.Indexer
+	devices            *devices
 	// scoresCapacity is true if VolumeBinding prefers nodes by the capacity of volumes.
 	scoresCapacity bool
 }
@@ -53,7 +53,7 @@ func (r *Ranker) WatchStorage(factory informers.SharedInformerFactory) error {
 	}
 	r.storage = &storage{
 		volumes: core.PersistentVolumes().Lister(), claims: core.PersistentVolumeClaims().Lister(), classes: group.StorageClasses().Lister(),
-		drivers: group.CSIDrivers().Lister(), nodes: group.CSINodes().Lister(), attachments: attachments.GetIndexer(),
+		drivers: group.CSIDrivers().Lister(), nodes: group.CSINodes().Informer().GetIndexer(), attachments: attachments.GetIndexer(),
 		scoresCapacity: utilfeature.DefaultFeatureGate.Enabled(features.StorageCapacityScoring),
 	}
 	handler := toolscache.ResourceEventHandlerFuncs{
@@ -204,7 +204,7 @@ func (n *needs) addVolumes(s *storage, c *cache.Cluster, pod *v1.Pod, claims cla
 	}
 	for _, claim := range claims.bound {
 		volume, err := s.volumes.Get(claim.Spec.VolumeName)
-		if err != nil || migratable(&volume.Spec) {
+		if err != nil || cache.InTree.IsPVMigratable(volume) {
 			n.sure = false
 			continue
 		}
@@ -220,12 +220,6 @@ func (n *needs) addVolumes(s *storage, c *cache.Cluster, pod *v1.Pod, claims cla
 	for _, claim := range claims.unbound {
 		n.addUnbound(s, c, claim, claims.available[storagehelpers.GetPersistentVolumeClaimClass(claim)], limits)
 	}
-}
-
-// migratable returns whether a volume has a source that may be handled by a CSI driver, depending on the node.
-func migratable(spec *v1.PersistentVolumeSpec) bool {
-	return spec.GCEPersistentDisk != nil || spec.AWSElasticBlockStore != nil || spec.Cinder != nil || spec.AzureDisk != nil ||
-		spec.AzureFile != nil || spec.VsphereVolume != nil || spec.PortworxVolume != nil
 }
 
 // addBound adds what a bound volume requires.
@@ -297,7 +291,7 @@ func (n *needs) attach(s *storage, driver, handle string, used bool) {
 	if driver == "" || handle == "" {
 		return
 	}
-	n.sure = n.sure && !used && !s.requiresDriver(driver) && !inTree(driver)
+	n.sure = n.sure && !used && !s.requiresDriver(driver) && !cache.InTree.IsMigratableIntreePluginByName(driver)
 	if used {
 		return
 	}

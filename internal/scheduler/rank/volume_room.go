@@ -62,11 +62,11 @@ func (s *storage) room(n *cache.Node) []cache.VolumeRoom {
 // volumes of pods on the node and other attached volumes.
 func (s *storage) volumeRoom(n *cache.Node) []cache.VolumeRoom {
 	name := n.Info.Node().Name
-	csiNode, err := s.nodes.Get(name)
-	if err != nil {
+	object, exists, err := s.nodes.GetByKey(name)
+	if err != nil || !exists {
 		return nil
 	}
-	var room []cache.VolumeRoom
+	csiNode, room := object.(*storagev1.CSINode), []cache.VolumeRoom(nil)
 	for i := range csiNode.Spec.Drivers {
 		if driver := &csiNode.Spec.Drivers[i]; driver.Allocatable != nil && driver.Allocatable.Count != nil {
 			room = append(room, cache.VolumeRoom{Driver: driver.Name, Volumes: int(*driver.Allocatable.Count)})
@@ -143,7 +143,7 @@ func (a *attachedVolumes) addClaim(namespace, name string) {
 	class, err := a.classes.Get(storagehelpers.GetPersistentVolumeClaimClass(claim))
 	switch {
 	case err != nil:
-	case inTree(class.Provisioner):
+	case cache.InTree.IsMigratableIntreePluginByName(class.Provisioner):
 		a.uncounted = true
 	default:
 		a.add(class.Provisioner, "new-"+namespace+"/"+name)
@@ -153,7 +153,7 @@ func (a *attachedVolumes) addClaim(namespace, name string) {
 func (a *attachedVolumes) addVolume(volume *v1.PersistentVolume) {
 	if source := volume.Spec.CSI; source != nil {
 		a.add(source.Driver, source.VolumeHandle)
-	} else if migratable(&volume.Spec) {
+	} else if cache.InTree.IsPVMigratable(volume) {
 		a.uncounted = true
 	}
 }
@@ -176,6 +176,3 @@ func (a *attachedVolumes) addAttachments(node string) {
 		}
 	}
 }
-
-// inTree returns whether a provisioner is one of Kubernetes' own, which a CSI driver may replace on some nodes.
-func inTree(provisioner string) bool { return strings.HasPrefix(provisioner, "kubernetes.io/") }

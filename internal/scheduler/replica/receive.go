@@ -40,7 +40,9 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 		r.member.ConfirmNodes(from, b.Announced)
 	}
 	if len(b.GoneNodes) > 0 {
-		r.member.HandleGoneNodes(from, b.GoneNodes)
+		if err := r.member.HandleGoneNodes(from, b.GoneNodes); err != nil {
+			return err
+		}
 	}
 	r.leader.SettleNodes()
 	for i := range b.Pods {

@@ -29,11 +29,11 @@ func TestRecreatedNodeMovesToItsNewOwner(t *testing.T) {
 	yes := func() bool { return true }
 	m.ledger.SetPod(pod, yes, yes)
 	announce("other", newer)
-	m.HandleGoneNodes("other", []wire.NodeName{older})
+	m.reportGone(t, "other", older)
 	if owner := m.NodeOwner("node"); owner != "self" || !m.waits("other") {
 		t.Errorf("NodeOwner(node) = %q before the owner has reported its deletion, want self", owner)
 	}
-	m.HandleGoneNodes("self", []wire.NodeName{older})
+	m.reportGone(t, "self", older)
 	announce("other", older)
 	if settled := m.TakeSettled(); !slices.Equal(settled, []string{"other"}) {
 		t.Errorf("TakeSettled() = %v, want [other]", settled)

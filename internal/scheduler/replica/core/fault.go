@@ -75,6 +75,8 @@ const (
 	AnnounceAnyNode
 	// ReplaceExistingNode uses the announcement of a node that was created again before the earlier one is gone.
 	ReplaceExistingNode
+	// ForgetGoneNodes ignores reports about deleted nodes in hash slots of other owners.
+	ForgetGoneNodes
 	// ConfirmWaitingNodes confirms announcements that wait.
 	ConfirmWaitingNodes
 	// ConfirmBeforeList confirms announcements before the pods on the nodes were sent.

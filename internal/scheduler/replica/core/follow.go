@@ -12,7 +12,7 @@ import (
 // leader while the Lease cannot be read. Each change of the leader is one term.
 const MaxUnverifiedTerms = 8
 
-// Follower decides which assignments a replica follows. Within a term, only its first leader may assign slots. A later
+// Follower decides which assignments a replica may follow. Within a term, only its first leader may assign slots. A later
 // term is followed only if the Lease says that the sender leads for exactly this term. Otherwise a replica with a wrong
 // term, however large, would stop scheduling for all.
 type Follower struct {
@@ -124,27 +124,39 @@ type Adoption struct {
 	NewTerm bool
 }
 
-// Adopt returns what an assignment changes for a replica that follows current, which may be nil. leads is the term for
-// which this replica leads; 0 if it does not.
-func (f *Follower) Adopt(a, current *wire.Assignment, leads int64) Adoption {
-	if !a.Later(current) && f.Fault != FollowOlder {
+// Followed returns what an assignment changes. leads is the term for which this replica leads; 0 if it does not. If the
+// assignment is later, and does not replace this replica as the leader, the caller takes these steps, with other calls
+// between them as they come:
+//
+//  1. [Member.Adopt], and [Ledger.ForgetNominated] if the term is new, and [Ledger.ShortenOld].
+//  2. If an assignment was missed, it stops all watches and removes all objects, with [Member.Cleared] and
+//     [Ledger.Clear].
+//  3. [Member.StartLists]. Then it watches the hash slots of this replica.
+//  4. [Member.LostNodes] with the nodes in the hash slots that the replica has lost, and [Ledger.DropNodes].
+//  5. [Member.Applied] with the hash slots that it has gained. Then it sends a request on the connection of the watches,
+//     and calls [Member.Checked] when this has succeeded.
+//  6. It carries out the output of Adopt from DropPods on, and calls [Member.Due] and [Member.SendDue].
+func (m *Member) Followed(a *wire.Assignment, leads int64) Adoption {
+	current := m.assignment
+	if !a.Later(current) && m.config.Fault != FollowOlder {
 		return Adoption{}
 	}
 	return Adoption{
 		Later:    true,
-		Replaced: f.Elected && leads > 0 && a.Term > leads && a.Leader.Name != f.Self,
-		Missed:   current != nil && !a.Follows(current) && f.Fault != MissAssignments,
+		Replaced: m.config.Elected && leads > 0 && a.Term > leads && a.Leader.Name != m.config.Self,
+		Missed:   current != nil && !a.Follows(current) && m.config.Fault != MissAssignments,
 		NewTerm:  current == nil || current.Term != a.Term,
 	}
 }
 
-// Newer returns whether a replica that has sent an assignment is sent the latest one, which this replica follows: the
-// sender may not know of the later leader, for example because its process was suspended, or of the other leader for its
-// term. A leader sends its own assignment to each replica anyway.
-func (f *Follower) Newer(from string, sent, latest *wire.Assignment) bool {
+// isOutdated returns whether a replica has sent an assignment in place of which it should follow that of this replica. The sender
+// may not know of the later leader, for example because its process was suspended, or of the other leader for its term. A
+// leader sends its own assignment to each replica anyway.
+func (m *Member) isOutdated(from string, sent *wire.Assignment) bool {
+	latest := m.assignment
 	if latest == nil || sent == nil {
 		return false
 	}
-	leads := sent.Leader.Name == from && latest.Leader.Name != f.Self
+	leads := sent.Leader.Name == from && latest.Leader.Name != m.config.Self
 	return latest.Term > sent.Term || leads && sent.Superseded(latest)
 }

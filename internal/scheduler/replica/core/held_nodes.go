@@ -87,7 +87,7 @@ func (m *Member) announce(node *v1.Node, out *MemberOutput) int64 {
 	announcement := m.lastID
 	item := nodeName(node, announcement)
 	out.sendToAll(func(b *wire.Batch) { b.Nodes = append(b.Nodes, item) })
-	for _, name := range senders(m.peers) {
+	for _, name := range m.peerNames {
 		if p := m.peers[name]; p.sentNodes {
 			out.sendOn(name, p.connection, func(b *wire.Batch) { b.Announced = announcement })
 		}

@@ -52,7 +52,7 @@ func (m *Member) SendDue() (out MemberOutput) {
 	current := m.currentStamp()
 	nodes, pods := m.environment.Listed()
 	checked := m.checkedStamp == current || m.config.Fault == ListWithoutCheck
-	for _, name := range senders(m.peers) {
+	for _, name := range m.peerNames {
 		p := m.peers[name]
 		if nodes && p.sentNodes && p.sentListed < current {
 			m.sendNodesListed(name, p, &out)

@@ -49,7 +49,6 @@ type MemberConfig struct {
 //   - A new node is used only after all owners and the leader have confirmed its announcement.
 type Member struct {
 	config      MemberConfig
-	follower    Follower
 	environment Environment
 
 	assignment *wire.Assignment
@@ -60,6 +59,8 @@ type Member struct {
 	// watches (see [Member.Checked]).
 	checkedStamp int64
 	peers        map[string]*Peer
+	// peerNames are the names of the peers, sorted.
+	peerNames []string
 	// earlyRequests are the requests for pods from replicas that are not peers yet, by name.
 	earlyRequests map[string]*wire.Refresh
 	// slots are the hash slots of all announced nodes, by the hash of the node's name.
@@ -70,12 +71,14 @@ type Member struct {
 	movedSlots [membership.SlotCount]bool
 	// slotNodes is the number of nodes in slots, by their hash slot.
 	slotNodes [membership.SlotCount]int32
-	// waiting are the announcements that this replica does not use yet, by sender.
+	// waiting are the announcements that this replica does not use yet, by sender. waitingGone are the reports about deleted
+	// nodes, with the numbers of the reports.
 	// settling are the senders of announcements that did wait, until the pods and reservations on their nodes were sent
 	// and the announcements confirmed. settled are those that [Member.TakeSettled] returns next.
-	waiting  map[string]*waitingNodes
-	settling map[string]int
-	settled  []string
+	waiting     map[string]*waitingNodes
+	waitingGone map[string]map[goneNode]int64
+	settling    map[string]int
+	settled     []string
 	// connections are the numbers of connections from each replica. unchecked are the reports that a replica has announced
 	// all its nodes, as far as they were not compared with slots yet.
 	connections map[string]int32
@@ -104,11 +107,10 @@ type Member struct {
 func NewMember(config MemberConfig, environment Environment) *Member {
 	return &Member{
 		config: config, environment: environment, lastID: config.FirstID,
-		follower: Follower{Self: config.Self, Elected: config.Elected, Fault: config.Fault},
-		peers:    map[string]*Peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int32{},
+		peers: map[string]*Peer{}, slots: map[uint64]nodeSlot{}, goneNodes: map[uint64]time.Time{}, connections: map[string]int32{},
 		unchecked: map[string]*listedNodes{}, announced: map[string]int64{}, earlyRequests: map[string]*wire.Refresh{},
 		podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](), watched: map[uint64]int32{},
-		waiting: map[string]*waitingNodes{}, settling: map[string]int{}, guests: sets.New[uint64](),
+		waiting: map[string]*waitingNodes{}, waitingGone: map[string]map[goneNode]int64{}, settling: map[string]int{}, guests: sets.New[uint64](),
 	}
 }
 
@@ -255,22 +257,6 @@ func (m *Member) SlotsOf(owner string, slots []int) []int {
 	return refresh.NewSlotSet(slots).Of(m.table, owner)
 }
 
-// Followed returns what an assignment changes (see [Follower.Adopt]). leads is the term for which this replica leads.
-// If it is later, and does not replace this replica as the leader, the caller takes these steps, with other calls between
-// them as they come:
-//
-//  1. [Member.Adopt], and [Ledger.ForgetNominated] if the term is new, and [Ledger.ShortenOld].
-//  2. If an assignment was missed, it stops all watches and removes all objects, with [Member.Cleared] and
-//     [Ledger.Clear].
-//  3. [Member.StartLists]. Then it watches the hash slots of this replica.
-//  4. [Member.LostNodes] with the nodes in the hash slots that the replica has lost, and [Ledger.DropNodes].
-//  5. [Member.Applied] with the hash slots that it has gained. Then it sends a request on the connection of the watches,
-//     and calls [Member.Checked] when this has succeeded.
-//  6. It carries out the output of Adopt from DropPods on, and calls [Member.Due] and [Member.SendDue].
-func (m *Member) Followed(a *wire.Assignment, leads int64) Adoption {
-	return m.follower.Adopt(a, m.assignment, leads)
-}
-
 // Adopt makes an assignment the current one.
 func (m *Member) Adopt(now time.Time, a *wire.Assignment, newTerm bool) (out MemberOutput) {
 	if newTerm {
@@ -339,7 +325,7 @@ func (m *Member) Outdated(stamp int64) bool { return m.currentStamp() != stamp }
 // replica has followed the assignment of a stamp: what the watches had to deliver has arrived.
 func (m *Member) Checked(stamp int64) { m.checkedStamp = max(m.checkedStamp, stamp) }
 
-// Newer sends the current assignment to a replica that has sent one which that one supersedes (see [Follower.Newer]).
+// Newer sends the current assignment to a replica that has sent an outdated one.
 // Without a connection to the replica, the assignment is sent on the next one.
 func (m *Member) Newer(from string, a *wire.Assignment) (out MemberOutput) {
 	if p := m.peers[from]; p != nil {
@@ -352,7 +338,7 @@ func (m *Member) Newer(from string, a *wire.Assignment) (out MemberOutput) {
 // sendNewer is [Member.Newer] for the last assignment of a replica; nil if it has sent none.
 func (m *Member) sendNewer(from string, a *wire.Assignment, out *MemberOutput) {
 	latest := m.assignment
-	if !m.follower.Newer(from, a, latest) {
+	if !m.isOutdated(from, a) {
 		return
 	}
 	out.send(from, func(b *wire.Batch) {
@@ -465,7 +451,7 @@ func (m *Member) connect(members []membership.Member, out *MemberOutput) {
 			out.Disconnect = append(out.Disconnect, name)
 		}
 	}
-	out.Peers = members
+	m.peerNames, out.Peers = senders(m.peers), members
 	maps.DeleteFunc(m.earlyRequests, func(name string, request *wire.Refresh) bool {
 		return names.Has(name) || stamp(request.Term, request.Number) < m.currentStamp()
 	})

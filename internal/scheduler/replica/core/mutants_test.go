@@ -17,7 +17,7 @@ var deliberateFaults = map[string]Fault{
 	"BindBeforeAck": BindBeforeAck, "BindAfterRefusal": BindAfterRefusal, "BindWithOldAck": BindWithOldAck,
 	"AnswerBeforeReservations": AnswerBeforeReservations, "DecideWithoutOwners": DecideWithoutOwners, "BelieveIncompleteReports": BelieveIncompleteReports,
 	"FollowAnySender": FollowAnySender, "FollowUnverified": FollowUnverified, "FollowOlder": FollowOlder, "MissAssignments": MissAssignments, "ReadyWithoutPods": ReadyWithoutPods,
-	"AnnounceAnyNode": AnnounceAnyNode, "ReplaceExistingNode": ReplaceExistingNode, "ConfirmWaitingNodes": ConfirmWaitingNodes,
+	"AnnounceAnyNode": AnnounceAnyNode, "ReplaceExistingNode": ReplaceExistingNode, "ForgetGoneNodes": ForgetGoneNodes, "ConfirmWaitingNodes": ConfirmWaitingNodes,
 	"ConfirmBeforeList": ConfirmBeforeList, "UseNewNodesAtOnce": UseNewNodesAtOnce, "ListWithoutCheck": ListWithoutCheck,
 	"ListOfEarlierAssignment": ListOfEarlierAssignment, "AnyListMakesReady": AnyListMakesReady, "ListOnNewConnection": ListOnNewConnection,
 	"RemoveAtOwnerOnly": RemoveAtOwnerOnly, "KeepGuests": KeepGuests,

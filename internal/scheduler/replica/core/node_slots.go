@@ -97,22 +97,30 @@ func (m *Member) announcedBy(from string, known nodeSlot) bool {
 	return known.from == from && known.connection == m.connections[from]
 }
 
-// GoneNodes records that nodes of another replica were deleted. It ignores nodes that the replica does not own
-// according to the current assignment: the owner reports the deletion too, or does not announce the node when it has
-// listed its nodes ([Member.Listed]).
-func (m *Member) GoneNodes(now time.Time, from string, nodes []wire.NodeName) (out MemberOutput) {
+// GoneNodes records that nodes of another replica were deleted. Reports about nodes that the replica does not own according
+// to the current assignment wait (see [Member.keepGone]). It returns an error if too many of them wait.
+func (m *Member) GoneNodes(now time.Time, from string, nodes []wire.NodeName) (out MemberOutput, err error) {
 	for _, node := range nodes {
 		if waiting := m.waiting[from]; waiting != nil && slices.ContainsFunc(waiting.byName[node.Hash], node.Ends) {
 			m.removeWaiting(from, node.Hash, node.Slot, &out)
 		}
-		known, ok := m.slots[node.Hash]
-		later := m.announcedBy(from, known) && known.number > node.Number
-		if ok && known.slot == node.Slot && known.created == node.Created && !later && m.table != nil && m.table[known.slot] == from {
-			m.goneNodes[node.Hash] = now
-			m.useWaitingFor(node.Hash, &out)
+		if m.table != nil && m.table[node.Slot] == from {
+			m.endNode(now, from, node, &out)
+		} else if err = m.keepGone(from, node); err != nil {
+			break
 		}
 	}
-	return out
+	return out, err
+}
+
+// endNode records that a node was deleted, as its owner has reported, unless another node of that name is known.
+func (m *Member) endNode(now time.Time, from string, node wire.NodeName, out *MemberOutput) {
+	known, ok := m.slots[node.Hash]
+	later := m.announcedBy(from, known) && known.number > node.Number
+	if ok && known.slot == node.Slot && known.created == node.Created && !later {
+		m.goneNodes[node.Hash] = now
+		m.useWaitingFor(node.Hash, out)
+	}
 }
 
 // Connected handles a new connection from a replica, which announces all its nodes again on it.
@@ -120,6 +128,7 @@ func (m *Member) Connected(from string) {
 	m.connections[from]++
 	delete(m.announced, from)
 	delete(m.waiting, from)
+	delete(m.waitingGone, from)
 	delete(m.unchecked, from)
 }
 
@@ -153,6 +162,7 @@ func (m *Member) recheckNodes(now time.Time, from string, out *MemberOutput) {
 	}
 	delete(m.unchecked, from)
 	m.dropWaiting(from, listed, out)
+	m.dropGone(from, listed)
 	if listed.starts == (listStarts{}) {
 		return
 	}

@@ -26,7 +26,7 @@ func TestDeletedNodesAreForgotten(t *testing.T) {
 	m.Connected("other")
 	m.HandleNodes("other", []wire.NodeName{node("kept"), node("deleted"), node("used"), node("missed"), node("again")})
 	m.HandleNodesListed("other", listed)
-	m.HandleGoneNodes("other", []wire.NodeName{node("deleted"), node("used"), node("again")})
+	m.reportGone(t, "other", node("deleted"), node("used"), node("again"))
 	m.Connected("other")
 	m.HandleNodes("other", []wire.NodeName{node("kept"), {Hash: HashOf("again"), Slot: 1, Created: 20, Number: 5}})
 	m.HandleNodesListed("other", listed)

@@ -534,7 +534,11 @@ func (r *simReplica) receive(from string, session int64, b *wire.Batch) {
 		r.carry(r.member.ConfirmNodes(from, b.Announced))
 	}
 	if len(b.GoneNodes) > 0 {
-		r.carry(r.member.GoneNodes(r.clock(), from, b.GoneNodes))
+		out, err := r.member.GoneNodes(r.clock(), from, b.GoneNodes)
+		if err != nil {
+			r.sim.fail("%s: %v", r.self.Name, err)
+		}
+		r.carry(out)
 	}
 	r.settleNodes()
 	for i := range b.Pods {

@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -26,9 +27,15 @@ import (
 // While announcements of a replica wait, pods on their nodes are not sent to it. So this replica confirms none of its
 // later announcements, and does not answer its requests for pods: otherwise the nodes would look empty.
 
-// maxWaitingNodes is the maximal number of announcements of one replica that wait. A replica that has no assignment yet
-// gets the announcements of up to a million nodes. Beyond it, the connection ends, and the replica announces its nodes
-// again on the next one.
+// A report that a node was deleted waits while the hash slot is another replica's according to the current assignment. If
+// this replica has followed an assignment that the next leader did not know, the sender may own the hash slot before and
+// after it, and then it does not list the nodes in it again: nobody else would report the deletion. The report is used when
+// this replica follows an assignment in which the sender owns the slot. It is forgotten when the sender reports later
+// that it follows the assignment that this replica follows, and does not own the hash slot in it.
+
+// maxWaitingNodes is the maximal number of announcements of one replica that wait, and also of its reports about deleted
+// nodes. A replica that has no assignment yet gets the announcements of up to a million nodes. Beyond it, the connection
+// ends, and the replica announces its nodes again on the next one.
 const maxWaitingNodes = 1 << 20
 
 // waitingNodes are the announcements of one replica that wait, by the hash of the node's name, with at most one for each hash
@@ -70,6 +77,52 @@ func (m *Member) addWaiting(from string, node wire.NodeName) error {
 	return nil
 }
 
+// goneNode identifies a deleted node in a hash slot. created is its creation time in Unix seconds.
+type goneNode struct {
+	hash    uint64
+	slot    int16
+	created int64
+}
+
+// keepGone adds a report that a node was deleted in a hash slot that the sender does not own.
+func (m *Member) keepGone(from string, node wire.NodeName) error {
+	if m.config.Fault == ForgetGoneNodes {
+		return nil
+	}
+	if m.waitingGone[from] == nil {
+		m.waitingGone[from] = map[goneNode]int64{}
+	}
+	m.waitingGone[from][goneNode{node.Hash, node.Slot, node.Created}] = node.Number
+	if len(m.waitingGone[from]) > maxWaitingNodes {
+		return fmt.Errorf("replica %s has reported the deletion of more than %d nodes of other replicas", from, maxWaitingNodes)
+	}
+	return nil
+}
+
+// useGone uses the reports of a replica about deleted nodes that it owns according to the current assignment.
+func (m *Member) useGone(now time.Time, from string, out *MemberOutput) {
+	reports := m.waitingGone[from]
+	for node, number := range reports {
+		if m.table != nil && m.table[node.slot] == from {
+			delete(reports, node)
+			m.endNode(now, from, wire.NodeName{Hash: node.hash, Slot: node.slot, Created: node.created, Number: number}, out)
+		}
+	}
+	if len(reports) == 0 {
+		delete(m.waitingGone, from)
+	}
+}
+
+// dropGone forgets the reports of a replica about deleted nodes that it has sent before a report which shows that it
+// does not own their hash slots.
+func (m *Member) dropGone(from string, listed *listedNodes) {
+	reports := m.waitingGone[from]
+	maps.DeleteFunc(reports, func(node goneNode, number int64) bool { return number < listed.id && m.table[node.slot] != from })
+	if len(reports) == 0 {
+		delete(m.waitingGone, from)
+	}
+}
+
 // removeWaiting removes the announcement of a node in a hash slot.
 func (m *Member) removeWaiting(from string, hash uint64, slot int16, out *MemberOutput) {
 	waiting := m.waiting[from]
@@ -109,12 +162,16 @@ func (m *Member) useWaitingOf(from string, nodes []wire.NodeName, out *MemberOut
 	}
 }
 
-// useWaitingAt uses the announcements that do not wait any more after the assignment has changed.
+// useWaitingAt uses the announcements, and the reports about deleted nodes, that do not wait any more after the assignment
+// has changed. The announcements are first: one that is later than the report about an earlier node refutes it.
 func (m *Member) useWaitingAt(now time.Time, out *MemberOutput) {
 	for _, from := range senders(m.waiting) {
 		for _, nodes := range m.waiting[from].byName {
 			m.useWaitingOf(from, nodes, out)
 		}
+	}
+	for _, from := range senders(m.waitingGone) {
+		m.useGone(now, from, out)
 	}
 	for _, from := range senders(m.unchecked) {
 		m.recheckNodes(now, from, out)

@@ -87,8 +87,18 @@ func (m *announcing) HandleNodes(from string, nodes []wire.NodeName) (bool, erro
 	return moved, err
 }
 
-func (m *announcing) HandleGoneNodes(from string, nodes []wire.NodeName) {
-	m.carryOut(m.GoneNodes(m.now, from, nodes))
+func (m *announcing) HandleGoneNodes(from string, nodes []wire.NodeName) error {
+	out, err := m.GoneNodes(m.now, from, nodes)
+	m.carryOut(out)
+	return err
+}
+
+// reportGone reports the deletion of a node.
+func (m *announcing) reportGone(t *testing.T, from string, nodes ...wire.NodeName) {
+	t.Helper()
+	if err := m.HandleGoneNodes(from, nodes); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (m *announcing) HandleNodesListed(from string, listed *wire.Refresh) {
@@ -239,7 +249,7 @@ func TestNodeIsCreatedAgainOnItsOwner(t *testing.T) {
 			follow("between")
 			m.HandleNodes("a", []wire.NodeName{test.second})
 			follow("after")
-			m.HandleGoneNodes("a", []wire.NodeName{test.gone})
+			m.reportGone(t, "a", test.gone)
 			m.settleAll()
 			known := m.slots[HashOf("node")]
 			if _, gone := m.goneNodes[HashOf("node")]; gone || known.slot != 3 || m.waits("a") {
@@ -255,9 +265,62 @@ func TestDeletionOfEarlierNode(t *testing.T) {
 	m := newAnnouncing(t)
 	again := wire.NodeName{Hash: HashOf("node"), Slot: 1, Created: 10, Number: 12}
 	m.HandleNodes("a", []wire.NodeName{node("node", 1, 10)[0], again})
-	m.HandleGoneNodes("a", []wire.NodeName{{Hash: HashOf("node"), Slot: 1, Created: 10, Number: 11}})
+	m.reportGone(t, "a", wire.NodeName{Hash: HashOf("node"), Slot: 1, Created: 10, Number: 11})
 	if len(m.goneNodes) != 0 {
 		t.Error("the later node counts as deleted")
+	}
+}
+
+// TestDeletionDuringUnknownAssignment has a node be deleted while this replica follows an assignment in which the reporting
+// owner does not own it. The next leader did not know that assignment, so the owner has the node again, or still, and does not
+// report the deletion again.
+func TestDeletionDuringUnknownAssignment(t *testing.T) {
+	const forgotten, gone = false, true
+	for name, test := range map[string]struct {
+		meanwhile func(*announcing)
+		want      bool
+	}{
+		"nothing": {func(*announcing) {}, gone},
+		"a later node in the same second": {func(m *announcing) {
+			m.HandleNodes("a", []wire.NodeName{{Hash: HashOf("node"), Slot: 1, Created: 10, Number: 30}})
+		}, forgotten},
+		"a report for an earlier assignment":          {func(m *announcing) { m.HandleNodesListed("a", listed(1, 1, 5, 6)) }, gone},
+		"the owner follows the assignment":            {func(m *announcing) { m.HandleNodesListed("a", listed(2, 3, 25, 26)) }, forgotten},
+		"the owner has followed it before the report": {func(m *announcing) { m.HandleNodesListed("a", listed(2, 3, 15, 16)) }, gone},
+		"a new connection":                            {func(m *announcing) { m.Connected("a") }, forgotten},
+	} {
+		m := newAnnouncing(t)
+		m.HandleNodes("a", node("node", 1, 10))
+		m.follow(2, 1, "b")
+		m.reportGone(t, "a", wire.NodeName{Hash: HashOf("node"), Slot: 1, Created: 10, Number: 20})
+		if m.isGone(HashOf("node")) {
+			t.Errorf("%s: the report of another replica than the owner is believed", name)
+		}
+		test.meanwhile(m)
+		m.follow(3, 1, "a")
+		if got := m.isGone(HashOf("node")); got != test.want {
+			t.Errorf("%s: the node counts as deleted: %t, want %t", name, got, test.want)
+		}
+		if len(m.waitingGone) > 0 {
+			t.Errorf("%s: reports of %d replicas wait, want none", name, len(m.waitingGone))
+		}
+	}
+}
+
+// TestWaitingDeletionsAreBounded has a replica report the deletion of too many nodes of other replicas.
+func TestWaitingDeletionsAreBounded(t *testing.T) {
+	m, number := newAnnouncing(t), uint64(0)
+	var err error
+	for i := 0; err == nil && i <= maxWaitingNodes>>16; i++ {
+		nodes := make([]wire.NodeName, 1<<16)
+		for i := range nodes {
+			number++
+			nodes[i] = wire.NodeName{Hash: number, Slot: 2}
+		}
+		err = m.HandleGoneNodes("a", nodes)
+	}
+	if err == nil || len(m.waitingGone["a"]) > maxWaitingNodes+1 {
+		t.Errorf("%d reports wait (%v), want an error", len(m.waitingGone["a"]), err)
 	}
 }
 
@@ -328,10 +391,10 @@ func TestPodsOfNodeThatItsOwnerKnowsAsAnother(t *testing.T) {
 		want := 1
 		if test.deleted {
 			m.nodeChanged(again, nil)
-			m.HandleGoneNodes("self", []wire.NodeName{nodeName(again, m.lastID)})
+			m.reportGone(t, "self", nodeName(again, m.lastID))
 			want = 0
 		} else {
-			m.HandleGoneNodes("a", node("node", 1, 10))
+			m.reportGone(t, "a", node("node", 1, 10)...)
 		}
 		if got := m.ledger.Counts().Pods; got != want {
 			t.Errorf("%+v: the ledger has %d pods, want %d", test, got, want)

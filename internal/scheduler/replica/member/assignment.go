@@ -89,8 +89,12 @@ func (m *Member) HandleNodes(from string, nodes []wire.NodeName) (moved bool, er
 }
 
 // HandleGoneNodes records that nodes of another replica were deleted (see [core.Member.GoneNodes]).
-func (m *Member) HandleGoneNodes(from string, nodes []wire.NodeName) {
-	m.do(func(c *core.Member, now time.Time) core.MemberOutput { return c.GoneNodes(now, from, nodes) })
+func (m *Member) HandleGoneNodes(from string, nodes []wire.NodeName) (err error) {
+	m.do(func(c *core.Member, now time.Time) (out core.MemberOutput) {
+		out, err = c.GoneNodes(now, from, nodes)
+		return out
+	})
+	return err
 }
 
 // Connected handles a new connection from a replica, which announces all its nodes again on it.

@@ -1,8 +1,9 @@
-package snapshot
+// Package archive is the format of the files of package snapshot: a tar archive that is compressed with zstd. [Write]
+// writes one, and [Reader] reads one that is not trusted.
+package archive
 
 import (
 	"archive/tar"
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,7 +14,7 @@ import (
 )
 
 const (
-	// maxWindowBytes limits the memory of the decoder. write uses a smaller window.
+	// maxWindowBytes limits the memory of the decoder. [Write] uses a smaller window.
 	maxWindowBytes = 64 << 20
 	// entryOverhead is more than the bytes of an archive for one entry in addition to its content.
 	entryOverhead = 8 << 10
@@ -37,7 +38,7 @@ type Reader struct {
 func NewReader(r io.Reader) (*Reader, error) {
 	decoder, err := zstd.NewReader(r, zstd.WithDecoderMaxWindow(maxWindowBytes), zstd.WithDecoderConcurrency(1))
 	if err != nil {
-		return nil, invalid("%w", err)
+		return nil, Invalid("%w", err)
 	}
 	reader := &Reader{decoder: decoder, budget: &budget{reader: decoder, left: maxManifestBytes + entryOverhead}}
 	reader.archive = tar.NewReader(reader.budget)
@@ -58,17 +59,17 @@ func (r *Reader) Close() { r.decoder.Close() }
 func (r *Reader) readManifest() error {
 	header, err := r.archive.Next()
 	if err != nil {
-		return invalid("reading its manifest: %w", err)
+		return Invalid("reading its manifest: %w", err)
 	}
-	if header.Name != manifestFile || header.Typeflag != tar.TypeReg || header.Size > maxManifestBytes {
-		return invalid("its first entry is not %s", manifestFile)
+	if header.Name != ManifestFile || header.Typeflag != tar.TypeReg || header.Size > maxManifestBytes {
+		return Invalid("its first entry is not %s", ManifestFile)
 	}
 	content, err := io.ReadAll(r.archive)
 	if err != nil {
-		return invalid("reading its manifest: %w", err)
+		return Invalid("reading its manifest: %w", err)
 	}
 	if err := json.Unmarshal(content, &r.Manifest); err != nil {
-		return invalid("reading its manifest: %w", err)
+		return Invalid("reading its manifest: %w", err)
 	}
 	return r.Manifest.validate()
 }
@@ -83,14 +84,14 @@ func (r *Reader) Extract(create func(File) (io.WriteCloser, error), read io.Writ
 	}
 	header, err := r.archive.Next()
 	if err == nil {
-		return invalid("it contains %.100q, which is not in its manifest", header.Name)
+		return Invalid("it contains %.100q, which is not in its manifest", header.Name)
 	}
 	if !errors.Is(err, io.EOF) {
-		return invalid("reading its end: %w", err)
+		return Invalid("reading its end: %w", err)
 	}
 	// The checksum of the compressed data is verified at its end.
 	if _, err := io.Copy(io.Discard, r.budget); err != nil {
-		return invalid("reading its end: %w", err)
+		return Invalid("reading its end: %w", err)
 	}
 	return nil
 }
@@ -101,10 +102,10 @@ func (r *Reader) extract(file File, create func(File) (io.WriteCloser, error), r
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
-		return invalid("reading %s: %w", file.Name, err)
+		return Invalid("reading %s: %w", file.Name, err)
 	}
 	if header.Name != file.Name || header.Typeflag != tar.TypeReg || header.Size != file.Bytes {
-		return invalid("an entry does not match %s in its manifest", file.Name)
+		return Invalid("an entry does not match %s in its manifest", file.Name)
 	}
 	target, err := create(file)
 	if err != nil {
@@ -117,10 +118,10 @@ func (r *Reader) extract(file File, create func(File) (io.WriteCloser, error), r
 		if written.err != nil {
 			return written.err
 		}
-		return invalid("reading %s: %w", file.Name, err)
+		return Invalid("reading %s: %w", file.Name, err)
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != file.SHA256 {
-		return invalid("the checksum of %s is wrong", file.Name)
+		return Invalid("the checksum of %s is wrong", file.Name)
 	}
 	return nil
 }
@@ -159,9 +160,3 @@ func (w *writeError) Write(p []byte) (int, error) {
 	}
 	return n, err
 }
-
-// memoryFile is a file that is extracted to memory.
-type memoryFile struct{ bytes.Buffer }
-
-// Close implements [io.Closer].
-func (*memoryFile) Close() error { return nil }

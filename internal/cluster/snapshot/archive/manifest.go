@@ -1,15 +1,23 @@
-package snapshot
+package archive
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
+
+// ErrInvalid means that a file is not a snapshot, is damaged or was manipulated.
+var ErrInvalid = errors.New("not a valid snapshot")
+
+// Invalid returns an error that wraps ErrInvalid.
+func Invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrInvalid, fmt.Errorf(format, args...))
+}
 
 // Versions of the file format. The version is incremented by each change that an older k1m cannot read.
 const (
@@ -18,19 +26,19 @@ const (
 	formatVersionOwnStores = 2
 )
 
-// Names of the files in a snapshot. Certificates and keys are in pkiPrefix.
+// Names of the files in a snapshot. Certificates and keys are in PKIPrefix.
 const (
-	manifestFile      = "manifest.json"
-	clusterFile       = "cluster.json"
-	gatewayConfigFile = "gateway-config.yaml"
-	pkiPrefix         = "pki/"
-	// storeFile is the snapshot of the main store.
-	storeFile   = "store" + storeSuffix
+	ManifestFile      = "manifest.json"
+	ClusterFile       = "cluster.json"
+	GatewayConfigFile = "gateway-config.yaml"
+	PKIPrefix         = "pki/"
+	// StoreFile is the snapshot of the main store.
+	StoreFile   = "store" + storeSuffix
 	storeSuffix = ".snapshot"
 )
 
-// storeFileOf returns the name of the snapshot of a store with the given component name.
-func storeFileOf(store string) string { return store + storeSuffix }
+// StoreFileOf returns the name of the snapshot of a store with the given component name.
+func StoreFileOf(store string) string { return store + storeSuffix }
 
 const (
 	maxManifestBytes = 1 << 20
@@ -88,19 +96,29 @@ type OwnStore struct {
 
 // storeFiles returns the names of the snapshots of all stores.
 func (m Manifest) storeFiles() []string {
-	names := []string{storeFile}
+	names := []string{StoreFile}
 	for _, own := range m.OwnStores {
-		names = append(names, storeFileOf(clusterdir.OwnStoreName(own.Resource)))
+		names = append(names, StoreFileOf(clusterdir.OwnStoreName(own.Resource)))
 	}
 	return names
 }
 
-// resources returns the resources with an own store.
-func (m Manifest) resources() (names []string) {
+// Resources returns the resources with an own store.
+func (m Manifest) Resources() (names []string) {
 	for _, own := range m.OwnStores {
 		names = append(names, own.Resource)
 	}
 	return names
+}
+
+// AddStore adds the description of a store with the given component name.
+func (m *Manifest) AddStore(name string, s Store) {
+	m.Store.Keys, m.Store.Nodes, m.Store.Pods = m.Store.Keys+s.Keys, m.Store.Nodes+s.Nodes, m.Store.Pods+s.Pods
+	if name == clusterdir.MainStore {
+		m.Store.Revision = s.Revision
+		return
+	}
+	m.OwnStores = append(m.OwnStores, OwnStore{Resource: clusterdir.ResourceOf(name), Revision: s.Revision, Keys: s.Keys})
 }
 
 // File is an entry after the manifest.
@@ -110,10 +128,10 @@ type File struct {
 	SHA256 string `json:"sha256"`
 }
 
-// storeBytes returns the size of the snapshots of all stores.
-func (m Manifest) storeBytes() (bytes int64) {
+// StoreBytes returns the size of the snapshots of all stores.
+func (m Manifest) StoreBytes() (bytes int64) {
 	for _, file := range m.Files {
-		if file.isStore() {
+		if file.IsStore() {
 			bytes += file.Bytes
 		}
 	}
@@ -124,13 +142,13 @@ func (m Manifest) storeBytes() (bytes int64) {
 func (m Manifest) validate() error {
 	switch {
 	case m.Format < 1:
-		return invalid("its manifest has no format version")
+		return Invalid("its manifest has no format version")
 	case m.Format > formatVersionOwnStores:
 		return fmt.Errorf("the snapshot has format %d, but this k1m supports format %d; use the k1m that saved it", m.Format, formatVersionOwnStores)
 	case m.Store.Kind != clusterdir.StoreMemEtcd && m.Store.Kind != clusterdir.StoreEtcd:
-		return invalid("its manifest has the unknown store %q", m.Store.Kind)
+		return Invalid("its manifest has the unknown store %q", m.Store.Kind)
 	case len(m.Files) > maxFiles:
-		return invalid("its manifest lists %d files, at most %d are allowed", len(m.Files), maxFiles)
+		return Invalid("its manifest lists %d files, at most %d are allowed", len(m.Files), maxFiles)
 	}
 	seen := map[string]bool{}
 	for _, file := range m.Files {
@@ -138,39 +156,42 @@ func (m Manifest) validate() error {
 			return err
 		}
 		if seen[file.Name] {
-			return invalid("its manifest lists %q twice", file.Name)
+			return Invalid("its manifest lists %q twice", file.Name)
 		}
-		if file.isStore() && !slices.Contains(m.storeFiles(), file.Name) {
-			return invalid("its manifest lists %q, but not that store", file.Name)
+		if file.IsStore() && !slices.Contains(m.storeFiles(), file.Name) {
+			return Invalid("its manifest lists %q, but not that store", file.Name)
 		}
 		seen[file.Name] = true
 	}
-	for _, required := range append([]string{clusterFile, pkiPrefix + "ca.crt", pkiPrefix + "ca.key"}, m.storeFiles()...) {
+	for _, required := range append([]string{ClusterFile, PKIPrefix + "ca.crt", PKIPrefix + "ca.key"}, m.storeFiles()...) {
 		if !seen[required] {
-			return invalid("its manifest lacks %s", required)
+			return Invalid("its manifest lacks %s", required)
 		}
 	}
 	return nil
 }
 
-// isStore reports whether the file is the snapshot of a store.
-func (f File) isStore() bool { return f.Name == storeFile || ownFile.MatchString(f.Name) }
+// IsStore reports whether the file is the snapshot of a store.
+func (f File) IsStore() bool { return f.Name == StoreFile || ownFile.MatchString(f.Name) }
+
+// IsPKIFile reports whether a name is that of a certificate or key in a snapshot.
+func IsPKIFile(name string) bool { return pkiName.MatchString(name) }
 
 // validate returns an error for a name that no snapshot contains, such as a path to another directory, and
 // for an impossible size.
 func (f File) validate() error {
 	limit := int64(maxFileBytes)
 	switch {
-	case f.isStore():
+	case f.IsStore():
 		limit = maxStoreBytes
-	case f.Name != clusterFile && f.Name != gatewayConfigFile && !pkiName.MatchString(f.Name):
-		return invalid("its manifest lists the unexpected file %.100q", f.Name)
+	case f.Name != ClusterFile && f.Name != GatewayConfigFile && !IsPKIFile(f.Name):
+		return Invalid("its manifest lists the unexpected file %.100q", f.Name)
 	}
 	if f.Bytes < 0 || f.Bytes > limit {
-		return invalid("its manifest has the size %d for %s, at most %d is allowed", f.Bytes, f.Name, limit)
+		return Invalid("its manifest has the size %d for %s, at most %d is allowed", f.Bytes, f.Name, limit)
 	}
 	if !checksum.MatchString(f.SHA256) {
-		return invalid("its manifest has no checksum of %s", f.Name)
+		return Invalid("its manifest has no checksum of %s", f.Name)
 	}
 	return nil
 }
@@ -193,17 +214,4 @@ func (m Manifest) Print(w io.Writer) {
 	fmt.Fprintf(w, "k1m:         %s\n", m.Versions.K1m)
 	fmt.Fprintf(w, "Format:      %d\n", m.Format)
 	fmt.Fprintf(w, "Content:     %d files, %.1f MiB uncompressed\n", len(m.Files), float64(total)/(1<<20))
-}
-
-// kubernetesVersion returns the version of the Kubernetes module with which k1m was built. The programs of a
-// cluster are built from the same module.
-func kubernetesVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, module := range info.Deps {
-			if module.Path == "k8s.io/kubernetes" {
-				return module.Version
-			}
-		}
-	}
-	return "unknown"
 }
