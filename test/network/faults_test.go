@@ -1,7 +1,6 @@
 package network
 
 import (
-	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -10,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,10 +17,12 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/k8s-1m/k8s-1m/internal/network/address"
 	"github.com/k8s-1m/k8s-1m/internal/network/agent"
 	"github.com/k8s-1m/k8s-1m/internal/network/capture"
+	"github.com/k8s-1m/k8s-1m/internal/network/cni"
 	"github.com/k8s-1m/k8s-1m/internal/network/filter"
 	"github.com/k8s-1m/k8s-1m/internal/network/lab"
 	"github.com/k8s-1m/k8s-1m/internal/network/neighbour"
@@ -35,21 +37,124 @@ func TestAgentIsKilled(t *testing.T) {
 	echoAll(t, l)
 	n, other := l.Nodes()[0], l.Nodes()[1].Pods[0]
 	reaches(t, n.Pods[0], other.Address)
+	reaches(t, n.Pods[1], other.Address) // the agent has bound both
 	must(t, n.StopAgent(syscall.SIGKILL))
 	reaches(t, n.Pods[0], other.Address)
 	reaches(t, other, n.Pods[1].Address)
 	late, _, err := n.AddPod(t.Context(), 9)
 	must(t, err)
 	echo(t, late.NS, late.Address)
-	client := dial(t, other.NS, late.Address)
-	defer client.Close()
-	if seen, err := probe.Ask(client, "hello", 2*time.Second); err == nil {
-		t.Errorf("a pod that the filter does not know answered, and has seen %s", seen)
+	silent := func(from *netns.Namespace, to netip.Addr) {
+		t.Helper()
+		client := dial(t, from, to)
+		defer client.Close()
+		if seen, err := probe.Ask(client, "hello", 2*time.Second); err == nil {
+			t.Errorf("a pod that the filter does not know has network: %s was seen", seen)
+		}
 	}
+	silent(other.NS, late.Address)
+	silent(late.NS, n.Pods[0].Address) // on the same bridge
+	takeMAC(t, l, late.NS, n, n.Pods[0])
+	reaches(t, n.Pods[1], n.Pods[0].Address)
 	must(t, n.StartAgent(t.Context()))
 	reaches(t, other, late.Address)
 	reaches(t, late, other.Address)
 	reaches(t, other, n.Pods[0].Address)
+}
+
+// takeMAC sends a frame with the Ethernet address of a pod from another one. The bridge must not learn that the address has moved.
+func takeMAC(t *testing.T, l *lab.Lab, from *netns.Namespace, n *lab.Node, victim *lab.Pod) {
+	t.Helper()
+	var raw *neighbour.Socket
+	must(t, from.Do(func() (err error) {
+		raw, err = neighbour.OpenSocket(podLink, netip.Prefix{}, false)
+		return err
+	}))
+	defer raw.Close()
+	frame := datagram(mac(t, victim.NS, podLink), mac(t, n.NS, podBridge), victim.Address, address.Gateway(n.Plan.Pods), "wrong")
+	if sent, err := raw.Send([][]byte{frame}); err != nil || sent != 1 {
+		t.Fatalf("%d frames were sent: %v", sent, err)
+	}
+	handle, err := n.NS.Links()
+	must(t, err)
+	entries, err := handle.NeighList(0, unix.AF_BRIDGE)
+	must(t, err)
+	port, err := handle.LinkByName(portOf(t, l, n, victim))
+	must(t, err)
+	own := mac(t, victim.NS, podLink)
+	for _, e := range entries {
+		if slices.Equal(e.HardwareAddr, net.HardwareAddr(own[:])) && e.MasterIndex != 0 && e.LinkIndex != port.Attrs().Index {
+			t.Errorf("the bridge has learned the Ethernet address of %s at link %d", victim.Name, e.LinkIndex)
+		}
+	}
+}
+
+// portOf returns the name of the port of the bridge at which a pod is.
+func portOf(t *testing.T, l *lab.Lab, n *lab.Node, pod *lab.Pod) string {
+	t.Helper()
+	attachments, _, err := cni.Attachments(cni.ResultsDir(filepath.Join(l.Dir(), n.Plan.Name, "cni")), podBridge)
+	must(t, err)
+	for _, a := range attachments {
+		if a.Address == pod.Address {
+			return a.Port
+		}
+	}
+	t.Fatalf("no port of %s", pod.Name)
+	return ""
+}
+
+// The agent outlives a program that removes its rules, a link that goes down, and a runtime that removes its directory of results.
+func TestAgentRepairsTheNode(t *testing.T) {
+	l := newLab(t, agent.ModeOnLink, 2, 1)
+	echoAll(t, l)
+	n, other := l.Nodes()[0], l.Nodes()[1].Pods[0]
+	reaches(t, other, n.Pods[0].Address)
+	pid := n.Agent.PID
+	must(t, n.NS.Do(filter.Remove))
+	pod, _, err := n.AddPod(t.Context(), 8)
+	must(t, err)
+	// The counters are in the tables.
+	eventually(t, "the rules are there again", func() bool {
+		_, page := get(t, n.NS, "http://[::1]:9187/metrics")
+		return strings.Contains(page, `network_agent_dropped_packets_total{reason="`+filter.CounterMAC+`"}`)
+	})
+	reaches(t, other, n.Pods[0].Address)
+	echo(t, pod.NS, pod.Address)
+	reaches(t, other, pod.Address)
+
+	must(t, n.NS.Sysctl("ipv6/conf/"+uplink+"/keep_addr_on_down", "1"))
+	handle, err := n.NS.Links()
+	must(t, err)
+	link, err := handle.LinkByName(uplink)
+	must(t, err)
+	must(t, handle.LinkSetDown(link))
+	eventually(t, "the agent notices that its link is down", func() bool {
+		content, err := os.ReadFile(filepath.Join(l.Dir(), n.Plan.Name, "agent.log"))
+		return err == nil && strings.Contains(string(content), "neighbour solicitations are not answered")
+	})
+	must(t, handle.LinkSetUp(link))
+	var raw *neighbour.Socket
+	must(t, l.Provider.Do(func() (err error) {
+		raw, err = neighbour.OpenSocket(providerBridge, netip.Prefix{}, false)
+		return err
+	}))
+	defer raw.Close()
+	const answered = `network_agent_neighbour_solicitations_total{result="answered"}`
+	before := metric(t, n, answered)
+	question := neighbour.AppendSolicitation(nil, raw.Own, netip.MustParseAddr("fe80::1"), n.Pods[0].Address)
+	eventually(t, "the agent answers again", func() bool {
+		_, err := raw.Send([][]byte{question})
+		return err == nil && metric(t, n, answered) > before
+	})
+
+	must(t, os.RemoveAll(cni.ResultsDir(filepath.Join(l.Dir(), n.Plan.Name, "cni"))))
+	eventually(t, "the agent notices that its pods are gone", func() bool { return metric(t, n, "network_agent_pods") == 0 })
+	_, _, err = n.AddPod(t.Context(), 9)
+	must(t, err)
+	eventually(t, "the agent knows a new pod", func() bool { return metric(t, n, "network_agent_pods") == 1 })
+	if n.Agent.PID != pid || !strings.Contains(n.AgentLog(), "watching again") {
+		t.Errorf("the agent has process %d, had %d; its log ends with %s", n.Agent.PID, pid, n.AgentLog())
+	}
 }
 
 // Of two nodes that claim one prefix, the first one keeps it, and the second one says why it starts no pods.
@@ -88,14 +193,7 @@ func TestTwoNodesClaimOnePrefix(t *testing.T) {
 // get returns the status and the body of a page that is served in a namespace.
 func get(t *testing.T, ns *netns.Namespace, url string) (status int, page string) {
 	t.Helper()
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
-		err = ns.Do(func() (err error) {
-			conn, err = net.Dial(network, address)
-			return err
-		})
-		return conn, err
-	}}
-	response, err := (&http.Client{Transport: transport, Timeout: patience}).Get(url)
+	response, err := ns.HTTPClient(patience, nil).Get(url)
 	must(t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)

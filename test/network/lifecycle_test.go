@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -154,9 +155,28 @@ func TestNodeComesBackWithAnotherPrefix(t *testing.T) {
 			unreachable(t, other, old)
 			store, err := claim.NewDirectory(filepath.Join(l.Dir(), "claims"))
 			must(t, err)
-			if err := claim.Take(t.Context(), store, before, "another-node", 0); err != nil {
-				t.Errorf("the claim of the old prefix is not given back: %v", err)
-			}
+			eventually(t, "the claim of the old prefix is given back", func() bool {
+				return claim.Take(t.Context(), store, before, "another-node", 0) == nil
+			})
 		})
+	}
+}
+
+// A lab that was killed while it was built has stored no agents. Down ends them, too.
+func TestDownEndsAgentsThatAreNotStored(t *testing.T) {
+	l := newLab(t, agent.ModeRouted, 1, 0)
+	other := newLab(t, agent.ModeRouted, 1, 0)
+	file := filepath.Join(l.Dir(), "lab.json")
+	must(t, os.WriteFile(file, []byte(`{"nodes": []}`), 0o644))
+	id := l.Nodes()[0].Agent
+	if !id.Alive() {
+		t.Fatal("the agent does not run")
+	}
+	must(t, lab.Down(l.Name))
+	if id.Alive() {
+		t.Error("an agent has outlived its lab")
+	}
+	if !other.Nodes()[0].Agent.Alive() {
+		t.Error("the agent of another lab was ended")
 	}
 }

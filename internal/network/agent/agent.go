@@ -82,12 +82,6 @@ func (o *Options) runPrefix(ctx context.Context, claims claim.Store, status *sta
 	if err != nil {
 		return err
 	}
-	if claims != nil && before.Claimed.IsValid() && before.Claimed != now.Claimed {
-		log.Info("giving back the earlier prefix of this node", "prefix", before.Claimed)
-		if err := claim.Release(ctx, claims, before.Claimed, before.Node); err != nil {
-			log.Warn("the earlier prefix could not be given back", "prefix", before.Claimed, "error", err)
-		}
-	}
 	if err := now.write(o.StateAt); err != nil {
 		return err
 	}
@@ -101,7 +95,7 @@ func (o *Options) runPrefix(ctx context.Context, claims claim.Store, status *sta
 	}()
 	status.serving.Store(s)
 	log.Info("pods of this node can start", "prefix", now.Pods, "mode", o.Mode, "bridge", o.Bridge, "uplink", o.Uplink)
-	return o.serve(ctx, s)
+	return o.serve(ctx, claims, s, log)
 }
 
 // start prepares the node for a prefix.
@@ -117,19 +111,12 @@ func (o *Options) start(now state, log *slog.Logger) (*serving, error) {
 	if err := o.prepareHost(now.Pods, mtu, log); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(o.ResultsDir, 0o700); err != nil {
-		return nil, fmt.Errorf("create the directory of CNI results: %w", err)
-	}
 	own, err := o.uplinkAddresses()
 	if err != nil {
 		return nil, err
 	}
 	s := &serving{state: now, pods: &pods{options: o, prefix: now.Pods, log: log}}
-	ports, bindings, _, err := s.pods.read()
-	if err != nil {
-		return nil, err
-	}
-	if s.pods.filter, err = filter.Install(filter.Node{Bridge: o.Bridge, Uplink: o.Uplink, Pods: now.Pods, NoTrack: o.NoTrack}, ports, bindings); err != nil {
+	if err := s.pods.install(); err != nil {
 		return nil, err
 	}
 	if err := s.begin(o, own, mtu); err != nil {
@@ -140,9 +127,6 @@ func (o *Options) start(now state, log *slog.Logger) (*serving, error) {
 
 // begin does what makes pods start, after the filter is there.
 func (s *serving) begin(o *Options, own []netip.Prefix, mtu int) (err error) {
-	if err := s.pods.update(); err != nil {
-		return err
-	}
 	config := cni.Config{Bridge: o.Bridge, Pods: s.state.Pods, MTU: mtu, LeasesDir: o.LeasesDir}
 	var except []netip.Addr
 	for _, a := range own {
@@ -160,7 +144,7 @@ func (s *serving) begin(o *Options, own []netip.Prefix, mtu int) (err error) {
 }
 
 // serve runs the parts until ctx ends, one of them fails or the prefix changes.
-func (o *Options) serve(ctx context.Context, s *serving) error {
+func (o *Options) serve(ctx context.Context, claims claim.Store, s *serving, log *slog.Logger) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wait sync.WaitGroup
@@ -172,8 +156,14 @@ func (o *Options) serve(ctx context.Context, s *serving) error {
 		})
 	}
 	part(s.pods.watch)
+	if claims != nil && len(s.state.Earlier) > 0 {
+		part(func(ctx context.Context) error { return o.releaseEarlier(ctx, claims, s.state, log) })
+	}
 	if s.responder != nil {
-		part(s.responder.Run)
+		part(func(ctx context.Context) error {
+			s.responder.Run(ctx, log)
+			return nil
+		})
 	}
 	if o.Prefix == PrefixFromUplink {
 		part(func(ctx context.Context) error { return o.watchPrefix(ctx, s.state.Claimed) })
@@ -209,9 +199,11 @@ func Leave(ctx context.Context, o *Options) error {
 	if err != nil {
 		return err
 	}
-	if claims != nil && before.Claimed.IsValid() {
-		if err := claim.Release(ctx, claims, before.Claimed, before.Node); err != nil {
-			return err
+	if claims != nil {
+		for _, h := range before.claims() {
+			if err := claim.Release(ctx, claims, h.Prefix, h.Node); err != nil {
+				return err
+			}
 		}
 	}
 	err = errors.Join(cni.Remove(o.ConfigDir), filter.Remove(), o.removeHost())

@@ -2,15 +2,21 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/k8s-1m/k8s-1m/internal/network/claim"
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
@@ -95,7 +101,7 @@ func TestExitCodes(t *testing.T) {
 
 func TestState(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "state.json")
-	if s, err := readState(path); err != nil || s != (state{}) {
+	if s, err := readState(path); err != nil || s.Claimed.IsValid() || s.Earlier != nil {
 		t.Errorf("without a file: %+v, %v", s, err)
 	}
 	o := parse(t, []string{"--prefix", "2001:db8::/80"})
@@ -103,11 +109,11 @@ func TestState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := state{Node: "node", Claimed: provided, Pods: provided}
+	want := state{Node: "node", Claimed: provided, Pods: provided, Earlier: []held{{"former", provided}}}
 	if err := want.write(path); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := readState(path); err != nil || s != want {
+	if s, err := readState(path); err != nil || !reflect.DeepEqual(s, want) {
 		t.Errorf("read %+v, %v", s, err)
 	}
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
@@ -115,5 +121,54 @@ func TestState(t *testing.T) {
 	}
 	if _, err := readState(path); err == nil || !strings.Contains(err.Error(), "remove the file") {
 		t.Errorf("a damaged file: %v", err)
+	}
+}
+
+// refusing is a store of claims that fails for some time.
+type refusing struct {
+	claim.Store
+	failures int
+}
+
+func (r *refusing) Update(ctx context.Context, prefix netip.Prefix, change func(*claim.Claim) (*claim.Claim, error)) error {
+	if r.failures > 0 {
+		r.failures--
+		return errors.New("no answer")
+	}
+	return r.Store.Update(ctx, prefix, change)
+}
+
+// A prefix that could not be given back is kept in the state, over a restart, until it is given back.
+func TestEarlierPrefixIsNotForgotten(t *testing.T) {
+	directory, err := claim.NewDirectory(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := parse(t, []string{"--prefix", "2001:db8:2::/96", "--claims", "kubernetes", "--node", "a", "--state", filepath.Join(t.TempDir(), "state")})
+	former := netip.MustParsePrefix("2001:db8:1::/96")
+	if err := claim.Take(t.Context(), directory, former, "a", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	now, err := o.awaitPrefix(t.Context(), directory, state{Node: "a", Claimed: former, Pods: former}, log, func() {})
+	if err != nil || len(now.Earlier) != 1 || now.Earlier[0] != (held{"a", former}) {
+		t.Fatalf("state %+v, %v", now, err)
+	}
+	store := &refusing{directory, 1}
+	if now.Earlier = release(t.Context(), store, now.Earlier, log); len(now.Earlier) != 1 {
+		t.Fatal("a release that has failed is forgotten")
+	}
+	again, err := o.awaitPrefix(t.Context(), directory, now, log, func() {})
+	if err != nil || !reflect.DeepEqual(again, now) {
+		t.Fatalf("after a restart: %+v, %v", again, err)
+	}
+	if err := o.releaseEarlier(t.Context(), store, again, log); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := readState(o.StateAt); err != nil || len(s.Earlier) != 0 || s.Claimed != now.Claimed {
+		t.Errorf("state %+v, %v", s, err)
+	}
+	if err := claim.Take(t.Context(), directory, former, "b", 0); err != nil {
+		t.Errorf("the former prefix was not released: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,10 @@ const (
 	settle = 2 * time.Millisecond
 	// resync is the time after which everything is compared again, in case an event was lost.
 	resync = 30 * time.Second
+	// rulesInterval is the time after which the agent looks whether somebody has removed the rules of the filter.
+	rulesInterval = 5 * time.Second
+	// watchAgain is the time after which a source of events that has ended is opened again.
+	watchAgain = time.Second
 )
 
 // pods keeps the filter and the permanent neighbours of the bridge equal to the pods of the node.
@@ -77,23 +82,60 @@ func (p *pods) read() (ports []string, bindings []filter.Binding, stale int, err
 	return ports, bindings, stale, nil
 }
 
-// update applies changes since the last call.
+// install installs the filter, and the neighbours of the pods that run.
+func (p *pods) install() error {
+	if err := p.makeResultsDir(); err != nil {
+		return err
+	}
+	ports, bindings, stale, err := p.read()
+	if err != nil {
+		return err
+	}
+	node := filter.Node{Bridge: p.options.Bridge, Uplink: p.options.Uplink, Pods: p.prefix, NoTrack: p.options.NoTrack}
+	if p.filter, err = filter.Install(node, ports, bindings); err != nil {
+		return err
+	}
+	p.record(ports, bindings, stale)
+	if err := p.setNeighbours(bindings); err != nil {
+		return errors.Join(err, p.filter.Close())
+	}
+	return nil
+}
+
+// update applies changes since the last call, or since install.
 func (p *pods) update() error {
 	ports, bindings, stale, err := p.read()
 	if err != nil {
 		return err
 	}
-	if int64(stale) != p.stale.Swap(int64(stale)) && stale > 0 {
-		p.log.Warn("pods have addresses outside the prefix of this node and no network; delete them", "pods", stale, "prefix", p.prefix)
-	}
 	if !slices.Equal(ports, p.ports) || !slices.Equal(bindings, p.bindings) {
 		if err := p.filter.Set(ports, bindings); err != nil {
 			return err
 		}
-		p.ports, p.bindings = ports, bindings
-		p.count.Store(int64(len(bindings)))
 	}
+	p.record(ports, bindings, stale)
 	return p.setNeighbours(bindings)
+}
+
+// record remembers what the filter has.
+func (p *pods) record(ports []string, bindings []filter.Binding, stale int) {
+	p.ports, p.bindings = ports, bindings
+	p.count.Store(int64(len(bindings)))
+	if int64(stale) != p.stale.Swap(int64(stale)) && stale > 0 {
+		p.log.Warn("pods have addresses outside the prefix of this node and no network; delete them", "pods", stale, "prefix", p.prefix)
+	}
+}
+
+// repair installs the filter again if somebody has removed rules of it.
+func (p *pods) repair() {
+	intact, err := p.filter.Intact()
+	if err == nil && !intact {
+		p.log.Warn("another program has removed rules of the filter of pods; installing them again")
+		err = p.filter.Reinstall(p.ports, p.bindings)
+	}
+	if err != nil {
+		p.log.Error("the rules of the filter of pods cannot be checked; trying again", "error", err, "after", rulesInterval)
+	}
 }
 
 // setNeighbours makes the neighbours of the bridge permanent. Such entries do not count for the limit of the kernel's
@@ -134,16 +176,52 @@ func (p *pods) setNeighbours(bindings []filter.Binding) error {
 	return nil
 }
 
-// watch calls update after each change of a result of CNI or of a link, until ctx ends. Failures are logged and tried again.
+// watch keeps the filter up to date until ctx ends. Events that are lost, and sources of events that end, are logged; then everything is
+// compared again.
 func (p *pods) watch(ctx context.Context) error {
+	for {
+		err := p.follow(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		p.log.Error("the events of pods have ended; watching again", "error", err, "after", watchAgain)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watchAgain):
+		}
+	}
+}
+
+func (p *pods) makeResultsDir() error {
+	if err := os.MkdirAll(p.options.ResultsDir, 0o700); err != nil {
+		return fmt.Errorf("create the directory of CNI results: %w", err)
+	}
+	return nil
+}
+
+// watchResults watches the directory of the results of CNI, which is created.
+func (p *pods) watchResults() (*fsnotify.Watcher, error) {
+	if err := p.makeResultsDir(); err != nil {
+		return nil, err
+	}
 	files, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch the results of CNI: %w", err)
+		return nil, fmt.Errorf("watch the results of CNI: %w", err)
+	}
+	if err := files.Add(p.options.ResultsDir); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch %s: %w", p.options.ResultsDir, err), files.Close())
+	}
+	return files, nil
+}
+
+// follow calls update after each change of a result of CNI or of a link, until ctx ends or a source of events does.
+func (p *pods) follow(ctx context.Context) error {
+	files, err := p.watchResults()
+	if err != nil {
+		return err
 	}
 	defer files.Close()
-	if err := files.Add(p.options.ResultsDir); err != nil {
-		return fmt.Errorf("watch %s: %w", p.options.ResultsDir, err)
-	}
 	links, done := make(chan netlink.LinkUpdate, 256), make(chan struct{})
 	defer close(done)
 	if err := netlink.LinkSubscribe(links, done); err != nil {
@@ -151,17 +229,24 @@ func (p *pods) watch(ctx context.Context) error {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	rules := time.NewTicker(rulesInterval)
+	defer rules.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-rules.C:
+			p.repair()
 		case err, open := <-files.Errors:
 			if !open {
 				return errors.New("watch the results of CNI: ended")
 			}
 			p.log.Warn("events of CNI results were lost", "error", err)
 			timer.Reset(settle)
-		case <-files.Events:
+		case event := <-files.Events:
+			if event.Name == filepath.Clean(p.options.ResultsDir) && (event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename)) {
+				return fmt.Errorf("directory %s was removed", event.Name)
+			}
 			timer.Reset(settle)
 		case _, open := <-links:
 			if !open {
@@ -172,6 +257,7 @@ func (p *pods) watch(ctx context.Context) error {
 			next := resync
 			if err := p.update(); err != nil {
 				p.log.Error("the filter of pods is not up to date; trying again", "error", err)
+				p.repair()
 				next = time.Second
 			}
 			timer.Reset(next)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -18,6 +19,9 @@ import (
 
 // retryInterval is the time after which the agent tries again to get a prefix.
 const retryInterval = 5 * time.Second
+
+// releaseInterval is the time after which the agent tries again to give back an earlier prefix.
+const releaseInterval = time.Minute
 
 // newClaims returns the store of claims, or nil for --claims none.
 func (o *Options) newClaims() (claim.Store, error) {
@@ -90,6 +94,48 @@ func (o *Options) take(ctx context.Context, claims claim.Store, before state) (c
 	return provided, claim.Take(ctx, claims, provided, o.Node, o.ReuseAfter)
 }
 
+// earlier returns the claims of before that the node has to give back, now that it has claimed a prefix.
+func (o *Options) earlier(before state, claimed netip.Prefix) []held {
+	if o.Claims == claimsNone {
+		return before.Earlier // they can be given back when there are claims again
+	}
+	return slices.DeleteFunc(before.claims(), func(h held) bool { return h.Prefix == claimed })
+}
+
+// release gives back earlier claims, and returns those for which that has failed.
+func release(ctx context.Context, claims claim.Store, earlier []held, log *slog.Logger) (left []held) {
+	for _, h := range earlier {
+		if err := claim.Release(ctx, claims, h.Prefix, h.Node); err != nil {
+			log.Warn("an earlier prefix of this node could not be given back; trying again", "prefix", h.Prefix, "error", err, "after", releaseInterval)
+			left = append(left, h)
+			continue
+		}
+		log.Info("an earlier prefix of this node was given back", "prefix", h.Prefix)
+	}
+	return left
+}
+
+// releaseEarlier gives back earlier claims until none is left or ctx ends. The state forgets those that are given back.
+func (o *Options) releaseEarlier(ctx context.Context, claims claim.Store, s state, log *slog.Logger) error {
+	for {
+		left := release(ctx, claims, s.Earlier, log)
+		if len(left) < len(s.Earlier) {
+			s.Earlier = left
+			if err := s.write(o.StateAt); err != nil {
+				return err
+			}
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(releaseInterval):
+		}
+	}
+}
+
 // awaitPrefix takes the prefix of the node, again and again until that succeeds. conflict is called when another node has the
 // prefix.
 func (o *Options) awaitPrefix(ctx context.Context, claims claim.Store, before state, log *slog.Logger, conflict func()) (state, error) {
@@ -97,7 +143,7 @@ func (o *Options) awaitPrefix(ctx context.Context, claims claim.Store, before st
 		claimed, err := o.take(ctx, claims, before)
 		if err == nil {
 			pods, err := address.Pods(claimed)
-			return state{Node: o.Node, Claimed: claimed, Pods: pods}, err
+			return state{Node: o.Node, Claimed: claimed, Pods: pods, Earlier: o.earlier(before, claimed)}, err
 		}
 		var held *claim.HeldError
 		if errors.As(err, &held) {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
 )
@@ -17,6 +18,23 @@ type state struct {
 	// Claimed is the prefix of the claim; Pods is the /96 in it.
 	Claimed netip.Prefix `json:"claimed"`
 	Pods    netip.Prefix `json:"pods"`
+	// Earlier are claims of this node that it has not given back yet.
+	Earlier []held `json:"earlier,omitempty"`
+}
+
+// held is a claim under the name that the node had.
+type held struct {
+	Node   string       `json:"node"`
+	Prefix netip.Prefix `json:"prefix"`
+}
+
+// claims returns all claims that the node has.
+func (s state) claims() []held {
+	all := slices.Clone(s.Earlier)
+	if s.Claimed.IsValid() {
+		all = append(all, held{s.Node, s.Claimed})
+	}
+	return all
 }
 
 // readState returns an empty state if there is no file.
@@ -34,7 +52,7 @@ func readState(path string) (s state, err error) {
 	return s, nil
 }
 
-// write replaces the file as a whole.
+// write replaces the file as a whole. A prefix that is forgotten in a power loss would never be given back.
 func (s state) write(path string) error {
 	content, err := json.Marshal(s)
 	if err != nil {
@@ -43,7 +61,7 @@ func (s state) write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("create the directory of the state: %w", err)
 	}
-	if err := atomicfile.Write(path, append(content, '\n'), 0o600); err != nil {
+	if err := atomicfile.WriteSync(path, append(content, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
 	return nil

@@ -51,6 +51,9 @@ var (
 	inputLink = field{nameSize, func(register uint32) expr.Any {
 		return &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: register}
 	}}
+	outputLink = field{nameSize, func(register uint32) expr.Any {
+		return &expr.Meta{Key: expr.MetaKeyOIFNAME, Register: register}
+	}}
 	sourceMAC     = payload(expr.PayloadBaseLLHeader, etherSource, etherSourceSize, paddedMACSize)
 	sourceAddress = payload(expr.PayloadBaseNetworkHeader, ipv6Source, addressSize, addressSize)
 	targetAddress = payload(expr.PayloadBaseNetworkHeader, ipv6Target, addressSize, addressSize)

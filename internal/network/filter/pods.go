@@ -71,31 +71,62 @@ type Pods struct {
 	conn *nftables.Conn
 	node Node
 
-	bridge, ip                    *nftables.Table
-	ports, macs, sources, targets *nftables.Set // of the bridge
-	pods, addresses               *nftables.Set // of IPv6
+	bridge, ip                           *nftables.Table
+	ports, owned, macs, sources, targets *nftables.Set // of the bridge
+	pods, addresses                      *nftables.Set // of IPv6
+	chains                               []chain       // of both
 }
 
-// Install replaces the rules of the node in the namespace of the calling thread. ports are all ports of the bridge: a port
-// without a binding may send nothing.
+// Install replaces the rules of the node in the namespace of the calling thread. ports are the ports of the bridge: one without a
+// binding may send nothing. A port that is not among them, because it is new, is heard by no pod with a binding, nor by the node.
 func Install(node Node, ports []string, bindings []Binding) (*Pods, error) {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
 	p := &Pods{conn: conn, node: node}
-	err = errors.Join(p.addBridge(), p.addIP(), p.fill(ports, bindings))
-	if err == nil {
-		err = conn.Flush()
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("install nftables rules: %w", err), conn.CloseLasting())
+	if err := p.Reinstall(ports, bindings); err != nil {
+		return nil, errors.Join(err, conn.CloseLasting())
 	}
 	return p, nil
 }
 
+// Reinstall replaces all rules, also those that somebody else has changed or removed. Counters begin at 0.
+func (p *Pods) Reinstall(ports []string, bindings []Binding) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.chains = nil
+	err := errors.Join(p.addBridge(), p.addIP(), p.fill(ports, bindings))
+	if err == nil {
+		err = p.conn.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("install nftables rules: %w", err)
+	}
+	return nil
+}
+
+// Intact reports whether all chains have their rules. `nft flush ruleset` removes them, for example.
+func (p *Pods) Intact() (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.chains {
+		// Those of a chain that does not exist are an empty list.
+		rules, err := p.conn.GetRules(c.Table, c.Chain)
+		if err != nil {
+			return false, fmt.Errorf("read nftables rules: %w", err)
+		}
+		if len(rules) != c.rules {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 // addBridge adds the rules for frames from the ports of pods: what a pod sends has its own addresses, and it speaks for no other
-// one, also towards pods of the same node.
+// one, also towards pods of the same node. The chains see the frames of all bridges of the node, and not every kernel can match the
+// bridge (nft_meta_bridge). So frames from a port that is not known are not dropped as such, but if they have the Ethernet address of
+// a pod, from which the bridge would learn, or if they go to the port of a pod.
 func (p *Pods) addBridge() (err error) {
 	t := replace(p.conn, nftables.TableFamilyBridge)
 	p.bridge = t.Table
@@ -105,6 +136,7 @@ func (p *Pods) addBridge() (err error) {
 		types []nftables.SetDatatype
 	}{
 		{&p.ports, "ports", []nftables.SetDatatype{nftables.TypeIFName}},
+		{&p.owned, "owned", []nftables.SetDatatype{nftables.TypeEtherAddr}},
 		{&p.macs, "macs", []nftables.SetDatatype{nftables.TypeIFName, nftables.TypeEtherAddr}},
 		{&p.sources, "sources", []nftables.SetDatatype{nftables.TypeIFName, nftables.TypeEtherAddr, nftables.TypeIP6Addr}},
 		{&p.targets, "targets", []nftables.SetDatatype{nftables.TypeIFName, nftables.TypeIP6Addr}},
@@ -117,6 +149,7 @@ func (p *Pods) addBridge() (err error) {
 		t.counter(name)
 	}
 	t.chain("from_pods", nftables.ChainHookPrerouting, priorityRaw,
+		rule(in(p.ports, true, inputLink), in(p.owned, false, sourceMAC), count(CounterMAC), drop()),
 		rule(in(p.ports, true, inputLink), accept()),
 		rule(in(p.macs, true, inputLink, sourceMAC), count(CounterMAC), drop()),
 		rule(notIPv6(), accept()),
@@ -128,11 +161,15 @@ func (p *Pods) addBridge() (err error) {
 		rule(in(p.sources, false, inputLink, sourceMAC, sourceAddress), accept()),
 		rule(count(CounterSource), drop()),
 	)
+	t.chain("between_pods", nftables.ChainHookForward, priorityRaw,
+		rule(in(p.ports, false, outputLink), in(p.macs, true, inputLink, sourceMAC), count(CounterMAC), drop()),
+	)
+	p.chains = append(p.chains, t.chains...)
 	return nil
 }
 
 // addIP adds the rules for packets that leave and reach the bridge. They repeat the check of sources, so that ports which are
-// not known yet cannot send packets out of the node.
+// not known yet reach neither the node nor anything outside.
 func (p *Pods) addIP() (err error) {
 	t := replace(p.conn, nftables.TableFamilyIPv6)
 	p.ip = t.Table
@@ -154,6 +191,8 @@ func (p *Pods) addIP() (err error) {
 	}
 	t.chain("arriving", nftables.ChainHookPrerouting, priorityRaw, append(noTrack,
 		rule(from(bridge), in(p.pods, false, sourceAddress, sourceMAC), accept()),
+		// Multicast that the node sends at the bridge comes back to it without an Ethernet header, so the first rule does not match.
+		rule(from(bridge), sourceIn(linkLocal), in(p.pods, true, sourceAddress, sourceMAC), count(CounterSource), drop()),
 		rule(from(bridge), sourceIn(linkLocal), accept()),
 		rule(from(bridge), sourceIn(unspecified), accept()),
 		rule(from(bridge), count(CounterSource), drop()),
@@ -169,6 +208,7 @@ func (p *Pods) addIP() (err error) {
 		rule(to(bridge), unreachable(errorsPerSecond)),
 		rule(to(bridge), drop()),
 	)
+	p.chains = append(p.chains, t.chains...)
 	return nil
 }
 
@@ -187,22 +227,23 @@ func (p *Pods) Set(ports []string, bindings []Binding) error {
 }
 
 func (p *Pods) fill(ports []string, bindings []Binding) error {
-	names, macs, sources, targets := make([][]byte, 0, len(ports)), [][]byte{}, [][]byte{}, [][]byte{}
+	names, owned, macs, sources, targets := [][]byte{}, [][]byte{}, [][]byte{}, [][]byte{}, [][]byte{}
 	pods, addresses := [][]byte{}, [][]byte{}
 	for _, port := range ports {
 		names = append(names, linkName(port))
 	}
 	for _, b := range bindings {
 		port, mac, a := linkName(b.Port), paddedMAC(b.MAC), addressBytes(b.Address)
-		macs = append(macs, join(port, mac))
+		owned, macs = append(owned, b.MAC[:]), append(macs, join(port, mac))
 		local := addressBytes(address.LinkLocal(net.HardwareAddr(b.MAC[:])))
 		for _, own := range [][]byte{a, local} {
 			sources, targets = append(sources, join(port, mac, own)), append(targets, join(port, own))
+			pods = append(pods, join(own, mac))
 		}
-		pods, addresses = append(pods, join(a, mac)), append(addresses, a)
+		addresses = append(addresses, a)
 	}
 	return errors.Join(
-		fill(p.conn, p.ports, names), fill(p.conn, p.macs, macs), fill(p.conn, p.sources, sources), fill(p.conn, p.targets, targets),
+		fill(p.conn, p.ports, names), fill(p.conn, p.owned, owned), fill(p.conn, p.macs, macs), fill(p.conn, p.sources, sources), fill(p.conn, p.targets, targets),
 		fill(p.conn, p.pods, pods), fill(p.conn, p.addresses, addresses),
 	)
 }

@@ -19,15 +19,22 @@ const batch = 200
 type table struct {
 	conn *nftables.Conn
 	*nftables.Table
+	chains []chain
+}
+
+// chain is a chain with the number of its rules.
+type chain struct {
+	*nftables.Chain
+	rules int
 }
 
 // replace begins the replacement of a table. The kernel does not pass a packet between the old and the new one.
-func replace(conn *nftables.Conn, family nftables.TableFamily) table {
+func replace(conn *nftables.Conn, family nftables.TableFamily) *table {
 	t := &nftables.Table{Family: family, Name: TableName}
 	// A table that does not exist cannot be deleted.
 	conn.AddTable(t)
 	conn.DelTable(t)
-	return table{conn, conn.AddTable(t)}
+	return &table{conn: conn, Table: conn.AddTable(t)}
 }
 
 // remove removes a table, if it exists.
@@ -38,13 +45,16 @@ func remove(conn *nftables.Conn, family nftables.TableFamily) {
 }
 
 // set adds a set whose keys are the concatenation of types.
-func (t table) set(name string, types ...nftables.SetDatatype) (*nftables.Set, error) {
-	key, err := nftables.ConcatSetType(types...)
-	if err != nil {
-		return nil, err
+func (t *table) set(name string, types ...nftables.SetDatatype) (*nftables.Set, error) {
+	key := types[0]
+	if len(types) > 1 { // in a concatenation, the length of each type is padded
+		var err error
+		if key, err = nftables.ConcatSetType(types...); err != nil {
+			return nil, err
+		}
 	}
 	s := &nftables.Set{Table: t.Table, Name: name, KeyType: key, Concatenation: len(types) > 1}
-	if types[0] == nftables.TypeIFName && !s.Concatenation {
+	if key == nftables.TypeIFName {
 		s.KeyByteOrder = binaryutil.NativeEndian // otherwise nft cannot show the names
 	}
 	if err := t.conn.AddSet(s, nil); err != nil {
@@ -54,18 +64,19 @@ func (t table) set(name string, types ...nftables.SetDatatype) (*nftables.Set, e
 }
 
 // counter adds a named counter.
-func (t table) counter(name string) {
+func (t *table) counter(name string) {
 	t.conn.AddObj(&nftables.CounterObj{Table: t.Table, Name: name})
 }
 
 // chain adds a chain that accepts what no rule drops.
-func (t table) chain(name string, hook *nftables.ChainHook, priority int32, rules ...[]expr.Any) {
+func (t *table) chain(name string, hook *nftables.ChainHook, priority int32, rules ...[]expr.Any) {
 	c := t.conn.AddChain(&nftables.Chain{
 		Table: t.Table, Name: name, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityRef(nftables.ChainPriority(priority)),
 	})
 	for _, r := range rules {
 		t.conn.AddRule(&nftables.Rule{Table: t.Table, Chain: c, Exprs: r})
 	}
+	t.chains = append(t.chains, chain{c, len(rules)})
 }
 
 // fill replaces the elements of a set.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -27,6 +26,8 @@ const (
 	agentTimeout = 2 * time.Minute
 	pollInterval = 5 * time.Millisecond
 	agentLog     = "agent.log"
+	// stateFlag is the flag of the agent's file, by which `down` finds the agents of a lab.
+	stateFlag = "--state"
 )
 
 // Node is a node of the lab. Its exported fields are stored in the lab's file.
@@ -64,7 +65,7 @@ func (n *Node) agentArgs() []string {
 		"--node", n.Plan.Name, "--uplink", uplink, "--mode", n.lab.Mode, "--prefix", n.Plan.AgentPrefix,
 		"--claims", filepath.Join(n.lab.dir, claimsDir), "--reuse-after", n.lab.ReuseAfter.String(),
 		"--cni-config-dir", n.dir("net.d"), "--cni-results-dir", cni.ResultsDir(n.dir("cni")), "--cni-leases-dir", n.dir("networks"),
-		"--state", n.dir("state.json"),
+		stateFlag, n.dir("state.json"),
 	}
 }
 
@@ -116,19 +117,11 @@ func (n *Node) LaunchAgent(extra ...string) error {
 
 // ready reports whether the agent says that pods can start.
 func (n *Node) ready(ctx context.Context) bool {
-	dial := func(_ context.Context, network, address string) (conn net.Conn, err error) {
-		err = n.NS.Do(func() (err error) {
-			conn, err = net.Dial(network, address)
-			return err
-		})
-		return conn, err
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}, Timeout: agentTimeout}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+agent.DefaultOptions().MetricsAddress+"/readyz", nil)
 	if err != nil {
 		return false
 	}
-	response, err := client.Do(request)
+	response, err := n.NS.HTTPClient(agentTimeout, nil).Do(request)
 	if err != nil {
 		return false
 	}

@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/k8s-1m/k8s-1m/internal/network/netns"
 	"github.com/k8s-1m/k8s-1m/internal/util/atomicfile"
+	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
 // root has the directories of all labs. It is empty after a start of the machine, as there are no namespaces then.
@@ -159,6 +163,7 @@ func remove(name string, nodes []*Node, limits map[string]Limit) (err error) {
 	for _, n := range nodes {
 		err = errors.Join(err, n.StopAgent(syscall.SIGKILL))
 	}
+	err = errors.Join(err, stopAgents(name))
 	for _, part := range []string{"pod-", "node-", "internet", "provider"} {
 		names, listErr := netns.List(name + "-" + part)
 		err = errors.Join(err, listErr)
@@ -167,6 +172,33 @@ func remove(name string, nodes []*Node, limits map[string]Limit) (err error) {
 		}
 	}
 	return errors.Join(err, restoreLimits(limits), os.RemoveAll(directory(name)))
+}
+
+// stopAgents ends agents that the lab's file does not name: those of a lab that was killed while it was built. Their arguments have
+// files of the lab.
+func stopAgents(name string) (err error) {
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return fmt.Errorf("find the agents of lab %s: %w", name, err)
+	}
+	for _, p := range all {
+		args, readErr := p.CmdLine()
+		flag := slices.Index(args, stateFlag)
+		if readErr != nil || flag < 0 || flag+1 == len(args) || !strings.HasPrefix(args[flag+1], directory(name)+"/") {
+			continue // among them processes that have ended meanwhile
+		}
+		id, stopErr := process.Of(p.PID)
+		if stopErr == nil {
+			stopErr = id.Signal(syscall.SIGKILL)
+		}
+		if stopErr == nil {
+			stopErr = id.AwaitExit(agentTimeout)
+		}
+		if stopErr != nil && !errors.Is(stopErr, process.ErrGone) {
+			err = errors.Join(err, fmt.Errorf("stop the agent with process ID %d: %w", p.PID, stopErr))
+		}
+	}
+	return err
 }
 
 // Namespace returns the namespace of a part of a lab: a pod, a node, provider or internet.

@@ -3,6 +3,8 @@ package neighbour
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"github.com/k8s-1m/k8s-1m/internal/network/checksum"
 )
 
 // Sizes and values of Ethernet, IPv6 and neighbour discovery (RFC 4861).
@@ -51,7 +53,7 @@ func ParseSolicitation(frame []byte) (s Solicitation, ok bool) {
 		return s, false
 	}
 	message := ip[ipv6Size : ipv6Size+length]
-	if message[0] != typeSolicitation || message[1] != 0 || checksum(ip[8:40], message) != 0 {
+	if message[0] != typeSolicitation || message[1] != 0 || icmp6Checksum(ip[8:40], message) != 0 {
 		return s, false
 	}
 	s.Source, s.Target = netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(message[8:24]))
@@ -119,28 +121,14 @@ func appendMessage(b []byte, message [messageSize + optionSize]byte, target neti
 	t := target.As16()
 	copy(message[8:], t[:])
 	copy(message[26:], own[:])
-	binary.BigEndian.PutUint16(message[2:], checksum(b[len(b)-32:], message[:]))
+	binary.BigEndian.PutUint16(message[2:], icmp6Checksum(b[len(b)-32:], message[:]))
 	return append(b, message[:]...)
 }
 
-// checksum returns the checksum of an ICMPv6 message. addresses are the source and the destination. The result is 0 for a
+// icmp6Checksum returns the checksum of an ICMPv6 message. addresses are the source and the destination. The result is 0 for a
 // message that contains its checksum.
-func checksum(addresses, message []byte) uint16 {
-	sum := uint32(len(message)) + protocolICMP6
-	for i := 0; i < len(addresses); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(addresses[i:]))
-	}
-	for len(message) >= 2 {
-		sum += uint32(binary.BigEndian.Uint16(message))
-		message = message[2:]
-	}
-	if len(message) == 1 {
-		sum += uint32(message[0]) << 8
-	}
-	for sum>>16 != 0 {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
+func icmp6Checksum(addresses, message []byte) uint16 {
+	return ^uint16(checksum.Sum(message, checksum.Sum(addresses, uint32(len(message))+protocolICMP6)))
 }
 
 // ParseAdvertisement returns the target and the Ethernet address of a neighbour advertisement in a frame.
@@ -150,7 +138,7 @@ func ParseAdvertisement(frame []byte) (target netip.Addr, at MAC, ok bool) {
 	}
 	ip := frame[ethernetSize:]
 	message := ip[ipv6Size : ipv6Size+messageSize+optionSize]
-	if ip[6] != protocolICMP6 || ip[7] != hopLimit || message[0] != typeAdvertisement || message[24] != optionTarget || checksum(ip[8:40], message) != 0 {
+	if ip[6] != protocolICMP6 || ip[7] != hopLimit || message[0] != typeAdvertisement || message[24] != optionTarget || icmp6Checksum(ip[8:40], message) != 0 {
 		return target, at, false
 	}
 	copy(at[:], message[26:])

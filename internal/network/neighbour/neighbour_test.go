@@ -2,6 +2,7 @@ package neighbour
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -49,7 +50,7 @@ func TestDuplicateAddressDetection(t *testing.T) {
 	}
 	frame = frame[:len(frame)-optionSize]
 	frame[19], frame[56], frame[57] = messageSize, 0, 0
-	sum := checksum(frame[22:54], frame[54:])
+	sum := icmp6Checksum(frame[22:54], frame[54:])
 	frame[56], frame[57] = byte(sum>>8), byte(sum)
 	s, ok := ParseSolicitation(frame)
 	if !ok || !s.Source.IsUnspecified() {
@@ -130,7 +131,28 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A responder answers for addresses of its prefix that nobody has, but not for others and for those of the kernel.
+// expectAnswer sends solicitations until there is an answer, which must be one, for target.
+func expectAnswer(t *testing.T, socket *Socket, frames [][]byte, from MAC) {
+	t.Helper()
+	var got [][]byte
+	// The kernel drops frames until the link has settled.
+	for deadline := time.Now().Add(time.Minute); len(got) == 0; {
+		if sent, err := socket.Send(frames); err != nil || sent != len(frames) {
+			t.Fatalf("sent %d, %v", sent, err)
+		}
+		must(t, socket.SetReadDeadline(time.Now().Add(time.Second)))
+		var err error
+		if got, err = socket.Receive(nil); err != nil && time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	if answered, at, ok := ParseAdvertisement(got[0]); len(got) != 1 || !ok || answered != target || at != from {
+		t.Errorf("%d answers, the first for %s at %x", len(got), answered, at)
+	}
+}
+
+// A responder answers for addresses of its prefix that nobody has, but not for others and for those of the kernel, also after its link was
+// down.
 func TestResponder(t *testing.T) {
 	must2 := func(n *netns.Namespace, err error) *netns.Namespace {
 		must(t, err)
@@ -151,7 +173,12 @@ func TestResponder(t *testing.T) {
 	}))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- responder.Run(ctx) }()
+	go func() {
+		ended <- b.Do(func() error {
+			responder.Run(ctx, slog.New(slog.DiscardHandler))
+			return nil
+		})
+	}()
 	var socket *Socket
 	must(t, a.Do(func() (err error) {
 		socket, err = OpenSocket("eth0", netip.MustParsePrefix("2001:db8::/32"), true)
@@ -163,21 +190,16 @@ func TestResponder(t *testing.T) {
 	for _, asked := range []netip.Addr{outside, own, target} {
 		frames = append(frames, AppendSolicitation(nil, socket.Own, source, asked))
 	}
-	// The kernel drops frames until the link has settled.
-	var got [][]byte
-	for deadline := time.Now().Add(time.Minute); len(got) == 0; {
-		if sent, err := socket.Send(frames); err != nil || sent != len(frames) {
-			t.Fatalf("sent %d, %v", sent, err)
-		}
-		must(t, socket.SetReadDeadline(time.Now().Add(time.Second)))
-		var err error
-		if got, err = socket.Receive(nil); err != nil && time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
-	if answered, at, ok := ParseAdvertisement(got[0]); len(got) != 1 || !ok || answered != target || at != responder.socket.Own {
-		t.Errorf("%d answers, the first for %s at %x", len(got), answered, at)
-	}
+	mac, err := b.MAC("eth0")
+	must(t, err)
+	expectAnswer(t, socket, frames, MAC(mac))
+	links, err := b.Links()
+	must(t, err)
+	link, err := links.LinkByName("eth0")
+	must(t, err)
+	must(t, links.LinkSetDown(link))
+	must(t, links.LinkSetUp(link))
+	expectAnswer(t, socket, frames, MAC(mac))
 	cancel()
 	must(t, <-ended)
 	if counts := responder.Counts(); counts.Answered == 0 || counts.Ignored != counts.Answered {

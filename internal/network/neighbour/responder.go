@@ -10,14 +10,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
-	"os"
 	"sync/atomic"
+	"time"
 )
 
 // Responder answers solicitations at a link.
 type Responder struct {
-	socket *Socket
+	link   string
+	socket *Socket // nil while there is none
 	prefix netip.Prefix
 	// except are addresses for which the kernel answers itself.
 	except map[netip.Addr]bool
@@ -41,7 +43,7 @@ func NewResponder(link string, prefix netip.Prefix, except ...netip.Addr) (*Resp
 	if err != nil {
 		return nil, err
 	}
-	r := &Responder{socket: socket, prefix: prefix, except: map[netip.Addr]bool{}}
+	r := &Responder{link: link, socket: socket, prefix: prefix, except: map[netip.Addr]bool{}}
 	for _, a := range except {
 		r.except[a] = true
 	}
@@ -53,39 +55,73 @@ func (r *Responder) Counts() Counts {
 	return Counts{r.answered.Load(), r.ignored.Load(), r.failed.Load()}
 }
 
-// Run answers until ctx ends. It closes the socket.
-func (r *Responder) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = r.socket.Close() })
+// openAgain is the time after which a socket that has failed is opened again.
+const openAgain = time.Second
+
+// Run answers until ctx ends, in the namespace of the process. A link that goes down, or away, ends the socket; Run opens another one when
+// the link is back.
+func (r *Responder) Run(ctx context.Context, log *slog.Logger) {
+	failing := false
+	for {
+		err := r.serve(ctx, func() {
+			if failing {
+				log.Info("neighbour solicitations are answered again", "link", r.link)
+				failing = false
+			}
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		if !failing {
+			log.Error("neighbour solicitations are not answered; trying again", "link", r.link, "error", err, "after", openAgain)
+			failing = true
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(openAgain):
+		}
+	}
+}
+
+// serve answers until the socket fails or ctx ends, and closes the socket. received is called after solicitations.
+func (r *Responder) serve(ctx context.Context, received func()) (err error) {
+	if r.socket == nil {
+		if r.socket, err = OpenSocket(r.link, r.prefix, false); err != nil {
+			return err
+		}
+	}
+	socket := r.socket
+	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
 	defer func() {
 		if stop() {
-			_ = r.socket.Close()
+			_ = socket.Close()
 		}
+		r.socket = nil
 	}()
 	var storage [batch][frameSize]byte
 	frames, answers := make([][]byte, 0, batch), make([][]byte, 0, batch)
 	for {
 		var err error
-		frames, err = r.socket.Receive(frames[:0])
+		frames, err = socket.Receive(frames[:0])
 		switch {
-		case ctx.Err() != nil || errors.Is(err, os.ErrClosed):
+		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			return fmt.Errorf("receive neighbour solicitations: %w", err)
 		}
+		received()
 		answers = answers[:0]
 		for _, frame := range frames {
 			if s, ok := r.accepts(frame); ok {
-				answers = append(answers, AppendAdvertisement(storage[len(answers)][:0], s, r.socket.Own))
+				answers = append(answers, AppendAdvertisement(storage[len(answers)][:0], s, socket.Own))
 			}
 		}
-		sent, err := r.socket.Send(answers)
+		// A link that is down takes no frames; Receive says so, too.
+		sent, _ := socket.Send(answers)
 		r.answered.Add(uint64(sent))
 		r.failed.Add(uint64(len(answers) - sent))
 		r.ignored.Add(uint64(len(frames) - len(answers)))
-		// A link that is down takes no frames; it may come back.
-		if err != nil && ctx.Err() == nil && errors.Is(err, os.ErrClosed) {
-			return fmt.Errorf("send neighbour advertisements: %w", err)
-		}
 	}
 }
 

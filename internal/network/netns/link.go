@@ -195,11 +195,13 @@ type Route struct {
 	// Via is the gateway; the zero value for destinations on the link.
 	Via  netip.Addr
 	Link string
+	// Metric orders routes with the same destination, the least first; 0 for the default of the kernel.
+	Metric int
 	// Unreachable rejects packets with an ICMP error. Link and Via are then not used.
 	Unreachable bool
 }
 
-// AddRoute adds a route, or replaces the one with the same destination.
+// AddRoute adds a route, or replaces the one with the same destination and metric.
 func (n *Namespace) AddRoute(r Route) error {
 	return n.changeRoute(r, "add", (*netlink.Handle).RouteReplace)
 }
@@ -219,7 +221,7 @@ func (n *Namespace) changeRoute(r Route, verb string, change func(*netlink.Handl
 	if err != nil {
 		return err
 	}
-	route := &netlink.Route{Dst: IPNet(r.To)}
+	route := &netlink.Route{Dst: IPNet(r.To), Priority: r.Metric}
 	if r.Unreachable {
 		route.Type = unix.RTN_UNREACHABLE
 	} else {

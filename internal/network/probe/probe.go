@@ -51,12 +51,8 @@ func answer(server net.PacketConn) {
 }
 
 // Dial opens a socket of a namespace to the server at an address.
-func Dial(ns *netns.Namespace, to netip.Addr) (client net.Conn, err error) {
-	err = ns.Do(func() (err error) {
-		client, err = net.Dial("udp6", netip.AddrPortFrom(to, Port).String())
-		return err
-	})
-	return client, err
+func Dial(ns *netns.Namespace, to netip.Addr) (net.Conn, error) {
+	return ns.Dial("udp6", netip.AddrPortFrom(to, Port).String(), 0)
 }
 
 // Ask sends a text to the server until it answers, and returns the address that the server has seen. It gives up after some time, with

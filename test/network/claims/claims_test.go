@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
 	"github.com/k8s-1m/k8s-1m/internal/network/address"
@@ -68,6 +69,7 @@ func TestClaims(t *testing.T) {
 	if err := claim.Take(t.Context(), store("node-000001"), first, "node-000001", reuseAfter); !errors.As(err, &held) || !held.Free.IsZero() || held.Claim.Node != "node-000000" {
 		t.Errorf("a prefix of another node: %v", err)
 	}
+	seize(t, store("node-000001"), "node-000001")
 	must(t, claim.Release(t.Context(), store("node-000000"), first, "node-000000"))
 	if err := claim.Take(t.Context(), store("node-000001"), first, "node-000001", reuseAfter); !errors.As(err, &held) || held.Free.IsZero() {
 		t.Errorf("a prefix that was just released: %v", err)
@@ -75,6 +77,30 @@ func TestClaims(t *testing.T) {
 	must(t, claim.Take(t.Context(), store("node-000001"), first, "node-000001", 0))
 	t.Run("deleted-node", func(t *testing.T) { deletedNode(t, &c, store) })
 	t.Run("race", func(t *testing.T) { race(t, store) })
+}
+
+// seize writes claims that an agent must not write, although it may write Leases: the API server refuses them.
+func seize(t *testing.T, store claim.Store, node string) {
+	t.Helper()
+	for name, change := range map[string]func(*claim.Claim) (*claim.Claim, error){
+		"takes the prefix that another node holds": func(c *claim.Claim) (*claim.Claim, error) {
+			return &claim.Claim{Node: node, Since: c.Since}, nil
+		},
+		"takes it and marks it as released": func(c *claim.Claim) (*claim.Claim, error) {
+			return &claim.Claim{Node: node, Since: c.Since, Released: time.Now()}, nil
+		},
+		"gives it to a third node": func(c *claim.Claim) (*claim.Claim, error) {
+			return &claim.Claim{Node: "node-000002", Since: c.Since, Released: time.Now()}, nil
+		},
+		"changes a claim of another node": func(c *claim.Claim) (*claim.Claim, error) {
+			return &claim.Claim{Node: c.Node, Since: c.Since.Add(-time.Hour)}, nil
+		},
+	} {
+		err := store.Update(t.Context(), first, change)
+		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+			t.Errorf("an agent that %s: %v", name, err)
+		}
+	}
 }
 
 // The prefix of a node that was deleted is free after some time.

@@ -203,12 +203,8 @@ func eventually(t *testing.T, what string, condition func() error) time.Duration
 }
 
 // dial opens a connection in a namespace.
-func dial(in *netns.Namespace, network, address string) (c net.Conn, err error) {
-	err = in.Do(func() (err error) {
-		c, err = net.DialTimeout(network, address, 5*time.Second)
-		return err
-	})
-	return c, err
+func dial(in *netns.Namespace, network, address string) (net.Conn, error) {
+	return in.Dial(network, address, 5*time.Second)
 }
 
 // ask sends a line to an echo server and returns the address that it has seen.

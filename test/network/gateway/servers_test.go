@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bufio"
-	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
@@ -124,13 +123,7 @@ func (l *lab) nodes() (map[string]node, error) {
 }
 
 func (l *lab) page(path string) ([]byte, error) {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
-			return dial(l.gateway, network, address)
-		},
-	}}
-	response, err := client.Get("http://127.0.0.1:9547" + path)
+	response, err := l.gateway.HTTPClient(5*time.Second, nil).Get("http://127.0.0.1:9547" + path)
 	if err != nil {
 		return nil, err
 	}
@@ -166,12 +159,7 @@ func (l *lab) register(file string) (answer string, err error) {
 	if err != nil {
 		return "", err
 	}
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}},
-		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
-			return dial(l.n2, network, address)
-		},
-	}}
+	client := l.n2.HTTPClient(10*time.Second, &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}})
 	response, err := client.Post("https://["+gatewayAddress+"]:8443"+enroll.Path, "application/json", strings.NewReader(`{"publicKey":"`+key.Public().String()+`"}`))
 	if err != nil {
 		return "", err

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -203,13 +202,7 @@ func (l *lab) logs() string {
 
 // nodes returns the names of the connected nodes.
 func (l *lab) nodes() (map[string]bool, error) {
-	client := &http.Client{Timeout: l.options.Timeout, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
-			return dial(l.gateway, network, address, l.options.Timeout)
-		},
-	}}
-	response, err := client.Get("http://" + metricsAddress + "/nodes")
+	response, err := l.gateway.HTTPClient(l.options.Timeout, nil).Get("http://" + metricsAddress + "/nodes")
 	if err != nil {
 		return nil, err
 	}
@@ -227,12 +220,4 @@ func (l *lab) nodes() (map[string]bool, error) {
 		names[n.Name] = true
 	}
 	return names, nil
-}
-
-func dial(in *netns.Namespace, network, address string, timeout time.Duration) (c net.Conn, err error) {
-	err = in.Do(func() (err error) {
-		c, err = net.DialTimeout(network, address, timeout)
-		return err
-	})
-	return c, err
 }

@@ -41,7 +41,7 @@ func (l *lab) leaveOnce(ctx context.Context, name string, deleted bool) (time.Du
 		return 0, err
 	}
 	connected := func() error {
-		if c, err := dial(l.node, "udp", "["+prefix+serverAddress+"]:7", l.options.Timeout); err == nil {
+		if c, err := l.node.Dial("udp", "["+prefix+serverAddress+"]:7", l.options.Timeout); err == nil {
 			c.Close()
 		}
 		return l.peer(name, true)

@@ -128,12 +128,7 @@ func (s *swarm) registerOne(i int, certificate tls.Certificate) error {
 	if err != nil {
 		return err
 	}
-	client := &http.Client{Timeout: s.lab.options.Timeout, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: s.lab.pki.Roots(), Certificates: []tls.Certificate{certificate}},
-		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
-			return dial(s.lab.node, network, address, s.lab.options.Timeout)
-		},
-	}}
+	client := s.lab.node.HTTPClient(s.lab.options.Timeout, &tls.Config{RootCAs: s.lab.pki.Roots(), Certificates: []tls.Certificate{certificate}})
 	body, err := json.Marshal(enroll.Request{PublicKey: key.Public().String()})
 	if err != nil {
 		return err
@@ -163,7 +158,7 @@ func (s *swarm) connect(ctx context.Context) error {
 	if err := s.lab.echo(); err != nil {
 		return err
 	}
-	c, err := dial(s.lab.node, "udp", "["+gatewayAddress+"]:51820", s.lab.options.Timeout)
+	c, err := s.lab.node.Dial("udp", "["+gatewayAddress+"]:51820", s.lab.options.Timeout)
 	if err != nil {
 		return err
 	}

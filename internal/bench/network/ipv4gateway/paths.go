@@ -146,7 +146,7 @@ func (l *lab) masqueraded(ctx context.Context) (string, error) {
 // measure measures a path that has been set up.
 func (l *lab) measure(ctx context.Context, address string, path *Path) error {
 	ready := func() error {
-		c, err := dial(l.node, "tcp", address, time.Second)
+		c, err := l.node.Dial("tcp", address, time.Second)
 		if err == nil {
 			err = c.Close()
 		}
@@ -212,7 +212,7 @@ func useOnce(address string, timeout time.Duration) error {
 
 // packetCPU sends datagrams to the echo server, a window at a time, and returns the CPU time for a packet.
 func (l *lab) packetCPU(ctx context.Context, address string) (time.Duration, int, error) {
-	c, err := dial(l.node, "udp", address, l.options.Timeout)
+	c, err := l.node.Dial("udp", address, l.options.Timeout)
 	if err != nil {
 		return 0, 0, err
 	}

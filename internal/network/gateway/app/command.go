@@ -162,7 +162,7 @@ SIGTERM disconnects the node; its connections end.`,
 	f.BoolVar(&c.MasqueradePods, "masquerade-pods", true, "let pods use the IPv4 address of the node in the tunnel (nftables table network-gateway-node)")
 	f.BoolVar(&c.KeepRegistration, "keep-registration", false, "stay registered after SIGTERM, for a restart that keeps connections")
 	f.StringVar(&c.StatusFile, "status-file", "", "file for the gateway in use, the prefix, and the DNS64 servers, in JSON")
-	f.BoolVarP(&verbose, "verbose", "v", false, "log more")
+	f.BoolVarP(&verbose, "verbose", "v", false, "also log renewals, attempts that fail, and handshakes")
 	return cmd
 }
 

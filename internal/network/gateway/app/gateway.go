@@ -26,6 +26,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/nat64"
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/nodes"
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/registry"
+	"github.com/k8s-1m/k8s-1m/internal/network/gateway/reload"
 	"github.com/k8s-1m/k8s-1m/internal/network/netns"
 )
 
@@ -153,7 +154,7 @@ func (g *gateway) run(ctx context.Context) error {
 	}
 	g.wait.Go(func() { g.expire(ctx) })
 	g.wait.Go(func() {
-		g.revocations.Watch(expiryInterval, ctx.Done(), func(err error) {
+		reload.Every(ctx, expiryInterval, g.revocations.Reload, func(err error) {
 			g.log.Error("failed to reload revocation lists; keeping the previous ones", "err", err)
 		})
 	})

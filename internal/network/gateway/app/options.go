@@ -214,7 +214,7 @@ func (s *settings) translation() error {
 			return usage.Errorf("--nat64-pool %v and --masquerade-range %v overlap", prefix, s.masquerade)
 		}
 	}
-	if _, err := nat64.New(c); err != nil {
+	if err := c.Validate(); err != nil {
 		return usage.Errorf("%v", err)
 	}
 	s.nat64 = &c

@@ -10,8 +10,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
-	"net/url"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/enroll"
@@ -75,19 +75,31 @@ func ownName(config Config) (string, error) {
 	return enroll.NodeName(certificate)
 }
 
-func (a *api) register(ctx context.Context, gateway string, key wireguard.PublicKey) (response enroll.Response, err error) {
+// registration is the answer of a gateway.
+type registration struct {
+	enroll.Response
+	// server is the address of the gateway that has answered. Its name may have several.
+	server netip.Addr
+}
+
+func (a *api) register(ctx context.Context, gateway string, key wireguard.PublicKey) (r registration, err error) {
 	body, err := json.Marshal(enroll.Request{PublicKey: key.String()})
 	if err != nil {
-		return response, err
+		return r, err
 	}
-	answer, err := a.do(ctx, http.MethodPost, gateway, body)
+	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		if address, ok := info.Conn.RemoteAddr().(*net.TCPAddr); ok {
+			r.server = address.AddrPort().Addr().Unmap()
+		}
+	}}
+	answer, err := a.do(httptrace.WithClientTrace(ctx, trace), http.MethodPost, gateway, body)
 	if err != nil {
-		return response, err
+		return r, err
 	}
-	if err := json.Unmarshal(answer, &response); err != nil {
-		return response, fmt.Errorf("answer is not a registration: %w", err)
+	if err := json.Unmarshal(answer, &r.Response); err != nil {
+		return r, fmt.Errorf("answer is not a registration: %w", err)
 	}
-	return response, nil
+	return r, nil
 }
 
 func (a *api) leave(ctx context.Context, gateway string) error {
@@ -116,22 +128,6 @@ func (a *api) do(ctx context.Context, method, gateway string, body []byte) ([]by
 		return nil, &refusedError{status: response.StatusCode, text: failure.Error}
 	}
 	return answer, nil
-}
-
-// serverAddress returns the address of a gateway from its URL.
-func serverAddress(gateway string) (netip.Addr, error) {
-	parsed, err := url.Parse(gateway)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	if address, err := netip.ParseAddr(parsed.Hostname()); err == nil {
-		return address, nil
-	}
-	addresses, err := net.DefaultResolver.LookupNetIP(context.Background(), "ip", parsed.Hostname())
-	if err != nil || len(addresses) == 0 {
-		return netip.Addr{}, fmt.Errorf("address of %s: %w", parsed.Hostname(), err)
-	}
-	return addresses[0].Unmap(), nil
 }
 
 // Status is the content of the status file.

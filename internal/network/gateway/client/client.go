@@ -102,25 +102,39 @@ func (r *runner) run(ctx context.Context) error {
 // register registers with the first gateway that accepts the node, and returns when to do it again.
 func (r *runner) register(ctx context.Context) (time.Duration, error) {
 	var problems []error
+	var unusable []string // gateways that have registered the node, but whose answer cannot be used
 	for _, gateway := range r.candidates() {
-		response, err := r.ask(ctx, gateway)
+		answer, err := r.ask(ctx, gateway)
+		if err == nil {
+			if err = r.tunnel.configure(answer); err != nil {
+				unusable = append(unusable, gateway)
+			}
+		}
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", gateway, err))
 			continue
 		}
-		if err := r.tunnel.configure(gateway, response); err != nil {
-			return 0, err
+		if len(problems) > 0 {
+			r.config.Log.Warn("other gateways cannot be used", "err", errors.Join(problems...))
 		}
-		if r.gateway != gateway {
-			r.config.Log.Info("connected", "gateway", gateway, "nat64Prefix", response.NAT64Prefix, "ipv4", response.IPv4)
-		}
-		r.gateway, r.unanswered = gateway, ""
-		if err := writeStatus(r.config.StatusFile, gateway, response); err != nil {
-			r.config.Log.Warn("status cannot be written", "err", err)
-		}
-		return time.Duration(max(response.RenewSeconds, 1)) * time.Second, nil
+		r.connected(gateway, answer.Response)
+		r.leaveAll(ctx, unusable)
+		return time.Duration(max(answer.RenewSeconds, 1)) * time.Second, nil
 	}
 	return 0, errors.Join(problems...)
+}
+
+// connected records that the tunnel leads to a gateway.
+func (r *runner) connected(gateway string, response enroll.Response) {
+	if r.gateway != gateway {
+		r.config.Log.Info("connected", "gateway", gateway, "nat64Prefix", response.NAT64Prefix, "ipv4", response.IPv4)
+	} else {
+		r.config.Log.Debug("registration renewed", "gateway", gateway, "renewSeconds", response.RenewSeconds)
+	}
+	r.gateway, r.unanswered = gateway, ""
+	if err := writeStatus(r.config.StatusFile, gateway, response); err != nil {
+		r.config.Log.Warn("status cannot be written", "err", err)
+	}
 }
 
 // candidates returns the gateways, the one in use first.
@@ -131,26 +145,27 @@ func (r *runner) candidates() []string {
 	return append([]string{r.gateway}, slices.DeleteFunc(slices.Clone(r.order), func(g string) bool { return g == r.gateway })...)
 }
 
-func (r *runner) ask(ctx context.Context, gateway string) (response enroll.Response, err error) {
+func (r *runner) ask(ctx context.Context, gateway string) (answer registration, err error) {
 	for attempt := range attempts {
 		if attempt > 0 {
+			r.config.Log.Debug("gateway does not answer; trying again", "gateway", gateway, "err", err)
 			select {
 			case <-ctx.Done():
-				return response, ctx.Err()
+				return answer, ctx.Err()
 			case <-time.After(retryAfter):
 			}
 		}
 		r.unanswered = gateway
-		response, err = r.api.register(ctx, gateway, r.key.Public())
+		answer, err = r.api.register(ctx, gateway, r.key.Public())
 		var refused *refusedError
 		if errors.As(err, &refused) {
 			r.unanswered = ""
 		}
 		if err == nil || r.unanswered == "" {
-			return response, err
+			return answer, err
 		}
 	}
-	return response, err
+	return answer, err
 }
 
 // end disconnects the node.
@@ -170,12 +185,13 @@ func (r *runner) end() {
 func (r *runner) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	gateways := []string{r.gateway, r.unanswered}
+	gateways := slices.DeleteFunc([]string{r.gateway, r.unanswered}, func(g string) bool { return g == "" })
 	slices.Sort(gateways)
-	for _, gateway := range slices.Compact(gateways) {
-		if gateway == "" {
-			continue
-		}
+	r.leaveAll(ctx, slices.Compact(gateways))
+}
+
+func (r *runner) leaveAll(ctx context.Context, gateways []string) {
+	for _, gateway := range gateways {
 		if err := r.api.leave(ctx, gateway); err != nil {
 			r.config.Log.Warn("the gateway was not told that the node leaves", "gateway", gateway, "err", err)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/enroll"
+	"github.com/k8s-1m/k8s-1m/internal/network/gateway/wireguard"
 )
 
 func TestNodesSpreadOverGateways(t *testing.T) {
@@ -99,5 +101,52 @@ func TestAnswersOfGateways(t *testing.T) {
 		if _, _, err := destinations(r); err == nil {
 			t.Errorf("no error for %+v", r)
 		}
+	}
+}
+
+// TestOtherGatewayIsTried has a gateway first that registers the node with an answer that cannot be used.
+func TestOtherGatewayIsTried(t *testing.T) {
+	asked := make(chan string, 10)
+	serve := func(name string, status int, body string) *httptest.Server {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+			asked <- name + " " + request.Method
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+		}))
+		t.Cleanup(server.Close)
+		return server
+	}
+	unusable, refusing := serve("unusable", http.StatusOK, "{}"), serve("refusing", http.StatusForbidden, "{}")
+	r := &runner{
+		config: Config{Log: slog.New(slog.DiscardHandler)}, api: &api{client: unusable.Client()}, tunnel: &tunnel{},
+		order: []string{unusable.URL, refusing.URL},
+	}
+	if _, err := r.register(t.Context()); err == nil || !strings.Contains(err.Error(), "names no port") || !strings.Contains(err.Error(), "403") {
+		t.Errorf("error %v", err)
+	}
+	for _, want := range []string{"unusable POST", "refusing POST"} {
+		if got := <-asked; got != want {
+			t.Errorf("request %q, want %q", got, want)
+		}
+	}
+}
+
+// TestEndpointIsTheServerThatAnswers asks a gateway by a name, as its certificate and its tunnel are at the address that has answered.
+func TestEndpointIsTheServerThatAnswers(t *testing.T) {
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"port": 7}`)
+	}))
+	defer gateway.Close()
+	address, err := netip.ParseAddrPort(gateway.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address.String())
+	}}
+	a := &api{client: &http.Client{Transport: transport}}
+	answer, err := a.register(t.Context(), "http://gateway.example", wireguard.PublicKey{})
+	if err != nil || answer.server != address.Addr() || answer.Port != 7 {
+		t.Errorf("answer %+v, %v; want the address %v", answer, err, address)
 	}
 }

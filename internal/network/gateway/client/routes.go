@@ -24,13 +24,18 @@ func (t *tunnel) setAddress(own netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("addresses of %s: %w", t.config.Link, err)
 	}
+	found := false
 	for _, address := range present {
 		if address.IP.Equal(own.AsSlice()) {
-			return nil
+			found = true
+			continue
 		}
 		if err := handle.AddrDel(link, &address); err != nil {
 			return fmt.Errorf("remove address %v of %s: %w", address.IPNet, t.config.Link, err)
 		}
+	}
+	if found {
+		return nil
 	}
 	return t.host.AddAddress(t.config.Link, netip.PrefixFrom(own, 32))
 }
@@ -38,35 +43,30 @@ func (t *tunnel) setAddress(own netip.Addr) error {
 // route routes destinations into the tunnel, and no others of before. The IPv4 default route has a metric,
 // so that another one may take precedence.
 func (t *tunnel) route(destinations []netip.Prefix) error {
-	handle, err := t.host.Links()
-	if err != nil {
-		return err
-	}
-	link, err := handle.LinkByName(t.config.Link)
-	if err != nil {
-		return fmt.Errorf("tunnel device %s: %w", t.config.Link, err)
-	}
-	for _, former := range t.routed {
-		if !slices.Contains(destinations, former) {
-			if err := handle.RouteDel(t.routeTo(former, link)); err != nil {
-				return fmt.Errorf("remove route to %v through %s: %w", former, t.config.Link, err)
-			}
+	for _, former := range slices.Clone(t.routed) {
+		if slices.Contains(destinations, former) {
+			continue
 		}
+		if err := t.host.DeleteRoute(t.routeTo(former)); err != nil {
+			return err
+		}
+		t.routed = slices.DeleteFunc(t.routed, func(p netip.Prefix) bool { return p == former })
 	}
-	t.routed = nil
 	for _, destination := range destinations {
-		if err := handle.RouteReplace(t.routeTo(destination, link)); err != nil {
-			return fmt.Errorf("route to %v through %s: %w", destination, t.config.Link, err)
+		if err := t.host.AddRoute(t.routeTo(destination)); err != nil {
+			return err
 		}
-		t.routed = append(t.routed, destination)
+		if !slices.Contains(t.routed, destination) {
+			t.routed = append(t.routed, destination)
+		}
 	}
 	return nil
 }
 
-func (t *tunnel) routeTo(destination netip.Prefix, link netlink.Link) *netlink.Route {
-	route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: netns.IPNet(destination)}
+func (t *tunnel) routeTo(destination netip.Prefix) netns.Route {
+	route := netns.Route{To: destination, Link: t.config.Link}
 	if destination.Addr().Is4() {
-		route.Priority = t.config.IPv4Metric
+		route.Metric = t.config.IPv4Metric
 	}
 	return route
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -42,7 +43,13 @@ func newTunnel(config Config, key wireguard.PrivateKey) (*tunnel, error) {
 	if err != nil {
 		return nil, errors.Join(err, link.Close())
 	}
-	logger := &device.Logger{Verbosef: device.DiscardLogf, Errorf: func(format string, args ...any) {
+	verbose := device.DiscardLogf
+	if config.Log.Enabled(context.Background(), slog.LevelDebug) {
+		verbose = func(format string, args ...any) {
+			config.Log.Debug("wireguard-go: "+fmt.Sprintf(format, args...), slog.String("link", config.Link))
+		}
+	}
+	logger := &device.Logger{Verbosef: verbose, Errorf: func(format string, args ...any) {
 		config.Log.Warn("wireguard-go: "+fmt.Sprintf(format, args...), slog.String("link", config.Link))
 	}}
 	d := device.NewDevice(link, conn.NewDefaultBind(), logger)
@@ -61,12 +68,9 @@ func newTunnel(config Config, key wireguard.PrivateKey) (*tunnel, error) {
 
 // configure makes a gateway the other end of the tunnel, and routes into it. Nothing is changed if it is
 // that already.
-func (t *tunnel) configure(gateway string, response enroll.Response) error {
-	server, err := serverAddress(gateway)
-	if err != nil {
-		return err
-	}
-	endpoint, err := endpointOf(response, server)
+func (t *tunnel) configure(answer registration) error {
+	response := answer.Response
+	endpoint, err := endpointOf(response, answer.server)
 	if err != nil {
 		return err
 	}
@@ -81,6 +85,7 @@ func (t *tunnel) configure(gateway string, response enroll.Response) error {
 	if own.IsValid() && endpoint.Addr().Unmap().Is4() {
 		return fmt.Errorf("the gateway masquerades, but its tunnel has the IPv4 address %v, which would be routed into itself; use an IPv6 address", endpoint.Addr())
 	}
+	t.applied = "" // a failure leaves it changed in part
 	if err := t.setPeer(response, endpoint, destinations); err != nil {
 		return err
 	}

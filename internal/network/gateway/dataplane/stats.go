@@ -72,7 +72,7 @@ func natStats(c nat64.NodeCounters) *NAT64Stats {
 
 // Totals are the counters of the gateway.
 type Totals struct {
-	Peers, Sessions               int
+	Sessions                      int
 	Handshakes, HandshakesDropped uint64
 	Errors                        map[string]uint64 // of sockets and the TUN device
 	Dropped                       map[string]uint64 // packets by reason
@@ -92,9 +92,6 @@ func (d *Dataplane) Totals() Totals {
 			"no_keys": c.noKeys.Load(),
 		},
 	}
-	d.mu.RLock()
-	t.Peers = len(d.peers)
-	d.mu.RUnlock()
 	if d.nat != nil {
 		d.natMu.Lock()
 		defer d.natMu.Unlock()

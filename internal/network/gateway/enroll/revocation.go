@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"time"
 )
 
 // Revocations are the serial numbers of revoked certificates, from a file with certificate revocation
@@ -110,24 +109,4 @@ func (r *Revocations) Revoked(serial string) bool {
 	defer r.mu.RUnlock()
 	_, revoked := r.serials[serial]
 	return revoked
-}
-
-// Watch reloads the file every interval until the channel is closed, and reports errors once until the
-// next success.
-func (r *Revocations) Watch(interval time.Duration, stop <-chan struct{}, report func(error)) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	failing := false
-	for {
-		select {
-		case <-stop:
-			return
-		case <-ticker.C:
-		}
-		err := r.Reload()
-		if err != nil && !failing {
-			report(err)
-		}
-		failing = err != nil
-	}
 }

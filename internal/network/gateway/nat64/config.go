@@ -88,7 +88,8 @@ func prefixes(texts ...string) []netip.Prefix {
 // into memory.
 const maxPool = 1 << 16
 
-func (c *Config) validate() error {
+// Validate returns the first value with which there is no translator.
+func (c *Config) Validate() error {
 	if c.Prefix == (prefix64.Prefix{}) {
 		return fmt.Errorf("NAT64: no prefix")
 	}

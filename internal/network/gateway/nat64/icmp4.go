@@ -3,6 +3,8 @@ package nat64
 import (
 	"encoding/binary"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/network/checksum"
 )
 
 const (
@@ -19,7 +21,7 @@ func (t *Translator) inboundICMP(d *datagram, out []byte, now time.Duration) (*N
 	if d.fragment.present {
 		return nil, 0, FragmentICMP
 	}
-	if len(d.payload) < 8 || sum(d.payload, 0) != 0xffff {
+	if len(d.payload) < 8 || checksum.Sum(d.payload, 0) != 0xffff {
 		return nil, 0, Malformed
 	}
 	switch d.payload[0] {
@@ -171,7 +173,7 @@ func (t *Translator) refuse4(packet []byte, d *datagram, out []byte, reason Reas
 	e := datagram{source4: d.destination4, destination4: d.source4, protocol: protocolICMP, hops: 64, id: t.nextID()}
 	message := out[header4 : header4+8+copy(out[header4+8:576], packet)]
 	putError(message, kind, code, parameter)
-	binary.BigEndian.PutUint16(message[2:], ^fold(sum(message, 0)))
+	binary.BigEndian.PutUint16(message[2:], ^uint16(checksum.Sum(message, 0)))
 	result.Action, result.Length = Reply, put4(out, &e, len(message))+len(message)
 	return result
 }

@@ -3,6 +3,8 @@ package nat64
 import (
 	"encoding/binary"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/network/checksum"
 )
 
 const (
@@ -59,8 +61,8 @@ func rewriteEcho(payload []byte, kind byte, id uint16, pseudo uint32, to4 bool) 
 	} else {
 		new += pseudo
 	}
-	checksum := binary.BigEndian.Uint16(payload[2:])
-	binary.BigEndian.PutUint16(payload[2:], adjust(checksum, difference(old, new)))
+	former := binary.BigEndian.Uint16(payload[2:])
+	binary.BigEndian.PutUint16(payload[2:], adjust(former, difference(old, new)))
 }
 
 // outboundError translates an ICMPv6 error about a packet that came from IPv4.
@@ -83,7 +85,7 @@ func (t *Translator) outboundError(n *Node, d *datagram, out []byte) (int, Reaso
 	length := t.inner4(s, &inner, out[header4+8:])
 	message := out[header4 : header4+8+length]
 	putError(message, kind, code, parameter)
-	binary.BigEndian.PutUint16(message[2:], ^fold(sum(message, 0)))
+	binary.BigEndian.PutUint16(message[2:], ^uint16(checksum.Sum(message, 0)))
 	return put4(out, d, len(message)) + len(message), NotDropped
 }
 

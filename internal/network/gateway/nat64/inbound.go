@@ -3,6 +3,8 @@ package nat64
 import (
 	"encoding/binary"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/network/checksum"
 )
 
 // inbound translates a parsed packet from IPv4.
@@ -70,9 +72,9 @@ func (t *Translator) laterFragment6(d *datagram, out []byte) (*Node, int, Reason
 // writeChecksum6 computes the checksum of a whole payload.
 func writeChecksum6(payload []byte, d *datagram, position int) {
 	payload[position], payload[position+1] = 0, 0
-	checksum := ^fold(sum(payload, pseudo6(&d.source6, &d.destination6, len(payload), d.protocol)))
-	if checksum == 0 && d.protocol == protocolUDP {
-		checksum = 0xffff
+	value := ^uint16(checksum.Sum(payload, pseudo6(&d.source6, &d.destination6, len(payload), d.protocol)))
+	if value == 0 && d.protocol == protocolUDP {
+		value = 0xffff
 	}
-	binary.BigEndian.PutUint16(payload[position:], checksum)
+	binary.BigEndian.PutUint16(payload[position:], value)
 }

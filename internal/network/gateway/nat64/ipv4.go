@@ -1,6 +1,10 @@
 package nat64
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/k8s-1m/k8s-1m/internal/network/checksum"
+)
 
 const (
 	flagDontFragment = 0x4000
@@ -18,7 +22,7 @@ func parse4(packet []byte, d *datagram) Reason {
 	if header < header4 || total < header || total > len(packet) {
 		return Malformed
 	}
-	if sum(packet[:header], 0) != 0xffff {
+	if checksum.Sum(packet[:header], 0) != 0xffff {
 		return Malformed
 	}
 	return d.read4(packet, header, total)
@@ -81,6 +85,6 @@ func put4(out []byte, d *datagram, payload int) int {
 	out[8], out[9], out[10], out[11] = d.hops, d.protocol, 0, 0
 	copy(out[12:], d.source4[:])
 	copy(out[16:], d.destination4[:])
-	binary.BigEndian.PutUint16(out[10:], ^uint16(sum(out[:header4], 0)))
+	binary.BigEndian.PutUint16(out[10:], ^uint16(checksum.Sum(out[:header4], 0)))
 	return header4
 }

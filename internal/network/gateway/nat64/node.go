@@ -58,9 +58,7 @@ func (b *bucket) take(now time.Duration, rate int) bool {
 // AddNode adds a node. All of its bindings are at one address of the pool, which its name selects, so
 // that a server sees one address for a node (RFC 4787, "paired") and a restart keeps it.
 func (t *Translator) AddNode(name string) *Node {
-	n := &Node{name: name, address: int(hash(name) % uint64(len(t.pool.addresses)))}
-	t.nodes[n] = struct{}{}
-	return n
+	return &Node{name: name, address: int(hash(name) % uint64(len(t.pool.addresses)))}
 }
 
 // RemoveNode ends all sessions of a node.
@@ -68,7 +66,6 @@ func (t *Translator) RemoveNode(n *Node) {
 	for n.bindings != nil {
 		t.endBinding(n.bindings)
 	}
-	delete(t.nodes, n)
 }
 
 // hash is FNV-1a, which does not change between versions.

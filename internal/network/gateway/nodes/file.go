@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/registry"
+	"github.com/k8s-1m/k8s-1m/internal/network/gateway/reload"
 )
 
 // fileNode is a node in a file.
@@ -53,25 +54,17 @@ func FromFile(ctx context.Context, path string, interval time.Duration, sink Sin
 	if err != nil {
 		return err
 	}
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	failing := false
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+	read := func() error {
 		next, err := apply(path, content, sink, log)
-		if err != nil {
-			if !failing {
-				log.Error("nodes file cannot be used; the former nodes stay", "err", err)
-			}
-			failing = true
-			continue
+		if err == nil {
+			content = next
 		}
-		content, failing = next, false
+		return err
 	}
+	reload.Every(ctx, interval, read, func(err error) {
+		log.Error("nodes file cannot be used; the former nodes stay", "err", err)
+	})
+	return nil
 }
 
 func apply(path string, former []byte, sink Sink, log *slog.Logger) ([]byte, error) {

@@ -110,7 +110,7 @@ func newNodeInformer(client kubernetes.Interface, options Options) cache.SharedI
 	}
 	informer := newInformer(source, client, &core.Node{}, "nodes")
 	// It fails only for an informer that has started.
-	_ = informer.SetTransform(strip)
+	_ = informer.SetTransform(func(object any) (any, error) { return strip(object, options.Annotation), nil })
 	return informer
 }
 
@@ -273,14 +273,18 @@ func covered(prefixes []netip.Prefix, prefix netip.Prefix) bool {
 }
 
 // strip keeps only what convert reads: a node has several KiB, and there are many.
-func strip(object any) (any, error) {
+func strip(object any, annotation string) any {
 	node, ok := object.(*core.Node)
 	if !ok {
-		return object, nil
+		return object
 	}
-	return &core.Node{
-		ObjectMeta: meta.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Annotations: node.Annotations},
+	stripped := &core.Node{
+		ObjectMeta: meta.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
 		Spec:       core.NodeSpec{PodCIDRs: node.Spec.PodCIDRs},
 		Status:     core.NodeStatus{Addresses: node.Status.Addresses},
-	}, nil
+	}
+	if value, ok := node.Annotations[annotation]; ok {
+		stripped.Annotations = map[string]string{annotation: value}
+	}
+	return stripped
 }

@@ -18,6 +18,7 @@ import (
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/k8s-1m/k8s-1m/internal/network/claim"
 	"github.com/k8s-1m/k8s-1m/internal/network/gateway/registry"
@@ -233,5 +234,26 @@ func TestWatchOfACluster(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// A node in memory has what convert reads, and nothing else.
+func TestNodesInMemoryAreSmall(t *testing.T) {
+	n := kubernetesNode("a", func(n *core.Node) {
+		n.Annotations = map[string]string{"prefix": "2001:db8:7::/80", "volumes": strings.Repeat("x", 1000)}
+		n.Labels = map[string]string{"a": "b"}
+		n.Status.Addresses = []core.NodeAddress{{Type: core.NodeInternalIP, Address: "2001:db8:ff::1"}}
+		n.Status.Images = []core.ContainerImage{{Names: []string{"image"}}}
+	})
+	stripped, ok := strip(n, "prefix").(*core.Node)
+	if !ok || len(stripped.Annotations) != 1 || stripped.Labels != nil || stripped.Status.Images != nil {
+		t.Fatalf("in memory is %+v", stripped)
+	}
+	want, _ := convert(n, "prefix", nil)
+	if got, err := convert(stripped, "prefix", nil); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("converted %+v, %v; want %+v", got, err, want)
+	}
+	if deleted := (cache.DeletedFinalStateUnknown{Key: "a"}); strip(deleted, "prefix") != any(deleted) {
+		t.Error("another object has changed")
 	}
 }

@@ -52,9 +52,6 @@ func MustParse(text string) Prefix {
 // String returns the prefix in the usual notation.
 func (p Prefix) String() string { return p.prefix.String() }
 
-// Netip returns the prefix for routing tables.
-func (p Prefix) Netip() netip.Prefix { return p.prefix }
-
 // Embed returns the IPv6 address that represents an IPv4 address.
 func (p Prefix) Embed(v4 [4]byte) [16]byte {
 	address := p.prefix.Addr().As16()

@@ -78,6 +78,7 @@ type Registry struct {
 	registered map[string]*Registration
 	keys       map[wireguard.PublicKey]string
 	addresses  map[netip.Addr]string
+	prefixes   owners
 	removed    map[string]uint64 // peers by the reason of their removal
 }
 
@@ -96,8 +97,7 @@ func New(config Config, plane DataPlane) *Registry {
 func (r *Registry) SetNode(node Node) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	node.Prefixes = slices.Clone(node.Prefixes)
-	slices.SortFunc(node.Prefixes, netip.Prefix.Compare)
+	node.Prefixes = outermost(node.Prefixes)
 	if slices.Equal(r.nodes[node.Name].Prefixes, node.Prefixes) && r.nodes[node.Name].Name != "" {
 		return nil
 	}
@@ -166,17 +166,8 @@ func (r *Registry) check(p Peer) error {
 	if other := r.keys[p.Key]; other != "" && other != p.Name {
 		return fmt.Errorf("node %s: %w: node %s uses the same WireGuard key", p.Name, ErrConflict, other)
 	}
-	for _, other := range r.registered {
-		if other.Name == p.Name {
-			continue
-		}
-		for _, theirs := range other.Prefixes {
-			for _, own := range p.Prefixes {
-				if own.Overlaps(theirs) {
-					return fmt.Errorf("node %s: %w: prefix %v overlaps with %v of node %s", p.Name, ErrConflict, own, theirs, other.Name)
-				}
-			}
-		}
+	if theirs, own, found := r.prefixes.overlapping(p.Name, p.Prefixes); found {
+		return fmt.Errorf("node %s: %w: prefix %v overlaps with %v of node %s", p.Name, ErrConflict, own, theirs.prefix, theirs.name)
 	}
 	return nil
 }
@@ -187,6 +178,7 @@ func (r *Registry) add(registration *Registration) error {
 	}
 	r.registered[registration.Name] = registration
 	r.keys[registration.Key] = registration.Name
+	r.prefixes.add(registration.Name, registration.Prefixes)
 	if registration.IPv4.IsValid() {
 		r.addresses[registration.IPv4] = registration.Name
 	}
@@ -197,6 +189,7 @@ func (r *Registry) remove(registration *Registration, reason string) {
 	r.plane.RemovePeer(registration.Name)
 	delete(r.registered, registration.Name)
 	delete(r.keys, registration.Key)
+	r.prefixes.remove(registration.Name, registration.Prefixes)
 	delete(r.addresses, registration.IPv4)
 	r.removed[reason]++
 }
@@ -259,6 +252,7 @@ func (r *Registry) Registrations() []Registration {
 func (r *Registry) Restore(registration Registration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	registration.Prefixes = outermost(registration.Prefixes)
 	if err := r.check(registration.Peer); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package registry
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"testing"
 	"time"
@@ -174,5 +175,50 @@ func TestRestoreKeepsAddresses(t *testing.T) {
 	}
 	if err := next.SetNode(node("a", "2001:db8:1::/96")); err != nil || len(p) != 2 {
 		t.Errorf("a node that is known again: %v", err)
+	}
+}
+
+// The sorted prefixes find the same overlaps as a comparison with all of them.
+func TestOverlapsAreFound(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	// Few addresses, so that many prefixes overlap.
+	prefix := func() netip.Prefix {
+		p := netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0x20, 1: byte(random.IntN(256)), 2: byte(random.IntN(256))}), 10+random.IntN(15))
+		return p.Masked()
+	}
+	var all owners
+	present := map[string][]netip.Prefix{}
+	conflicts := 0
+	for i := range 20_000 {
+		name := fmt.Sprint(i % 50)
+		if former := present[name]; former != nil {
+			all.remove(name, former)
+			delete(present, name)
+		}
+		own := outermost([]netip.Prefix{prefix(), prefix()})
+		conflict := false
+		for _, theirs := range present {
+			for _, a := range theirs {
+				for _, b := range own {
+					conflict = conflict || a.Overlaps(b)
+				}
+			}
+		}
+		if _, _, found := all.overlapping(name, own); found != conflict {
+			t.Fatalf("overlap of %v: %v, want %v", own, found, conflict)
+		}
+		if conflict {
+			conflicts++
+			continue
+		}
+		all.add(name, own)
+		present[name] = own
+	}
+	entries := 0
+	for _, prefixes := range present {
+		entries += len(prefixes)
+	}
+	if entries != len(all) || conflicts < 1000 || conflicts > 19_000 {
+		t.Errorf("%d entries of %d prefixes, %d conflicts", len(all), entries, conflicts)
 	}
 }

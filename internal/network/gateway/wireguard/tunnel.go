@@ -104,9 +104,6 @@ func (t *Tunnel) forget(sessions ...*session) {
 	}
 }
 
-// Key returns the public key of a peer.
-func (p *Peer) Key() PublicKey { return p.key }
-
 // Tag returns what the peer was added with.
 func (p *Peer) Tag() any { return p.tag }
 
