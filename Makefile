@@ -40,7 +40,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-cluster bench-network bench-proxy bench-scheduler-perf bench-store chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster dist dist-test etcd-upstream faults fuzz gateway gateway-faults gateway-upstream hostile images images-test kubeadm machines network network-lab node-path node-requests node-sim oracle rust-programs simulate simulate-replicas store-faults upstream FORCE clean tools
+.PHONY: help build up down test check bench bench-cluster bench-network bench-proxy bench-scheduler-perf bench-store chart conformance conformance-proxied controller-manager controller-manager-upstream crash crash-cluster dist dist-test etcd-upstream faults fuzz gateway gateway-faults gateway-upstream go-programs hostile images images-test kubeadm machines network network-lab node-path node-requests node-sim oracle rust-programs simulate simulate-replicas store-faults upstream FORCE clean tools
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -60,10 +60,13 @@ down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m
 
 # The environment variable E2E_STANDBY_NODES sets the number of nodes in the end-to-end test of the
 # standby scheduler, for example 5000.
-# A kube-gateway for tests is built without link-time optimisation over all crates, which takes minutes.
-test: export GATEWAY_LTO := false
-test: build bin/h2spec ## Run all tests; the last line is the number of passed, failed and skipped tests
+# test/run.sh builds the programs: those in Go beside those in Rust.
+test: export RUST_PROFILE := checked
+test: tools ## Run all tests; the last lines are the time of each stage and the number of passed, failed and skipped tests
 	@test/run.sh
+
+# Programs in Go that `make test` needs. Its stages deploy and network build a few more.
+go-programs: $(addprefix bin/,$(filter-out $(RUST),$(OWN)) $(KUBERNETES) kwok $(PEERS) h2spec)
 
 check: $(addprefix bin/,$(OWN)) ## Check format, lints, import cycles, and links and commands in documents
 	@build/check.sh

@@ -3,9 +3,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# `make test` sets the profile of its programs, whose build scripts and procedural macros are then used here.
+profile=${RUST_PROFILE:-dev}
 cargo fmt --check
-cargo clippy --quiet --workspace --all-targets --locked -- --deny warnings
-cargo run --quiet --locked -p module-cycles -- crates/* test/fuzz tools/module-cycles
+cargo clippy --quiet --profile "$profile" --workspace --all-targets --locked -- --deny warnings
+cargo run --quiet --profile "$profile" --locked -p module-cycles -- crates/* test/fuzz tools/module-cycles
 
 unformatted=$(gofmt -l cmd internal pkg test tools)
 if [ -n "$unformatted" ]; then

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # test/run.sh [STAGE...]: runs the stages of `make test`, or only the given ones. A failed stage does
-# not end the run. The last line is the number of passed, failed and skipped tests. The logs are written
-# to target/test/.
+# not end the run. The last lines are a table of the stages with their times, and the number of passed, failed and
+# skipped tests. The logs are written to target/test/.
+#
+# `make test` first builds the programs that the stages test. Given stages expect them in bin/.
 #
 # The stage gateway-upstream runs only if it is given: it compiles Kubernetes' API server and its tests again, which
 # takes ten minutes.
@@ -10,35 +12,44 @@ cd "$(dirname "$0")/.."
 
 logs=target/test
 mkdir -p "$logs"
-stages=(lint rust go store conformance upstream deploy network e2e)
-[ $# -gt 0 ] && stages=("$@")
+builds=(go-programs rust-programs)
+# Stages that wait for real clusters come first, those that keep all cores busy last: see run_all.
+stages=(e2e components store network deploy upstream conformance go rust lint)
+if [ $# -gt 0 ]; then builds=() stages=("$@"); fi
 
+go-programs() { make --no-print-directory go-programs; }
+rust-programs() { make --no-print-directory rust-programs; }
 lint() { build/check.sh; }
-rust() { cargo test --workspace --locked; }
-go_unit() { go test -v -timeout 30m ./cmd/... ./internal/... ./pkg/... ./test/schedperf/... ./tools/...; }
-store() { go test -v -count=1 -timeout 60m ./test/store/... ./test/store-cluster/...; }
+rust() { cargo test --workspace --locked --profile "${RUST_PROFILE:-dev}"; }
+
+# tested FLAG... PACKAGE...: runs Go tests. The stage lint vets their packages, with more checks than `go test` does.
+tested() { go test -vet=off -v "$@"; }
+
+go_unit() { tested -timeout 30m ./cmd/... ./internal/... ./pkg/... ./test/schedperf/... ./tools/...; }
+store() { tested -count=1 -timeout 60m ./test/store/... ./test/store-cluster/...; }
 conformance() {
   local status=0
   test/conformance/run.sh || status=1
   # Run a part of the suites again through etcd-proxy, which records the requests.
-  STORAGE=./pkg/storage/etcd3 test/conformance/recorded.sh storage \
+  STORAGE=k8s.io/apiserver/pkg/storage/etcd3 test/conformance/recorded.sh storage \
     -run '^Test(Create|Get|Delete|GuaranteedUpdate|Watch)' || status=1
   return "$status"
 }
 upstream() { SHORT=1 test/upstream/run.sh; }
 gateway-upstream() { SHORT=1 test/gateway-upstream/run.sh; }
 deploy() {
-  # They are built here, while the end-to-end stage waits: no other stage needs them.
+  # They are built here, while another stage waits: no other stage needs them.
   make bin/helm bin/kubeconform || return 1
-  go test -v -count=1 -p 1 -timeout 30m ./test/controller-manager ./test/deploy ./test/machines ./test/operations
+  tested -count=1 -p 1 -timeout 30m ./test/controller-manager ./test/deploy ./test/machines ./test/operations
 }
 # Their labs are network namespaces. Without the right to create these, the tests are skipped, and the last lines say so.
 network() {
   make bin/network-agent bin/network-gateway bin/cni/bridge bin/cni/host-local || return 1
-  go test -v -count=1 -p 1 -timeout 20m ./test/network/...
+  tested -count=1 -p 1 -timeout 20m ./test/network/...
 }
 # One package after the other: the tests of each measure or wait for real processes.
-e2e() { go test -v -count=1 -p 1 -timeout 90m ./test/e2e/... ./test/gateway/... ./test/node-path/... ./test/node-sim/... ./test/oracle/...; }
+e2e() { tested -count=1 -p 1 -timeout 90m ./test/e2e/...; }
+components() { tested -count=1 -p 1 -timeout 90m ./test/gateway/... ./test/node-path/... ./test/node-sim/... ./test/oracle/...; }
 
 # count LOG RESULT: prints the number of tests in LOG with this result (passed or failed). It
 # understands the outputs of Go tests, Rust tests and the summary.awk scripts.
@@ -79,38 +90,59 @@ run() {
   echo "    $1: $verdict after $((SECONDS - start))s"
 }
 
-rm -f "$logs"/*.log "$logs"/*.verdict
-# Most of the end-to-end stage is waiting: one test waits for minutes until an API server has checked
-# the consistency of its watch cache. So it runs beside the other stages, and takes about as long as these
-# together.
-for stage in "${stages[@]}"; do
-  if [ "$stage" = e2e ]; then run "$stage"; fi
-done &
-background=$!
-for stage in "${stages[@]}"; do
-  if [ "$stage" != e2e ]; then run "$stage"; fi
-done
-wait "$background"
+# run_each STAGE...: runs those of the stages, in this order, that no other run_each has begun.
+run_each() {
+  local stage
+  for stage in "$@"; do
+    if mkdir "$logs/$stage.begun" 2>/dev/null; then run "$stage"; fi
+  done
+}
 
-passed=0 failed=0 skipped=0 report=""
-for stage in "${stages[@]}"; do
-  log=$logs/$stage.log
-  read -r verdict seconds <"$logs/$stage.verdict"
-  stage_passed=$(count "$log" passed) stage_failed=$(count "$log" failed)
-  # A successful stage has at least one passed test, and a failed stage at least one failed test.
-  if [ "$verdict" = FAILED ] && [ "$stage_failed" = 0 ]; then stage_failed=1; fi
-  if [ "$verdict" = ok ] && [ "$stage_passed" = 0 ]; then stage_passed=1; fi
-  if [ "$verdict" = FAILED ]; then
-    printf '\n--- %s\n' "$log"
-    explain "$log"
-    tail -n 20 "$log"
-  fi
-  passed=$((passed + stage_passed)) failed=$((failed + stage_failed))
-  skipped=$((skipped + $(grep -cE '^[[:space:]]*--- SKIP' "$log")))
-  report+=$(printf '  %-16s %-7s %5d passed %3d failed  %4ds  %s' \
-    "$stage" "$verdict" "$stage_passed" "$stage_failed" "$seconds" "$log")$'\n'
-done
+# run_all STAGE...: runs the stages, two at once. One lane begins with the first, the other with the last, and they
+# end at about the same time. So a stage that waits runs beside one that computes as long as there are both.
+run_all() {
+  local stage backwards=()
+  for stage in "$@"; do backwards=("$stage" "${backwards[@]}"); done
+  run_each "$@" &
+  run_each "${backwards[@]}"
+  wait
+}
 
-printf '\n%s\n' "$report"
-echo "tests: $passed passed, $failed failed, $skipped skipped"
-[ "$failed" = 0 ]
+# report STAGE...: prints why stages failed, then a table of all stages and the sums of their tests. The last line
+# names the stages that failed.
+report() {
+  local stage log verdict seconds of_stage broken table="" failures="" passed=0 failed=0 skipped=0
+  for stage in "$@"; do
+    log=$logs/$stage.log
+    read -r verdict seconds <"$logs/$stage.verdict"
+    of_stage=$(count "$log" passed) broken=$(count "$log" failed)
+    # A successful stage has at least one passed test, and a failed stage at least one failed test.
+    if [ "$verdict" = FAILED ] && [ "$broken" = 0 ]; then broken=1; fi
+    if [ "$verdict" = ok ] && [ "$of_stage" = 0 ]; then of_stage=1; fi
+    # Builds are no tests.
+    if [[ $stage = *-programs ]]; then of_stage=0; fi
+    if [ "$verdict" = FAILED ]; then
+      printf '\n--- %s\n' "$log"
+      explain "$log"
+      tail -n 20 "$log"
+      failures+=" $stage"
+    fi
+    passed=$((passed + of_stage)) failed=$((failed + broken))
+    skipped=$((skipped + $(grep -cE '^[[:space:]]*--- SKIP' "$log")))
+    table+=$(printf '  %-16s %-7s %5d passed %3d failed  %4ds  %s' \
+      "$stage" "$verdict" "$of_stage" "$broken" "$seconds" "$log")$'\n'
+  done
+  printf '\n%s  two stages at once, %ds in all\n\n' "$table" $((SECONDS - started))
+  echo "tests: $passed passed, $failed failed, $skipped skipped${failures:+; failed stages:$failures}"
+  [ "$failed" = 0 ]
+}
+
+rm -rf "$logs"/*.log "$logs"/*.verdict "$logs"/*.begun
+started=$SECONDS
+if [ ${#builds[@]} != 0 ]; then
+  run_all "${builds[@]}"
+  # Without all programs, no stage can tell anything.
+  if grep -q FAILED "$logs"/*.verdict; then stages=(); fi
+fi
+run_all "${stages[@]}"
+report "${builds[@]}" "${stages[@]}"

@@ -4,7 +4,7 @@
 #
 #   recorded.sh [storage|api] [flags of go test]    by default, both groups of suites
 #
-#   STORAGE    packages of k8s.io/apiserver in the group storage
+#   STORAGE    packages in the group storage, such as k8s.io/apiserver/pkg/storage/etcd3
 #   API        packages of k8s.io/kubernetes/test/integration in the group api: packages that start
 #              an API server in their process
 #   TRACE_DIR  directory for traces and reports (target/recorded); the traces of earlier runs are
@@ -16,7 +16,8 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 traces=$(realpath -m "${TRACE_DIR:-$root/target/recorded}")
-storage=${STORAGE:-./pkg/storage/etcd3 ./pkg/storage/cacher ./pkg/registry/generic/registry}
+storage=${STORAGE:-k8s.io/apiserver/pkg/storage/etcd3 k8s.io/apiserver/pkg/storage/cacher \
+  k8s.io/apiserver/pkg/registry/generic/registry}
 api=${API:-namespace secrets events pods deployment garbagecollector dryrun}
 
 # shellcheck source=test/kubernetes.sh
@@ -41,7 +42,7 @@ run_api() {
   ln -sf "$here/proxied.sh" "$traces/bin/etcd"
   # -p 1 runs one package at a time, because tests depend on timeouts.
   KUBE_INTEGRATION_ETCD_URL=http://127.0.0.1:1 PATH=$traces/bin:$PATH \
-    go test -json -p 1 -count 1 -timeout 30m "$@" "${packages[@]}" | tee "$log" | packages_of || status=$?
+    go test -vet=off -json -p 1 -count 1 -timeout 30m "$@" "${packages[@]}" | tee "$log" | packages_of || status=$?
   tests_of "$log" | awk '
     $3 != "-" {n[$1]++; if ($1 == "fail") print "FAIL", $2, $3}
     $3 == "-" && $1 == "fail" {print "FAIL", $2}

@@ -22,6 +22,9 @@ import (
 // 7.5 minutes after its start. This time cannot be configured.
 const consistencyCheckTimeout = 12 * time.Minute
 
+// churnPause is the time between two rounds of pods until then, so that the cluster leaves the machine to other tests.
+const churnPause = 10 * time.Second
+
 func killSupervisor(t *testing.T, w *workspace) {
 	t.Helper()
 	must(t, syscall.Kill(w.status(t, clusterName).Supervisor.PID, syscall.SIGKILL))
@@ -194,6 +197,7 @@ func cachesAgree(t *testing.T, w *workspace) {
 	eventually(t, consistencyCheckTimeout, "the API server has checked its caches", func() error {
 		w.succeed(t, "pods", "create", "--name", clusterName, "--count", "50", "--prefix", "churn-")
 		w.succeed(t, "pods", "delete", "--name", clusterName, "--count", "50", "--prefix", "churn-")
+		time.Sleep(churnPause)
 		passed := consistencyChecks(t, client)
 		for _, resource := range wanted {
 			if passed[resource] == 0 {

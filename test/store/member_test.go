@@ -226,7 +226,14 @@ func (c *growingCluster) add(at *growingMember, name string, learner bool) (*gro
 	m := c.prepare(name)
 	membersMu.Unlock()
 	var added *clientv3.MemberAddResponse
+	attempts := 0
 	c.change("adding "+name, func(ctx context.Context) (err error) {
+		if attempts++; attempts > 1 {
+			// An attempt before may have succeeded, although its answer was an error that leaves this open.
+			if added, err = listed(ctx, at, m.peerURL); added != nil || err != nil {
+				return err
+			}
+		}
 		if learner {
 			added, err = at.client.MemberAddAsLearner(ctx, []string{m.peerURL})
 		} else {
@@ -241,6 +248,20 @@ func (c *growingCluster) add(at *growingMember, name string, learner bool) (*gro
 	c.join(m, added.Member, added.Members)
 	membersMu.Unlock()
 	return m, added.Member.ID
+}
+
+// listed returns the member with a peer URL as the answer to the command that has added it; nil if there is none.
+func listed(ctx context.Context, at *growingMember, peerURL string) (*clientv3.MemberAddResponse, error) {
+	list, err := at.client.MemberList(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range list.Members {
+		if slices.Contains(m.PeerURLs, peerURL) {
+			return &clientv3.MemberAddResponse{Member: m, Members: list.Members}, nil
+		}
+	}
+	return nil, nil
 }
 
 // waitForMember waits until a member has its name, and votes or does not.

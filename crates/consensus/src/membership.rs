@@ -176,6 +176,13 @@ impl Membership {
         self.voters.contains(&id) || self.outgoing.contains(&id)
     }
 
+    /// Whether the cluster survives the failure of others as if the member had always voted: it votes, and
+    /// takes the place of no other one any more. While a member is replaced, a majority is needed with each of
+    /// both identities, so the new one helps only when the replacement has ended.
+    pub fn counts(&self, id: MemberId) -> bool {
+        self.voters.contains(&id) && (!self.is_joint() || self.outgoing.contains(&id))
+    }
+
     /// Whether the member exists and does not vote.
     pub fn is_learner(&self, id: MemberId) -> bool {
         self.members.contains_key(&id) && !self.is_voter(id)
@@ -602,10 +609,15 @@ mod tests {
         assert!(members.is_learner(id(4)));
         apply(&mut members, Change::Replace { old: id(3), new: id(4) });
         assert!(members.is_joint() && members.is_voter(id(3)) && members.is_voter(id(4)));
+        let counting = |members: &Membership| {
+            members.members().map(|m| m.id).filter(|id| members.counts(*id)).collect::<Vec<_>>()
+        };
+        assert_eq!(counting(&members), [id(1), id(2)]);
         assert_eq!(members.check(&Change::Remove(id(1))), Err(ChangeError::Joint));
         apply(&mut members, Change::LeaveJoint);
         assert_eq!(members.members().map(|m| m.id.get()).collect::<Vec<_>>(), [1, 2, 4]);
         assert!(!members.is_joint());
+        assert_eq!(counting(&members), [id(1), id(2), id(4)]);
     }
 
     #[test]

@@ -191,13 +191,7 @@ impl Replica {
         self.reads.tick();
         self.ticked = true;
         self.after_event();
-        if self.leading.is_some() {
-            let next = self.rejoin.next_change(&self.committed.membership, |id| self.has_log(id));
-            if let Some(change) = next {
-                // If it cannot be proposed now, the next tick tries again.
-                let _ = self.change_members(change);
-            }
-        }
+        self.propose_next_change();
     }
 
     /// Notes that a write, and all earlier ones, are as durable as the mode requires.
@@ -309,6 +303,18 @@ impl Replica {
         };
         self.after_event();
         Ok(position)
+    }
+
+    /// Proposes what the leader changes by itself, if there is anything.
+    fn propose_next_change(&mut self) {
+        if self.leading.is_none() {
+            return;
+        }
+        let next = self.rejoin.next_change(&self.committed.membership, |id| self.has_log(id));
+        if let Some(change) = next {
+            // If it cannot be proposed now, the next tick tries again.
+            let _ = self.change_members(change);
+        }
     }
 
     /// Asks another member to lead. If it has not taken over after the election timeout, this
@@ -589,13 +595,19 @@ impl Replica {
         if index <= self.applied.index || index < self.raft.store().base() {
             return;
         }
+        let before = self.applied.membership.clone();
         while self.unapplied.front().is_some_and(|state| state.index <= index) {
             self.applied = self.unapplied.pop_front().expect("there is a first");
         }
+        let has_changed = !Arc::ptr_eq(&before, &self.applied.membership);
         self.applied.index = index;
         self.raft.mut_store().set_applied(index, self.applied.membership.clone());
         self.raft.advance_apply_to(index);
         self.after_event();
+        if has_changed {
+            // At once: until a member is replaced, the cluster survives fewer failures.
+            self.propose_next_change();
+        }
     }
 
     /// Asks the leader about reads. A leader that has a batch on its way waits for the next one,

@@ -1,6 +1,6 @@
 //! The interface of a replica, call by call. Clusters with faults are in `src/simulation`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use consensus::evaluation::{NotReady, Outcome};
@@ -40,10 +40,12 @@ fn new_cluster(members: u64) -> Start {
     Start::new_cluster(Membership::of_voters((1..=members).map(info)))
 }
 
-/// Three replicas without disks, and a network that can lose a member.
+/// Three replicas without disks, and a network that can lose members.
 struct Cluster {
     replicas: Vec<Replica>,
-    cut_off: Option<MemberId>,
+    cut_off: BTreeSet<MemberId>,
+    /// Number of messages that are delivered before all others are lost.
+    budget: usize,
     /// What each replica was asked to do.
     outputs: Vec<Vec<Output>>,
 }
@@ -55,7 +57,8 @@ impl Cluster {
             Replica::new(config(number, LogMode::Memory), new_cluster(3)).expect("valid settings")
         };
         let replicas = (1..=3).map(replica).collect();
-        let mut cluster = Cluster { replicas, cut_off: None, outputs: Vec::new() };
+        let (cut_off, outputs) = (BTreeSet::new(), Vec::new());
+        let mut cluster = Cluster { replicas, cut_off, budget: usize::MAX, outputs };
         cluster.clear();
         cluster.elect(&[0]);
         cluster
@@ -67,16 +70,21 @@ impl Cluster {
 
     /// Lets time pass for these members until one of them leads. Returns it.
     fn elect(&mut self, members: &[usize]) -> usize {
+        let leader = self.try_to_elect(members);
+        leader.unwrap_or_else(|| panic!("none of the members {members:?} was elected"))
+    }
+
+    fn try_to_elect(&mut self, members: &[usize]) -> Option<usize> {
         for _ in 0..100 {
             members.iter().for_each(|member| self.replicas[*member].tick());
             self.run();
             let ready = |member: &&usize| self.replicas[**member].begin_evaluation().is_ok();
             if let Some(leader) = members.iter().find(ready).copied() {
                 self.clear();
-                return leader;
+                return Some(leader);
             }
         }
-        panic!("none of the members {members:?} was elected");
+        None
     }
 
     /// Does everything that the replicas ask for, until there is nothing left.
@@ -90,6 +98,9 @@ impl Cluster {
                         break;
                     }
                     messages.extend(output.messages.drain(..));
+                    if let Some(snapshot) = &output.restore {
+                        replica.applied(snapshot.position.index);
+                    }
                     if let Some(last) = output.committed.last() {
                         replica.applied(last.position.index);
                     }
@@ -97,10 +108,15 @@ impl Cluster {
                 }
             }
             let Some(message) = messages.pop_front() else { return };
-            let cut_off = self.cut_off.is_some_and(|id| message.from == id || message.to == id);
-            if !cut_off {
-                let member = message.to.get() as usize - 1;
-                let result = self.replicas[member].receive(message);
+            let lost = self.cut_off.contains(&message.from) || self.cut_off.contains(&message.to);
+            if !lost && self.budget > 0 {
+                self.budget -= 1;
+                let (from, to) = (message.from.get() as usize - 1, message.to);
+                let is_snapshot = matches!(message.body, Body::Snapshot(_));
+                let result = self.replicas[to.get() as usize - 1].receive(message);
+                if is_snapshot {
+                    self.replicas[from].snapshot_sent(to, true);
+                }
                 // A member that was removed may not know it yet.
                 let is_expected = matches!(result, Ok(()) | Err(Ignored::UnknownSender(_)));
                 assert!(is_expected, "{result:?}");
@@ -164,13 +180,13 @@ fn a_leader_that_is_cut_off_undoes_what_is_not_committed() {
     let kept = cluster.propose(0, b"kept");
     cluster.run();
     cluster.clear();
-    cluster.cut_off = Some(id(1));
+    cluster.cut_off.insert(id(1));
     let lost = cluster.propose(0, b"lost");
     cluster.run();
     let leader = cluster.elect(&[1, 2]);
     let other = cluster.propose(leader, b"other");
     cluster.run();
-    cluster.cut_off = None;
+    cluster.cut_off.clear();
     cluster.replicas[leader].tick();
     cluster.run();
     let undone: Vec<_> = cluster.outputs[0].iter().filter_map(|output| output.undo_to).collect();
@@ -195,7 +211,7 @@ fn reads_of_all_members_wait_for_a_majority() {
         assert!(cluster.replicas[member].status().applied >= written.index);
     }
     // Without a majority, no read is served.
-    cluster.cut_off = Some(id(1));
+    cluster.cut_off.insert(id(1));
     cluster.replicas[0].read();
     cluster.clear();
     cluster.run();
@@ -228,6 +244,59 @@ fn changes_of_the_members_are_checked_before_they_are_proposed() {
     cluster.run();
     let members = cluster.replicas[1].status().members;
     assert_eq!(members.iter().map(|member| member.info.id).collect::<Vec<_>>(), [id(1), id(2)]);
+}
+
+/// The third member has lost its log, and the leader replaces it. The leader fails after each of the messages of
+/// the replacement in turn. As soon as the new member counts, it and the second one are a majority.
+#[test]
+fn a_replaced_member_that_counts_makes_up_for_the_leader() {
+    let (mut too_early, mut counted) = (0, 0);
+    for budget in 0.. {
+        let mut cluster = Cluster::new();
+        cluster.cut_off.insert(id(3));
+        cluster.replicas.push(Replica::new(config(4, LogMode::Memory), Start::blank()).unwrap());
+        cluster.clear();
+        cluster.budget = budget;
+        let successor = MemberInfo { name: "m3".to_owned(), ..info(4) };
+        cluster.replicas[0].found(id(3), successor, false);
+        for _ in 0..10 {
+            cluster.replicas[0].tick();
+            cluster.run();
+        }
+        let is_complete = cluster.budget > 0;
+        let membership = cluster.replicas[3].membership();
+        let (votes, counts) = (membership.is_voter(id(4)), membership.counts(id(4)));
+        cluster.cut_off.insert(id(1));
+        cluster.budget = usize::MAX;
+        let elected = cluster.try_to_elect(&[1, 3]);
+        assert!(elected.is_some() || !counts, "no leader after {budget} messages");
+        too_early += u32::from(votes && elected.is_none());
+        counted += u32::from(counts);
+        if is_complete {
+            break;
+        }
+    }
+    assert!(too_early > 0, "it counts too late: nothing was lost when it began to vote");
+    assert!(counted > 1);
+}
+
+/// The leader replaces a member without waiting for a tick after each step.
+#[test]
+fn the_steps_of_a_replacement_follow_each_other_at_once() {
+    let mut cluster = Cluster::new();
+    cluster.cut_off.insert(id(3));
+    cluster.replicas.push(Replica::new(config(4, LogMode::Memory), Start::blank()).unwrap());
+    cluster.clear();
+    let successor = MemberInfo { name: "m3".to_owned(), ..info(4) };
+    cluster.replicas[0].found(id(3), successor, false);
+    // The first tick adds the learner. The second one notices that it has the log.
+    for _ in 0..2 {
+        cluster.replicas[0].tick();
+        cluster.run();
+    }
+    let members: Vec<_> = cluster.replicas[1].membership().members().map(|m| m.id).collect();
+    assert_eq!(members, [id(1), id(2), id(4)]);
+    assert!(cluster.replicas[1].membership().counts(id(4)));
 }
 
 #[test]

@@ -37,6 +37,7 @@ use clap::Parser;
 use options::{Options, Workload};
 
 fn main() -> ExitCode {
+    abort_on_panic::install();
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) if error.use_stderr() => {

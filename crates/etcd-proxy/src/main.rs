@@ -47,6 +47,7 @@ use clap::Parser;
 use options::{Command, Options};
 
 fn main() -> ExitCode {
+    abort_on_panic::install();
     // Accept flags with one dash as well as with two, as Go's package flag does.
     let args = std::env::args().map(|arg| match arg.strip_prefix('-') {
         Some(name) if name.len() > 1 && !name.starts_with('-') => format!("--{name}"),

@@ -57,6 +57,7 @@ use options::{Command, CommandLine};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    abort_on_panic::install();
     let line = CommandLine::parse();
     let result = match (&line.command, &line.options) {
         (Some(Command::Throttle(command)), _) => control::run(command),

@@ -113,7 +113,7 @@ const READYZ: &[Check] = &[
     (LINEARIZABLE_READ, |health| health.linearizable.clone()),
     ("non_learner", |health| {
         let is_learner = health.status.cluster.as_ref().is_some_and(|cluster| cluster.is_learner);
-        is_learner.then(|| "the member is a learner".into())
+        is_learner.then(|| "the member does not vote yet".into())
     }),
 ];
 

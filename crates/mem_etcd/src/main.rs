@@ -31,6 +31,7 @@ use std::process::ExitCode;
 use config::Config;
 
 fn main() -> ExitCode {
+    abort_on_panic::install();
     let args: Vec<String> = std::env::args().collect();
     if command::is_subcommand(&args) {
         return command::run(args);

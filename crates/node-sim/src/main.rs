@@ -66,6 +66,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const BAD_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    abort_on_panic::install();
     let options = Options::parse();
     if let Err(error) = options.check() {
         eprintln!("node-sim: {error:#}");

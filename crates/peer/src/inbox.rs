@@ -121,6 +121,11 @@ impl Inbox {
         self.add(|state| state.forward_lost.extend([member]));
     }
 
+    /// Wakes the member without an event: it may have waited for something else than an event.
+    pub(crate) fn wake(&self) {
+        (self.wake)();
+    }
+
     fn add(&self, add: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();
         add(&mut state);

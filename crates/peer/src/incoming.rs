@@ -46,13 +46,20 @@ pub(crate) async fn serve(
         () = admitted.replaced.cancelled() => Ok(()),
         result = async {
             // The previous stream of this sender has ended.
-            let _turn = admitted.peer.lane(stream.class).turn.lock().await;
+            let lane = admitted.peer.lane(stream.class);
+            let _turn = lane.turn.lock().await;
             write_answer(shared, &mut writer, Answer::Accepted, window).await?;
+            let _incoming = lane.begin_incoming();
+            if stream.class == Class::Forward {
+                // What waits for this stream may be sent now.
+                shared.inbox.wake();
+            }
             receive(shared, &admitted.peer, stream.class, reader, writer).await
         } => result,
     };
     if stream.class == Class::Forward {
-        // Responses that the sender had on its way are lost.
+        // Responses that the sender had on its way are lost. This comes after the end of `_incoming`: whoever has
+        // asked because of it is told.
         shared.inbox.forward_lost(admitted.peer.id);
     }
     result

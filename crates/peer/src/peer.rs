@@ -38,7 +38,12 @@ pub(crate) struct Lane {
     /// Held by the stream on which the other side sends: a new one begins after the end of the old
     /// one, so that messages stay in order.
     pub(crate) turn: tokio::sync::Mutex<()>,
+    /// Number of streams on which the other side sends: for a moment two, when one replaces another one.
+    incoming: AtomicUsize,
 }
+
+/// A stream on which the other side sends, until it is dropped.
+pub(crate) struct Incoming<'a>(&'a Lane);
 
 /// What happened on the streams of a class.
 #[derive(Default)]
@@ -68,6 +73,7 @@ impl Peer {
                 counters: Counters::default(),
                 current: Mutex::default(),
                 turn: tokio::sync::Mutex::default(),
+                incoming: AtomicUsize::new(0),
             }),
             is_sending_snapshot: AtomicBool::new(false),
             incoming: AtomicUsize::new(0),
@@ -102,5 +108,24 @@ impl Peer {
         let token = self.stop.child_token();
         std::mem::replace(&mut *self.lane(class).current.lock(), token.clone()).cancel();
         token
+    }
+}
+
+impl Lane {
+    /// Notes that a stream has begun on which the other side sends.
+    pub(crate) fn begin_incoming(&self) -> Incoming<'_> {
+        self.incoming.fetch_add(1, Ordering::AcqRel);
+        Incoming(self)
+    }
+
+    /// Whether there is a stream on which the other side sends.
+    pub(crate) fn has_incoming(&self) -> bool {
+        self.incoming.load(Ordering::Acquire) > 0
+    }
+}
+
+impl Drop for Incoming<'_> {
+    fn drop(&mut self) {
+        self.0.incoming.fetch_sub(1, Ordering::AcqRel);
     }
 }

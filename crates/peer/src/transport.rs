@@ -41,7 +41,8 @@ pub struct Transport {
 impl Transport {
     /// Starts the transport on the runtime of the caller. It should be a runtime of its own, so that
     /// heartbeats do not wait for other work. `wake` is called, on a thread of the runtime or of a
-    /// caller of this transport, when [`Transport::events`] may return something; it must not block.
+    /// caller of this transport, when [`Transport::events`] may return something, or [`Transport::ask`] may
+    /// succeed; it must not block.
     ///
     /// # Errors
     /// If a listener needs TLS and there is no certificate.
@@ -165,6 +166,15 @@ impl Transport {
         let dropped = lane.queue.push(Item::Forwarded(body));
         count(&lane.counters.dropped_messages, usize::from(dropped));
         !dropped
+    }
+
+    /// As [`Transport::forward`], for what the receiver answers with [`Transport::forward`]. Nothing is queued
+    /// before the receiver has opened its stream for the answer: it would do what it is asked for, and the answer would
+    /// be lost without a notice. If this stream ends later, [`Event::ForwardLost`] follows.
+    pub fn ask(&self, to: MemberId, body: Bytes) -> bool {
+        let peer = self.peers.get(to);
+        let is_answered = peer.is_some_and(|peer| peer.lane(Class::Forward).has_incoming());
+        is_answered && self.forward(to, body)
     }
 
     /// Lets the streams send what waits. To wake a stream costs more than to send a message, so the

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use consensus::id::ClusterId;
 use consensus::membership::MemberInfo;
 use consensus::message::Body;
@@ -258,6 +259,42 @@ async fn a_slow_receiver_bounds_memory_and_delays_no_heartbeat() {
         assert_eq!(b.wait_for(Class::Log).await.0, number);
     }
     eventually("an empty queue", || log(&a, id(2)).queued_messages == 0).await;
+}
+
+/// One member cannot reach the other one yet. It must not be asked for anything: its answer would be lost.
+#[tokio::test]
+async fn nothing_is_asked_before_the_answer_has_a_stream() {
+    let settings = Settings::default();
+    let mut a = Node::start(1, "a", &settings).await;
+    let mut b = Node::start(2, "b", &settings).await;
+    let peer_urls = vec!["http://127.0.0.1:1".to_owned()];
+    a.transport.set_members([&a.info, &MemberInfo { peer_urls, ..b.info.clone() }]);
+    b.transport.set_members([&a.info, &b.info]);
+    let is_connected = |node: &Node, to| node.stream(to, Class::Forward).unwrap().is_connected;
+    eventually("a stream in one direction", || is_connected(&b, id(1))).await;
+    let said = |text: &'static str| {
+        move |event| match event {
+            Event::Forwarded { body, .. } => (body == text).then_some(()),
+            _ => None,
+        }
+    };
+    assert!(!b.transport.ask(id(1), Bytes::from_static(b"too early")));
+    assert!(b.transport.forward(id(1), Bytes::from_static(b"needs no answer")));
+    b.transport.flush();
+    a.wait("what needs no answer", said("needs no answer")).await;
+    a.transport.set_members([&a.info, &b.info]);
+    eventually("the way back", || b.transport.ask(id(1), Bytes::from_static(b"question"))).await;
+    b.transport.flush();
+    a.wait("the question", said("question")).await;
+    assert!(a.transport.forward(id(2), Bytes::from_static(b"answer")));
+    a.transport.flush();
+    b.wait("the answer", said("answer")).await;
+    // Whoever has asked is told when the way back ends.
+    b.transport.events();
+    a.transport.stop().await;
+    let lost = |event| matches!(event, Event::ForwardLost(_)).then_some(());
+    b.wait("the loss", lost).await;
+    eventually("the end of the way back", || !b.transport.ask(id(1), Bytes::new())).await;
 }
 
 #[tokio::test]

@@ -275,6 +275,34 @@ fn a_member_without_disk_joins_again() {
     cluster.assert_equal();
 }
 
+/// Who waits until a restarted member without disk counts again may let the next one fail, the leader too.
+#[test]
+fn the_leader_may_fail_as_soon_as_a_restarted_member_counts() {
+    let mut cluster = Cluster::start(LogMode::Memory);
+    for round in 0..3 {
+        let leader = cluster.leader();
+        let (restarted, other) = ((leader + 1) % 3, (leader + 2) % 3);
+        let key = format!("{round}");
+        cluster.put(leader, &key, "value");
+        cluster.kill(restarted);
+        cluster.restart(&[restarted]);
+        eventually("it counts", || {
+            let status = cluster.member(restarted).cluster_status().unwrap();
+            (!status.is_learner).then_some(())
+        });
+        cluster.kill(leader);
+        cluster.put(other, &key, "after the leader has failed");
+        let found = cluster.get(restarted, &key);
+        assert_eq!(found.as_deref(), Some("after the leader has failed"));
+        cluster.restart(&[leader]);
+        eventually("the former leader counts", || {
+            let status = cluster.member(leader).cluster_status().unwrap();
+            (!status.is_learner).then_some(())
+        });
+    }
+    cluster.assert_equal();
+}
+
 /// The log on the disk is shortened by snapshots. A member that was away for longer than the log of
 /// the others reaches back still comes back.
 #[test]

@@ -1,6 +1,8 @@
 //! Clusters whose members are changed by commands, in one process, with real transports on loopback
 //! addresses.
 
+#[path = "test_member/proxy.rs"]
+mod proxy;
 mod test_member;
 
 use std::num::NonZeroU64;
@@ -8,6 +10,7 @@ use std::num::NonZeroU64;
 use consensus::identity::LogMode;
 use futures_executor::block_on;
 use pipeline::{ClusterMember, ClusterOptions, Error, MemberError, Pipeline, PipelineOptions};
+use proxy::{FORWARD, Proxy};
 use test_member::{cluster_options, eventually, free_urls, get, is_temporary, open, put};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -17,6 +20,8 @@ struct Cluster {
     root: tempfile::TempDir,
     log: LogMode,
     urls: Vec<String>,
+    /// Where members listen that are reached at other URLs, through proxies.
+    listen_urls: [Option<String>; NAMES.len()],
     members: Vec<Option<Pipeline>>,
     /// Whether members that are started continue alone.
     force_new_cluster: bool,
@@ -38,6 +43,7 @@ impl Cluster {
             root: tempfile::tempdir().unwrap(),
             log,
             urls: free_urls(NAMES.len()),
+            listen_urls: Default::default(),
             members: NAMES.iter().map(|_| None).collect(),
             force_new_cluster: false,
             is_replaced: false,
@@ -52,7 +58,9 @@ impl Cluster {
         let known = (0..NAMES.len()).filter(|i| *i == number || self.members[*i].is_some());
         let initial = known.map(|i| (NAMES[i].to_owned(), self.urls[i].clone()));
         let (name, url) = (NAMES[number], &self.urls[number]);
+        let listen = self.listen_urls[number].as_ref().unwrap_or(url);
         let cluster = ClusterOptions {
+            listen_peer_urls: vec![listen.parse().unwrap()],
             is_existing: number > 0,
             force_new_cluster: self.force_new_cluster,
             is_replaced: self.is_replaced,
@@ -288,4 +296,31 @@ fn a_survivor_continues_alone() {
     cluster.start_member(2);
     cluster.wait_for_voter(1, third);
     assert!(cluster.has(2, "both"));
+}
+
+/// The leader does not reach the member that a client asks, but gets what this member forwards. It must not carry it
+/// out: its answer would be lost, and the client could not know that a member was added.
+#[test]
+fn commands_wait_until_the_leader_can_answer() {
+    let mut cluster = Cluster::start(LogMode::Memory);
+    let proxy = Proxy::start(&cluster.urls[1]);
+    cluster.listen_urls[1] = Some(std::mem::replace(&mut cluster.urls[1], proxy.url.clone()));
+    proxy.block(FORWARD);
+    cluster.add(0, 1, false);
+    cluster.start_member(1);
+    let votes = || (!cluster.member(1).cluster_status().unwrap().is_learner).then_some(());
+    eventually("a voter", votes);
+    let is_added = || cluster.list(0).iter().any(|m| m.peer_urls.contains(&cluster.urls[2]));
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| cluster.add(1, 2, false));
+        let put = scope.spawn(|| cluster.put(1, "key"));
+        // Long enough for commands that do not wait.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert!(!is_added());
+        assert_eq!(cluster.member(0).revision(), 1);
+        proxy.block(0);
+        put.join().unwrap();
+        add.join().unwrap();
+    });
+    assert!(is_added() && cluster.has(0, "key"));
 }

@@ -812,7 +812,8 @@ impl World {
 
     /// Whether the voters that have not lost their log are a majority. `without` counts as lost.
     /// Members act on what they know to be committed, so the majority is needed in the
-    /// configuration that each of them knows.
+    /// configuration that each of them knows. One that knows the newest one tells it to the others when they vote,
+    /// unless it forgets it in a crash without losing its log.
     pub(super) fn has_quorum(&self, without: Option<usize>) -> bool {
         let membership = self.history.membership();
         let has_log = |id: &MemberId| {
@@ -829,12 +830,18 @@ impl World {
                 }
             }
         };
-        let running = self.nodes.iter().filter_map(|node| node.process.as_ref());
+        let running = self.nodes.iter().enumerate().filter(|(node, _)| Some(*node) != without);
+        let running = running.filter_map(|(_, node)| node.process.as_ref());
         let voters = running.filter(|process| membership.is_voter(process.id));
-        let known = voters.map(|process| process.replica.membership()).chain([membership]);
-        known.flat_map(Membership::configurations).all(|voters| {
-            voters.is_empty() || voters.iter().filter(|&id| has_log(id)).count() * 2 > voters.len()
-        })
+        let known: Vec<_> = voters.map(|process| process.replica.membership()).collect();
+        let has_majority = |membership: &Membership| {
+            membership.configurations().all(|voters| {
+                let left = voters.iter().filter(|&id| has_log(id)).count();
+                voters.is_empty() || left * 2 > voters.len()
+            })
+        };
+        let is_told = self.mode == LogMode::Memory && known.contains(&membership);
+        has_majority(membership) && (is_told || known.into_iter().all(has_majority))
     }
 
     /// Describes the cluster, for the message of a failure.

@@ -69,7 +69,7 @@ impl Member {
                 continue;
             }
             let body = message.take().expect("it has a command");
-            if !self.transport.forward(leader, body) {
+            if !self.transport.ask(leader, body) {
                 return together.into_iter().chain(commands).collect();
             }
             self.forwards.add(leader, std::mem::take(&mut together), deadline);
@@ -172,7 +172,8 @@ impl Member {
     pub(super) fn send_responses(&mut self) {
         for (to, mut responses) in std::mem::take(&mut self.responses) {
             if let Some(body) = responses.take() {
-                // If it is lost, the other member notices the end of the connection.
+                // If it is lost, the other member notices the end of the connection: it has asked only because there is
+                // one.
                 self.transport.forward(to, body);
             }
         }

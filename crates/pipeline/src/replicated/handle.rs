@@ -27,7 +27,8 @@ pub struct ClusterStatus {
     pub term: Term,
     /// Whether this member leads.
     pub is_leader: bool,
-    /// Whether this member does not vote before it is promoted.
+    /// Whether this member does not count as a voter yet: it is a learner, or it has just joined or lost its log, and
+    /// becomes a voter by itself. Until then, the cluster counts it as failed.
     pub is_learner: bool,
     /// The last entry that is known to be committed.
     pub commit: Index,
@@ -50,7 +51,7 @@ pub struct ClusterMember {
     pub peer_urls: Vec<String>,
     /// Where clients reach it.
     pub client_urls: Vec<String>,
-    /// Whether it does not vote.
+    /// Whether it does not vote, and was not added as a voter.
     pub is_learner: bool,
 }
 
@@ -184,6 +185,7 @@ pub(crate) struct Replication {
     term: AtomicU64,
     commit: AtomicU64,
     applied: AtomicU64,
+    /// Whether this member refuses what learners refuse.
     is_learner: AtomicBool,
     /// Whether this member knows the members of the cluster.
     has_state: AtomicBool,
@@ -336,9 +338,10 @@ impl Replication {
     pub(super) fn set_membership(&self, membership: &Membership) {
         let mut status = self.status.write();
         status.members = cluster_members(membership);
+        status.is_learner = !membership.counts(self.member);
         // One that becomes a voter by itself serves as one: it forwards what it cannot answer.
-        status.is_learner = membership.standing(self.member) == Some(Standing::Learner);
-        self.is_learner.store(status.is_learner, Ordering::Relaxed);
+        let is_learner = membership.standing(self.member) == Some(Standing::Learner);
+        self.is_learner.store(is_learner, Ordering::Relaxed);
         // The store and its users were replaced before.
         self.has_state.store(!status.members.is_empty(), Ordering::Release);
     }
@@ -351,7 +354,7 @@ pub(super) fn cluster_members(membership: &Membership) -> Vec<ClusterMember> {
         name: info.name.clone(),
         peer_urls: info.peer_urls.clone(),
         client_urls: info.client_urls.clone(),
-        is_learner: membership.is_learner(info.id) && !membership.is_staged(info.id),
+        is_learner: !membership.counts(info.id) && !membership.is_staged(info.id),
     };
     membership.members().map(describe).collect()
 }

@@ -55,6 +55,8 @@ pub(super) struct MemberCommands {
     pub(super) forwarded: BTreeMap<u64, Forwarded>,
     pub(super) last_number: u64,
     pub(super) answered: Vec<Answered>,
+    /// The last refusal in the log.
+    refusal: Option<(MemberCommand, String)>,
 }
 
 impl MemberCommands {
@@ -64,6 +66,18 @@ impl MemberCommands {
             && self.proposed.is_none()
             && self.forwarded.is_empty()
             && self.answered.is_empty()
+    }
+
+    /// Logs that a command was refused. Clients try again until the cluster is healthy, so what is already in
+    /// the log is not repeated.
+    pub(super) fn log_refusal(&mut self, command: &MemberCommand, error: &MemberError) {
+        let refusal = Some((command.clone(), error.to_string()));
+        if self.refusal == refusal {
+            tracing::debug!(?command, %error, "refused to change the members again");
+            return;
+        }
+        tracing::warn!(?command, %error, "refused to change the members");
+        self.refusal = refusal;
     }
 
     /// Passes answers on whose entries are applied.

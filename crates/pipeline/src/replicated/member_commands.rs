@@ -71,7 +71,7 @@ impl Member {
             }
             Ok(Step::Wait) => Some(queued),
             Err(error) => {
-                tracing::warn!(command = ?queued.command, %error, "refused to change the members");
+                self.member_commands.log_refusal(&queued.command, &error);
                 self.answer(queued.asker, 0, Err(error));
                 None
             }
@@ -117,7 +117,7 @@ impl Member {
         };
         let commands = &mut self.member_commands;
         let number = commands.last_number + 1;
-        if !self.transport.forward(leader, encode_member_command(number, &command)) {
+        if !self.transport.ask(leader, encode_member_command(number, &command)) {
             return Some(Queued { command, asker: Asker::Client(answer), deadline });
         }
         commands.last_number = number;
@@ -231,7 +231,8 @@ impl Member {
             Asker::Client(answer) => send(answer, result),
             Asker::Member(to, number) => {
                 let body: Bytes = encode_members_changed(number, index, &result);
-                // If it is lost, the other member notices the end of the connection.
+                // If it is lost, the other member notices the end of the connection: it has asked only because there is
+                // one.
                 self.transport.forward(to, body);
             }
         }
