@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,39 +40,61 @@ func TestAutoCompaction(t *testing.T) {
 	}
 }
 
-// TestAutoCompactionSparesPages reads a revision in pages while later ones are compacted.
+// TestAutoCompactionSparesPages reads a revision in pages, by requests and by a stream, while later ones are compacted.
 func TestAutoCompactionSparesPages(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), autoCompactionTimeout)
-	defer cancel()
-	a := startMemEtcd(t, "--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1s").dial()
-	var read int64
-	for _, key := range []string{"key", "page-1", "page-2"} {
-		for range 2 {
-			written, err := a.kv.Put(ctx, putRequest(key, "v"))
-			if err != nil {
-				t.Fatal(err)
+	// pagedValue is the size of one of pagedKeys values. Together they are more than a connection holds.
+	const pagedValue, pagedKeys = 1 << 20, 40
+	flags := []string{"--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1s"}
+	all := &pb.RangeRequest{Key: []byte("page-"), RangeEnd: []byte("page-9")}
+	for name, read := range map[string]func(*testing.T, *api, *pb.RangeRequest){"requests": readPage, "stream": readStream} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), autoCompactionTimeout)
+			defer cancel()
+			a := startMemEtcd(t, flags...).dial()
+			put := func(key, value string) int64 {
+				written, err := a.kv.Put(ctx, putRequest(key, value))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return written.Header.Revision
 			}
-			read = written.Header.Revision
-		}
+			put("key", "v")
+			var revision int64
+			for i := range pagedKeys {
+				revision = put(fmt.Sprintf("page-%02d", i), strings.Repeat("v", pagedValue))
+			}
+			read(t, a, &pb.RangeRequest{Key: all.Key, RangeEnd: all.RangeEnd, Revision: revision})
+			for !isCompacted(ctx, t, a, revision-1) {
+				put("key", "w")
+				time.Sleep(50 * time.Millisecond)
+			}
+			for start := time.Now(); time.Since(start) < 3*time.Second; time.Sleep(50 * time.Millisecond) {
+				put("key", "w")
+			}
+			if isCompacted(ctx, t, a, revision) {
+				t.Errorf("revision %d is compacted, although there are further pages", revision)
+			}
+		})
 	}
-	// Earlier revisions are compacted meanwhile, and later ones are written.
-	for compacted := false; !compacted; compacted = isCompacted(ctx, t, a, read-1) {
-		page, err := a.kv.Range(ctx, &pb.RangeRequest{Key: []byte("page-"), RangeEnd: []byte("page-9"), Limit: 1, Revision: read})
-		if err != nil || !page.More {
-			t.Fatalf("a page of revision %d: %v, more %v", read, err, page.GetMore())
-		}
-		if _, err := a.kv.Put(ctx, putRequest("key", "w")); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(50 * time.Millisecond)
+}
+
+// readPage reads the first page.
+func readPage(t *testing.T, a *api, request *pb.RangeRequest) {
+	request.Limit = 1
+	if page, err := a.kv.Range(t.Context(), request); err != nil || !page.More {
+		t.Fatalf("a page of revision %d: %v, more %v", request.Revision, err, page.GetMore())
 	}
-	for start := time.Now(); time.Since(start) < 3*time.Second; time.Sleep(50 * time.Millisecond) {
-		if _, err := a.kv.Put(ctx, putRequest("key", "w")); err != nil {
-			t.Fatal(err)
-		}
+}
+
+// readStream reads the first message of a stream, which stays open.
+func readStream(t *testing.T, a *api, request *pb.RangeRequest) {
+	stream, err := a.kv.RangeStream(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if isCompacted(ctx, t, a, read) {
-		t.Errorf("revision %d is compacted, although there are further pages", read)
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
 	}
 }
 

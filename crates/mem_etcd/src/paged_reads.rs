@@ -1,5 +1,5 @@
-//! Reads in pages that clients have not finished. kube-apiserver reads all objects of a kind at one revision, with
-//! a request for each page. If the revision is compacted meanwhile, it begins again.
+//! Reads in pages that clients have not finished. kube-apiserver reads all objects of a kind at one revision, by a stream of
+//! pages or with a request for each. If the revision is compacted meanwhile, it begins again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

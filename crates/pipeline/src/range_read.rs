@@ -74,6 +74,7 @@ impl Pipeline {
         let mut pages = RangePages {
             shared: shared.clone(),
             request,
+            revision,
             header_revision,
             remaining_keys,
             returned_keys: 0,
@@ -143,6 +144,8 @@ pub struct RangePages {
     shared: Arc<SharedStore>,
     /// The request, with its key moved after the last page.
     request: RangeRequest,
+    /// The revision that is read.
+    revision: i64,
     /// The published revision when the range started, for the response header.
     header_revision: i64,
     /// Number of keys that the limit still allows.
@@ -164,6 +167,11 @@ enum NextPage {
 }
 
 impl RangePages {
+    /// The revision that is read.
+    pub fn revision(&self) -> i64 {
+        self.revision
+    }
+
     /// Whether the last page was returned.
     pub fn is_done(&self) -> bool {
         matches!(self.next, NextPage::None)

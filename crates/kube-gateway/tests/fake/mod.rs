@@ -64,10 +64,7 @@ impl Pki {
         Pki { folder }
     }
 
-    fn certificate(
-        &self,
-        leaf: &str,
-    ) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+    fn certificate(&self, leaf: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
         let chain = CertificateDer::pem_file_iter(self.path(&format!("{leaf}.crt"))).unwrap();
         let key = PrivateKeyDer::from_pem_file(self.path(&format!("{leaf}.key"))).unwrap();
         (chain.collect::<Result<_, _>>().unwrap(), key)

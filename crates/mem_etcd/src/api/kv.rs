@@ -112,6 +112,7 @@ impl Api {
         if request.count_only {
             return stream::once(self.count(request, admission)).map(respond).boxed();
         }
+        let reads = self.paged_reads.clone();
         // The pages keep old revisions in memory. So they start when the stream is polled.
         let pages = async move {
             if !request.serializable {
@@ -121,8 +122,13 @@ impl Api {
         };
         let pages = stream::once(pages);
         let pages = pages.map_ok(move |pages| {
-            let admission = admission.clone();
-            stream::try_unfold(pages, move |pages| next_page(pages, admission.clone()))
+            let (admission, reads) = (admission.clone(), reads.clone());
+            stream::try_unfold(pages, move |pages: RangePages| {
+                if !pages.is_done() {
+                    reads.read(pages.revision(), Instant::now());
+                }
+                next_page(pages, admission.clone())
+            })
         });
         pages.try_flatten().map(respond).boxed()
     }
