@@ -19,7 +19,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// Time between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Time between two attempts if an API server is busy.
-const IMPATIENCE: Duration = Duration::from_secs(1);
+const BUSY_DELAY: Duration = Duration::from_secs(1);
 /// For how long an API server that is too busy for a further examination counts as examined.
 const MAX_AGE: Duration = Duration::from_secs(60);
 /// The page with the flags as JSON. Its text has a random format, so that nobody parses it.
@@ -46,13 +46,13 @@ async fn examine_over_connection(shared: &Shared, server: &str) -> Result<()> {
     tokio::select! {
         biased;
         () = client.ended() => anyhow::bail!("the connection ended; not examined again yet"),
-        examined = examine_again_and_again(shared, server, &client) => examined,
+        examined = examine_repeatedly(shared, server, &client) => examined,
     }
 }
 
 /// A connection shows that the process is the same, so a busy API server is not doubted at once: its clients would go
 /// to it with everything that the gateway has served, and it would stay busy.
-async fn examine_again_and_again(shared: &Shared, server: &str, client: &Client) -> Result<()> {
+async fn examine_repeatedly(shared: &Shared, server: &str, client: &Client) -> Result<()> {
     let mut last = None;
     while shared.is_in_pool(server) {
         let started = Instant::now();
@@ -64,7 +64,7 @@ async fn examine_again_and_again(shared: &Shared, server: &str, client: &Client)
             }
             Err(error) if error.is::<Busy>() && last.is_some_and(|it| it.elapsed() < MAX_AGE) => {
                 tracing::debug!(server, error = format!("{error:#}"), "too busy to be examined");
-                IMPATIENCE
+                BUSY_DELAY
             }
             Err(error) => return Err(error),
         };

@@ -21,7 +21,7 @@ use crate::node_path::client::{Ask, Busy, Client, status_error};
 const LIST_PERIOD: Duration = Duration::from_secs(2);
 /// Time after which a list that was not answered is followed by another one. What is known stays young enough as long
 /// as answers take less than [`MAX_AGE`] without this time.
-const IMPATIENCE: Duration = Duration::from_secs(1);
+const LATE_PERIOD: Duration = Duration::from_secs(1);
 /// Time between two attempts after an error.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Bytes of an incomplete event. The store accepts objects of 1.5 MB.
@@ -116,7 +116,7 @@ async fn list_forever(shared: &Shared, kind: Kind, client: &Client) -> Result<()
                 }
                 let started = Instant::now();
                 lists.push(list(shared, kind, client).map(move |listed| (started, listed)));
-                next = started + IMPATIENCE;
+                next = started + LATE_PERIOD;
             }
         }
     }
