@@ -22,7 +22,7 @@ const LIST_PERIOD: Duration = Duration::from_secs(2);
 /// Time after which a list that was not answered is followed by another one. What is known stays young enough as long
 /// as answers take less than [`MAX_AGE`] without this time.
 const LATE_PERIOD: Duration = Duration::from_secs(1);
-/// Time between two attempts after an error.
+/// Time between two attempts, and between two watches.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Bytes of an incomplete event. The store accepts objects of 1.5 MB.
 const MAX_EVENT: usize = 8 << 20;
@@ -59,6 +59,7 @@ async fn follow(shared: &Shared, kind: Kind, server: &str) -> Result<()> {
         let ended = follow_watch(shared, kind, &client).await;
         shared.change(|knowledge| knowledge.track(kind).unwatched(Instant::now()));
         ended.with_context(|| server.to_owned())?;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
     Ok(())
 }
