@@ -77,7 +77,12 @@ impl WaitingRenewals {
                 tokio::select! {
                     biased;
                     () = leases.may_serve() => Chance::Serve,
-                    turn = server.renewals.turn() => Chance::Turn(server.clone(), turn),
+                    turn = server.renewals.turn() => {
+                        // If it is free because the API server has died, the client's connection may have ended
+                        // too, which is known after the next look at all sockets.
+                        tokio::task::yield_now().await;
+                        Chance::Turn(server.clone(), turn)
+                    }
                 }
             })
         });

@@ -143,6 +143,8 @@ impl Session {
         for _ in 0..MAX_ROUNDS {
             self.is_unpolled = false;
             let mut progress = self.poll_dials(cx) | self.poll_turns(cx);
+            // Renewals must not be sent over a connection that has ended.
+            progress |= self.receive_answers(cx);
             progress |= self.poll_renewals(cx) | self.poll_renewal_turns(cx);
             progress |= self.poll_watches(cx);
             match self.receive_requests(cx) {
@@ -152,7 +154,6 @@ impl Session {
                     return Poll::Ready(end);
                 }
             }
-            progress |= self.receive_answers(cx);
             progress |= self.send(cx)?;
             if self.front.http.is_done() && self.front.backlog() == 0 {
                 self.close(cx);
