@@ -45,7 +45,6 @@ func TestAutoCompactionSparesPages(t *testing.T) {
 	// pagedValue is the size of one of pagedKeys values. Together they are more than a connection holds.
 	const pagedValue, pagedKeys = 1 << 20, 40
 	flags := []string{"--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1s"}
-	all := &pb.RangeRequest{Key: []byte("page-"), RangeEnd: []byte("page-9")}
 	for name, read := range map[string]func(*testing.T, *api, *pb.RangeRequest){"requests": readPage, "stream": readStream} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,7 +63,7 @@ func TestAutoCompactionSparesPages(t *testing.T) {
 			for i := range pagedKeys {
 				revision = put(fmt.Sprintf("page-%02d", i), strings.Repeat("v", pagedValue))
 			}
-			read(t, a, &pb.RangeRequest{Key: all.Key, RangeEnd: all.RangeEnd, Revision: revision})
+			read(t, a, &pb.RangeRequest{Key: []byte("page-"), RangeEnd: []byte("page-9"), Revision: revision})
 			for !isCompacted(ctx, t, a, revision-1) {
 				put("key", "w")
 				time.Sleep(50 * time.Millisecond)

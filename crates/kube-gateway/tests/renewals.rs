@@ -11,6 +11,10 @@ use tokio::task::JoinHandle;
 const MAX_RUNNING: usize = 256;
 /// Renewals that a client sends at a time.
 const EACH: usize = 50;
+/// Clients that send more renewals together than an API server gets.
+const CLIENTS: usize = MAX_RUNNING / EACH + 1;
+/// Renewals of all clients that wait.
+const WAITING: usize = CLIENTS * EACH - MAX_RUNNING;
 /// Nothing is served, as there is no store.
 const SHADOW: &str =
     "nodePath: {store: {endpoints: ['http://127.0.0.1:1']}, leases: {mode: shadow}}";
@@ -18,10 +22,10 @@ const SHADOW: &str =
 /// The status of the answer, if it is complete.
 type Renewal = JoinHandle<Option<StatusCode>>;
 
-/// Connects kubelets that send more renewals than an API server gets.
+/// Connects the clients, which send their renewals.
 async fn renew_all(pki: &Pki, gateway: &Gateway) -> Vec<(Client, Vec<Renewal>)> {
     let mut clients = Vec::new();
-    for _ in 0..MAX_RUNNING / EACH + 1 {
+    for _ in 0..CLIENTS {
         let client = Client::kubelet(pki, gateway).await;
         let renew = |_| {
             let client = client.clone();
@@ -33,20 +37,24 @@ async fn renew_all(pki: &Pki, gateway: &Gateway) -> Vec<(Client, Vec<Renewal>)> 
     clients
 }
 
-/// How many of them wait.
-const WAITING: usize = (MAX_RUNNING / EACH + 1) * EACH - MAX_RUNNING;
-
 /// Takes the renewals that arrive at an API server, and checks that no more do.
-async fn full(server: &mut ApiServer, gateway: &Gateway, waiting: usize) -> Vec<Asked> {
+async fn full(server: &mut ApiServer, gateway: &Gateway) -> Vec<Asked> {
     let mut asked = Vec::new();
     for _ in 0..MAX_RUNNING {
         asked.push(server.next().await);
     }
-    until_waiting(gateway, waiting).await;
+    until_waiting(gateway, WAITING).await;
     server.nothing().await;
     let running = gateway.metric("kube_gateway_node_path_lease_renewals_running{").await;
     assert_eq!(running, MAX_RUNNING as f64);
     asked
+}
+
+/// Answers all that arrives.
+async fn answer(server: &mut ApiServer) -> ! {
+    loop {
+        drop(server.next().await);
+    }
 }
 
 async fn until_waiting(gateway: &Gateway, count: usize) {
@@ -63,7 +71,7 @@ async fn renewals_wait_for_their_turn_and_leave() {
     let mut server = ApiServer::start(&pki).await;
     let gateway = Gateway::start(&pki, &[&server], SHADOW).await;
     let mut clients = renew_all(&pki, &gateway).await;
-    let mut asked = full(&mut server, &gateway, WAITING).await;
+    let mut asked = full(&mut server, &gateway).await;
     // Other requests do not wait.
     let url = "/api/v1/namespaces/a/pods/b";
     assert_eq!(clients[0].0.complete(url, "a").await.0, StatusCode::OK);
@@ -79,11 +87,6 @@ async fn renewals_wait_for_their_turn_and_leave() {
     until_waiting(&gateway, 0).await;
     // All others are answered.
     drop(asked);
-    let answer = async {
-        loop {
-            drop(server.next().await);
-        }
-    };
     let statuses = async {
         for renewal in clients.into_iter().flat_map(|(_, renewals)| renewals) {
             assert_eq!(renewal.await.unwrap(), Some(StatusCode::OK));
@@ -91,7 +94,7 @@ async fn renewals_wait_for_their_turn_and_leave() {
     };
     tokio::select! {
         () = statuses => {}
-        () = answer => {}
+        never = answer(&mut server) => never,
     }
     gateway
         .until("nothing is left", async || {
@@ -106,16 +109,11 @@ async fn renewals_that_wait_go_to_another_server_when_theirs_dies() {
     let mut first = ApiServer::start(&pki).await;
     let gateway = Gateway::start(&pki, &[&first], SHADOW).await;
     let clients = renew_all(&pki, &gateway).await;
-    let _asked = full(&mut first, &gateway, WAITING).await;
+    let _asked = full(&mut first, &gateway).await;
     let mut second = ApiServer::start(&pki).await;
     gateway.reload(&pki, &[&first, &second], SHADOW).await;
     first.kill();
     let mut statuses = Vec::new();
-    let answer = async {
-        loop {
-            drop(second.next().await);
-        }
-    };
     let all = async {
         for renewal in clients.into_iter().flat_map(|(_, renewals)| renewals) {
             statuses.push(renewal.await.unwrap());
@@ -123,7 +121,7 @@ async fn renewals_that_wait_go_to_another_server_when_theirs_dies() {
     };
     tokio::select! {
         () = all => {}
-        () = answer => {}
+        never = answer(&mut second) => never,
     }
     // Of those that were sent, nobody knows whether they were executed. Some of the others may have been sent over a
     // connection whose end was not known yet.

@@ -75,8 +75,8 @@ pub fn parse_retention(mode: Mode, text: &str) -> Result<Option<Retention>, Stri
 /// Compacts until the store stops. What clients still read in pages stays readable.
 pub async fn run(retention: Retention, pipeline: Arc<Pipeline>, reads: Arc<PagedReads>) {
     let mut schedule = Schedule::new(retention, Instant::now());
-    // The revision up to which was compacted while a read went on.
-    let mut partly = 0;
+    // The last compaction that was limited by a read in pages.
+    let mut limited_to = 0;
     loop {
         schedule.record(pipeline.revision());
         tokio::time::sleep(schedule.interval()).await;
@@ -88,7 +88,7 @@ pub async fn run(retention: Retention, pipeline: Arc<Pipeline>, reads: Arc<Paged
         let Some(due) = schedule.due(pipeline.revision(), now) else { continue };
         let read = reads.oldest(now).filter(|read| *read < due);
         let revision = read.unwrap_or(due);
-        if read.is_some() && revision <= partly {
+        if read.is_some() && revision <= limited_to {
             continue;
         }
         // As in etcd, a revision that a client has compacted already counts as compacted.
@@ -96,7 +96,7 @@ pub async fn run(retention: Retention, pipeline: Arc<Pipeline>, reads: Arc<Paged
             Ok(_) | Err(pipeline::Error::Refused(mvcc::Error::Compacted)) => {
                 tracing::info!(revision, due, ?retention, "completed auto compaction");
                 match read {
-                    Some(read) => partly = read,
+                    Some(read) => limited_to = read,
                     None => schedule.compacted(revision, Instant::now()),
                 }
             }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -125,18 +125,15 @@ impl Client {
     /// Returns the body of the answer to a GET, which must succeed.
     pub async fn get(&self, path: &str) -> Result<Bytes> {
         let (code, body) = self.send(Ask::get(path)).await?;
-        match code {
-            StatusCode::OK => Ok(body),
-            code => Err(status_error(path, code)),
-        }
+        expect_status(path, StatusCode::OK, code)?;
+        Ok(body)
     }
 
     /// Starts a watch.
     pub async fn watch(&self, ask: Ask<'_>) -> Result<Incoming> {
         let path = ask.path;
         let answer = within(ANSWER_TIMEOUT, self.open(ask)).await?;
-        let code = answer.status();
-        ensure!(code == StatusCode::OK, "{}", status_text(path, code));
+        expect_status(path, StatusCode::OK, answer.status())?;
         Ok(answer.into_body())
     }
 
@@ -158,7 +155,7 @@ impl Client {
 }
 
 /// Describes an answer that is not a success, and for a lack of permission the remedy.
-pub fn status_text(path: &str, code: StatusCode) -> String {
+fn status_text(path: &str, code: StatusCode) -> String {
     let path = path.split('?').next().unwrap_or(path);
     if code != StatusCode::FORBIDDEN {
         return format!("{path}: status {}", code.as_u16());
@@ -189,6 +186,11 @@ impl fmt::Display for Busy {
 }
 
 impl std::error::Error for Busy {}
+
+/// Fails as [`status_error`] unless an answer has the expected status.
+pub fn expect_status(path: &str, expected: StatusCode, code: StatusCode) -> Result<()> {
+    if code == expected { Ok(()) } else { Err(status_error(path, code)) }
+}
 
 /// Returns the error of an answer that is not a success: [`Busy`], or another one.
 pub fn status_error(path: &str, code: StatusCode) -> anyhow::Error {

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::identity::{FieldNames, IdentityFields};
-use crate::node_path::client::{Ask, Dialer, status_text};
+use crate::node_path::client::{Ask, Dialer, expect_status};
 use crate::upstream::Pool;
 
 const PATH: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
@@ -61,7 +61,7 @@ impl Reviewer {
             max_answer: MAX_ANSWER,
         };
         let (status, body) = client.send(ask).await?;
-        ensure!(status == StatusCode::CREATED, "{}", status_text(PATH, status));
+        expect_status(PATH, StatusCode::CREATED, status)?;
         let review: Value = serde_json::from_slice(&body).context("parse the review")?;
         Ok(review["status"]["allowed"] == true && review["status"]["denied"] != true)
     }

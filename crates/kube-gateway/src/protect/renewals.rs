@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Renewals at an API server at a time. kube-apiserver executes 600 requests at once by default, 200 of them writes.
 /// One that takes 5 ms for a renewal answers 50,000 a second.
-pub const MAX_RUNNING: usize = 256;
+const MAX_RUNNING: usize = 256;
 
 /// The renewals of one API server.
 pub struct RenewalQueue(Arc<Semaphore>);

@@ -11,7 +11,7 @@ use super::knowledge::Examined;
 use super::reason::{Reason, Rule};
 use super::shared::Shared;
 use super::stored;
-use crate::node_path::client::{Ask, Busy, Client, status_error};
+use crate::node_path::client::{Ask, Busy, Client, expect_status};
 
 /// Time between two examinations over a connection. A new process has no old connections, and the
 /// flags of a process do not change: this finds only what the store or an operator changed.
@@ -108,9 +108,7 @@ async fn flags(client: &Client) -> Result<Flags> {
     }
     let path = "/flagz";
     let (code, body) = client.send(Ask { accept: FLAGZ_JSON, ..Ask::get(path) }).await?;
-    if code != http::StatusCode::OK {
-        return Err(status_error(path, code));
-    }
+    expect_status(path, http::StatusCode::OK, code)?;
     let flagz: Flagz = serde_json::from_slice(&body).context("parse /flagz")?;
     Ok(flagz.flags)
 }

@@ -53,15 +53,17 @@ pub async fn follow_forever(shared: &Shared, kind: Kind) {
 /// Follows the objects of a kind over one connection to an API server, until it ends. Kubernetes ends each watch from
 /// time to time.
 async fn follow(shared: &Shared, kind: Kind, server: &str) -> Result<()> {
-    shared.change(|knowledge| knowledge.track(kind).unwatched(Instant::now()));
+    let unwatched = || shared.change(|it| it.track(kind).unwatched(Instant::now()));
+    unwatched();
     let client = shared.dialer.connect(server).await.with_context(|| server.to_owned())?;
-    while !client.has_ended() {
-        let ended = follow_watch(shared, kind, &client).await;
-        shared.change(|knowledge| knowledge.track(kind).unwatched(Instant::now()));
-        ended.with_context(|| server.to_owned())?;
+    loop {
+        follow_watch(shared, kind, &client).await.with_context(|| server.to_owned())?;
+        unwatched();
+        if client.has_ended() {
+            return Ok(());
+        }
         tokio::time::sleep(RETRY_DELAY).await;
     }
-    Ok(())
 }
 
 /// Follows the objects of a kind until one watch ends.

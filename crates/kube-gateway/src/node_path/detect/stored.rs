@@ -11,7 +11,7 @@ use node_lease::Lease;
 use serde_json::json;
 
 use crate::config::Store;
-use crate::node_path::client::{Ask, Client, status_error, within};
+use crate::node_path::client::{Ask, Client, expect_status, status_error, within};
 use crate::node_path::{NAMESPACE, lease_keys, tls_files};
 
 /// The Lease that all gateways write. No Node has its name, so that the life-cycle controller, which
@@ -102,10 +102,8 @@ async fn create(client: &Client, holder: &str) -> Result<Bytes> {
             max_answer: MAX_ANSWER,
         })
         .await?;
-    match code {
-        StatusCode::CREATED => Ok(body),
-        code => Err(status_error(&path, code)),
-    }
+    expect_status(&path, StatusCode::CREATED, code)?;
+    Ok(body)
 }
 
 /// Reads a key as it was at a revision.
