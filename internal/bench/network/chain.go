@@ -10,13 +10,16 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/k8s-1m/k8s-1m/internal/network/lab"
 	"github.com/k8s-1m/k8s-1m/internal/network/netns"
 )
 
 // chain is what a packet between two pods of the lab passes, made of routes only: two hosts, each behind a router, and a
-// router between these.
+// router between these, which is the provider.
 type chain struct {
-	spaces []*netns.Namespace // a host, its router, the router between, the other router, its host
+	spaces []*netns.Namespace // a host, its router, the provider, the other router, its host
+	// toLeft and toRight are the links of the provider to the routers.
+	toLeft, toRight string
 }
 
 const (
@@ -25,6 +28,9 @@ const (
 	vxlanID     = 42
 	vxlanPort   = 4789
 	vxlanLink   = "vxlan0"
+	// provider is the number of the namespace of the provider, and bridge its bridge.
+	provider = 2
+	bridge   = "br0"
 )
 
 var (
@@ -36,16 +42,17 @@ var (
 	overlayRouters = []string{"2001:db8:b2::1", "2001:db8:b2::2"}
 )
 
-// newChain builds the chain.
-func newChain(number int) (c *chain, err error) {
-	c = &chain{}
+// newChain builds a chain. With bridged set, the routers are ports of a bridge of the provider, as the nodes of a lab are; then the
+// difference to a lab is what is on its nodes.
+func newChain(name string, bridged bool) (c *chain, err error) {
+	c = &chain{toLeft: left, toRight: right}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.remove())
 		}
 	}()
 	for i := range len(segments) + 1 {
-		ns, err := netns.Create(fmt.Sprintf("k1mb-%d-%d-chain%d", os.Getpid(), number, i))
+		ns, err := netns.Create(fmt.Sprintf("k1mb-%d-%s%d", os.Getpid(), name, i))
 		if err != nil {
 			return c, err
 		}
@@ -55,17 +62,34 @@ func newChain(number int) (c *chain, err error) {
 			return c, err
 		}
 	}
-	for i, segment := range segments {
-		a, b := c.spaces[i], c.spaces[i+1]
-		err = errors.Join(
-			netns.Veth(netns.End{In: a, Name: right}, netns.End{In: b, Name: left}, chainMTU),
-			a.AddAddress(right, netip.MustParsePrefix(segment+"1/64")), b.AddAddress(left, netip.MustParsePrefix(segment+"2/64")),
-		)
-		if err != nil {
+	if bridged {
+		c.toLeft, c.toRight = bridge, bridge
+		if err := errors.Join(lab.NoBridgeFilter(c.spaces[provider]), c.spaces[provider].AddBridge(bridge, nil, chainMTU)); err != nil {
+			return c, err
+		}
+	}
+	for i := range segments {
+		if err := c.addLink(i, bridged); err != nil {
 			return c, err
 		}
 	}
 	return c, c.addRoutes()
+}
+
+// addLink connects a namespace with the next one.
+func (c *chain) addLink(segment int, bridged bool) error {
+	a, b := netns.End{In: c.spaces[segment], Name: right}, netns.End{In: c.spaces[segment+1], Name: left}
+	nameA, nameB := right, left
+	switch {
+	case bridged && segment == provider:
+		a.Bridge, nameA = bridge, bridge
+	case bridged && segment+1 == provider:
+		b.Bridge, nameB = bridge, bridge
+	}
+	return errors.Join(
+		netns.Veth(a, b, chainMTU),
+		a.In.AddAddress(nameA, netip.MustParsePrefix(segments[segment]+"1/64")), b.In.AddAddress(nameB, netip.MustParsePrefix(segments[segment]+"2/64")),
+	)
 }
 
 // addRoutes lets each host use its router, and each router the one between.
@@ -74,8 +98,8 @@ func (c *chain) addRoutes() error {
 	return errors.Join(
 		c.spaces[0].AddRoute(netns.Route{To: anywhere, Via: at(0, "2"), Link: right}),
 		c.spaces[1].AddRoute(netns.Route{To: anywhere, Via: at(1, "2"), Link: right}),
-		c.spaces[2].AddRoute(netns.Route{To: netip.MustParsePrefix(segments[0] + "/64"), Via: at(1, "1"), Link: left}),
-		c.spaces[2].AddRoute(netns.Route{To: netip.MustParsePrefix(segments[3] + "/64"), Via: at(2, "2"), Link: right}),
+		c.spaces[2].AddRoute(netns.Route{To: netip.MustParsePrefix(segments[0] + "/64"), Via: at(1, "1"), Link: c.toLeft}),
+		c.spaces[2].AddRoute(netns.Route{To: netip.MustParsePrefix(segments[3] + "/64"), Via: at(2, "2"), Link: c.toRight}),
 		c.spaces[3].AddRoute(netns.Route{To: anywhere, Via: at(2, "1"), Link: left}),
 		c.spaces[4].AddRoute(netns.Route{To: anywhere, Via: at(3, "1"), Link: left}),
 	)

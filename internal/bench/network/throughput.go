@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/network/agent"
 	"github.com/k8s-1m/k8s-1m/internal/network/lab"
@@ -21,6 +23,8 @@ const (
 	// warmUp is the time before a measurement in which a connection finds its speed.
 	warmUp = 500 * time.Millisecond
 	giga   = 1e9
+
+	plainRouting = "plain routing"
 )
 
 // way is a path whose throughput is measured.
@@ -29,66 +33,90 @@ type way struct {
 	address  netip.Addr // of to
 }
 
+// judgedWay is the way whose throughput is judged. In the other modes, the lab's provider does more for each packet than a router.
+const judgedWay = "network, " + agent.ModeRouted
+
+// contender is a way with its name.
+type contender struct {
+	name string
+	way  way
+}
+
 // throughput measures the row throughput. The contenders take turns, so that load of the machine meets all of them.
 func (b *bench) throughput(ctx context.Context) (err error) {
-	c, err := newChain(b.labs)
+	c, err := newChain("chain", true)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.remove()) }()
-	if err := c.addOverlay(); err != nil {
+	noBridge, err := newChain("plain", false)
+	if err != nil {
 		return err
 	}
-	return b.withLab(ctx, agent.ModeOneMAC, 2, 1, &lab.Timings{}, func(l *lab.Lab) error {
+	defer func() { err = errors.Join(err, noBridge.remove()) }()
+	if err := noBridge.addOverlay(); err != nil {
+		return err
+	}
+	contenders := []contender{{plainRouting, c.route()}, {"plain routing, provider without bridge", noBridge.route()}, {"VXLAN, provider without bridge", noBridge.overlay()}}
+	return b.withModes(ctx, agent.Modes, contenders, func(contenders []contender) error { return b.takeTurns(ctx, contenders) })
+}
+
+// withModes adds the way between pods of two nodes in each mode to the contenders, and calls use while the labs are there.
+func (b *bench) withModes(ctx context.Context, modes []string, contenders []contender, use func([]contender) error) error {
+	if len(modes) == 0 {
+		return use(contenders)
+	}
+	return b.withLab(ctx, modes[0], 2, 1, &lab.Timings{}, func(l *lab.Lab) error {
 		first, second := l.Nodes()[0].Pods[0], l.Nodes()[1].Pods[0]
-		contenders := []struct {
-			name string
-			way  way
-		}{{"network", way{first.NS, second.NS, second.Address}}, {"plain routing", c.route()}, {"VXLAN", c.overlay()}}
-		rates := map[string][]float64{}
-		task := b.Display.Task("throughput", b.options.Rounds.N*len(contenders))
-		for round := range b.options.Rounds.N {
-			for i, contender := range contenders {
-				rate, err := contender.way.measure(ctx, b.options.Duration.D, b.options.Timeout)
-				if err != nil {
-					experimentFail(ctx, task, err)
-					return fmt.Errorf("%s: %w", contender.name, err)
-				}
-				rates[contender.name] = append(rates[contender.name], rate)
-				task.Set(round*len(contenders) + i + 1)
-			}
-		}
-		task.Done(fmt.Sprintf("%d measurements", b.options.Rounds.N*len(contenders)))
-		b.reportThroughput(rates)
-		return nil
+		added := contender{"network, " + modes[0], way{first.NS, second.NS, second.Address}}
+		return b.withModes(ctx, modes[1:], append(contenders, added), use)
 	})
 }
 
+func (b *bench) takeTurns(ctx context.Context, contenders []contender) error {
+	rates := map[string][]float64{}
+	task := b.Display.Task("throughput", b.options.Rounds.N*len(contenders))
+	for round := range b.options.Rounds.N {
+		for i, contender := range contenders {
+			rate, err := contender.way.measure(ctx, b.options.Duration.D, b.options.Timeout)
+			if err != nil {
+				experimentFail(ctx, task, err)
+				return fmt.Errorf("%s: %w", contender.name, err)
+			}
+			rates[contender.name] = append(rates[contender.name], rate)
+			task.Set(round*len(contenders) + i + 1)
+		}
+	}
+	task.Done(fmt.Sprintf("%d measurements", b.options.Rounds.N*len(contenders)))
+	b.reportThroughput(contenders, rates)
+	return nil
+}
+
 // reportThroughput judges the median of the ratios of each round.
-func (b *bench) reportThroughput(rates map[string][]float64) {
+func (b *bench) reportThroughput(contenders []contender, rates map[string][]float64) {
 	table := b.Result.Table("Throughput", "way", "measurements", "median, Gbit/s", "least, Gbit/s", "÷ plain routing")
-	plain := rates["plain routing"]
-	for _, name := range []string{"network", "plain routing", "VXLAN"} {
+	plain := rates[plainRouting]
+	for _, c := range contenders {
 		var ratios []float64
-		for i, rate := range rates[name] {
+		for i, rate := range rates[c.name] {
 			ratios = append(ratios, rate/plain[i])
 		}
 		ratio := median(ratios)
-		all := append([]float64{}, rates[name]...)
+		all := append([]float64{}, rates[c.name]...)
 		middle := median(all)
-		table.Add(name, len(all), 8*middle/giga, 8*all[0]/giga, ratio)
-		if name == "plain routing" {
+		table.Add(c.name, len(all), 8*middle/giga, 8*all[0]/giga, ratio)
+		if c.name == plainRouting {
 			continue
 		}
-		if name == "network" {
+		if c.name == judgedWay {
 			b.Judge(limitThroughput, ratio, len(all), "")
 		}
 		figure := func(rate float64) []experiment.Figure {
 			return []experiment.Figure{{Name: "throughput", Unit: "Gbit/s", Value: 8 * rate / giga, MoreIsBetter: true}}
 		}
-		b.Result.Compare(name, "plain routing", figure(middle), figure(median(append([]float64{}, plain...))))
+		b.Result.Compare(c.name, plainRouting, figure(middle), figure(median(append([]float64{}, plain...))))
 	}
-	b.Result.Note("Throughput: one TCP connection between two namespaces, through three routers: the nodes and the provider's router. Plain routing and VXLAN have the same namespaces without bridges, agent and filter. " +
+	b.Result.Note("Throughput: one TCP connection between two namespaces, through three routers: the nodes and the provider, whose bridge the nodes share. Plain routing and VXLAN have the same without bridge, agent and filter on the nodes. " +
 		"The ratio is the median of the ratios of the rounds, in which all ways are measured one after the other.")
 }
 
@@ -107,9 +135,15 @@ func (w way) measure(ctx context.Context, duration, timeout time.Duration) (rate
 	ended := make(chan error, 1)
 	go func() { ended <- receive(listener, &received) }()
 	var client net.Conn
+	deadline := time.Now().Add(timeout)
 	err = w.from.Do(func() (err error) {
-		client, err = net.DialTimeout("tcp6", listener.Addr().String(), timeout)
-		return err
+		for {
+			client, err = net.DialTimeout("tcp6", listener.Addr().String(), time.Until(deadline))
+			// The kernel may take seconds to notice that the links of a new chain are up.
+			if !errors.Is(err, unix.EHOSTUNREACH) || ctx.Err() != nil || time.Now().After(deadline) {
+				return err
+			}
+		}
 	})
 	if err != nil {
 		return 0, err

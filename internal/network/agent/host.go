@@ -19,6 +19,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/network/netns"
 )
 
+// bridgeNetfilter is 1 by default, if the kernel has the module br_netfilter: IPv6 in frames of a bridge passes the filters of IP, too.
+const bridgeNetfilter = "bridge/bridge-nf-call-ip6tables"
+
 // prepareHost turns on forwarding, raises limits of the kernel and creates the bridge with the gateway of the pods.
 func (o *Options) prepareHost(pods netip.Prefix, mtu int, log *slog.Logger) error {
 	if err := netns.SetSysctl("ipv6/conf/all/forwarding", "1"); err != nil {
@@ -28,6 +31,11 @@ func (o *Options) prepareHost(pods netip.Prefix, mtu int, log *slog.Logger) erro
 	acceptRA := "ipv6/conf/" + o.Uplink + "/accept_ra"
 	if readNumber(acceptRA) == 1 {
 		if err := netns.SetSysctl(acceptRA, "2"); err != nil {
+			return err
+		}
+	}
+	if o.NoBridgeNetfilter && readNumber(bridgeNetfilter) > 0 {
+		if err := netns.SetSysctl(bridgeNetfilter, "0"); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,7 @@ type Options struct {
 	ReuseAfter                                time.Duration
 	ConfigDir, ResultsDir, LeasesDir, StateAt string
 	MTU, NeighbourEntries                     int
-	NoTrack                                   bool
+	NoTrack, NoBridgeNetfilter                bool
 	MetricsAddress                            string
 }
 
@@ -78,6 +78,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.StateAt, "state", o.StateAt, "file in which the agent keeps its prefix")
 	fs.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the pods' links; 0 for that of the uplink")
 	fs.IntVar(&o.NeighbourEntries, "neighbour-entries", o.NeighbourEntries, "least limit of the kernel's table of neighbours; a higher limit is kept")
+	fs.BoolVar(&o.NoBridgeNetfilter, "no-bridge-netfilter", o.NoBridgeNetfilter, "keep frames of pods out of the filters of IP until they leave the bridge; not with kube-proxy, whose Services need it between pods of a node")
 	fs.BoolVar(&o.NoTrack, "no-track", o.NoTrack, "keep packets of pods out of connection tracking; only for clusters without kube-proxy, which needs it")
 	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, "address of /metrics, /healthz and /readyz; empty for none")
 }

@@ -70,16 +70,17 @@ func in(set *nftables.Set, invert bool, fields ...field) (s statement) {
 	return append(s, &expr.Lookup{SourceRegister: firstRegister, SetName: set.Name, SetID: set.ID, Invert: invert})
 }
 
-// link matches packets that come from, or go to, a link.
-func link(key expr.MetaKey, name string) statement {
+// link matches packets that come from, or go to, a link, or any other one.
+func link(key expr.MetaKey, op expr.CmpOp, name string) statement {
 	return statement{
 		&expr.Meta{Key: key, Register: simpleRegister},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: simpleRegister, Data: linkName(name)},
+		&expr.Cmp{Op: op, Register: simpleRegister, Data: linkName(name)},
 	}
 }
 
-func from(name string) statement { return link(expr.MetaKeyIIFNAME, name) }
-func to(name string) statement   { return link(expr.MetaKeyOIFNAME, name) }
+func from(name string) statement    { return link(expr.MetaKeyIIFNAME, expr.CmpOpEq, name) }
+func notFrom(name string) statement { return link(expr.MetaKeyIIFNAME, expr.CmpOpNeq, name) }
+func notTo(name string) statement   { return link(expr.MetaKeyOIFNAME, expr.CmpOpNeq, name) }
 
 // sourceIn matches packets whose source is in a prefix, targetIn those whose target is.
 func sourceIn(p netip.Prefix) statement { return addressIn(sourceAddress, p) }
@@ -98,21 +99,33 @@ func addressIn(f field, p netip.Prefix) statement {
 	}
 }
 
-// notIPv6 matches frames that are not IPv6.
-func notIPv6() statement {
+// isIPv6 matches frames that are IPv6, notIPv6 those that are not.
+func isIPv6() statement  { return protocol(expr.CmpOpEq) }
+func notIPv6() statement { return protocol(expr.CmpOpNeq) }
+
+func protocol(op expr.CmpOp) statement {
 	return statement{
 		&expr.Payload{DestRegister: simpleRegister, Base: expr.PayloadBaseLLHeader, Offset: etherType, Len: etherTypeSize},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: simpleRegister, Data: binaryutil.BigEndian.PutUint16(unix.ETH_P_IPV6)},
+		&expr.Cmp{Op: op, Register: simpleRegister, Data: binaryutil.BigEndian.PutUint16(unix.ETH_P_IPV6)},
 	}
 }
 
 // icmp6 matches messages of ICMPv6 with a type, also behind extension headers.
 func icmp6(messageType byte) statement {
-	return statement{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: simpleRegister},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: simpleRegister, Data: []byte{unix.IPPROTO_ICMPV6}},
+	return append(transport(expr.CmpOpEq),
 		&expr.Payload{DestRegister: simpleRegister, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: simpleRegister, Data: []byte{messageType}},
+	)
+}
+
+// notICMP6 matches packets that are no messages of ICMPv6.
+func notICMP6() statement { return transport(expr.CmpOpNeq) }
+
+// transport compares the protocol behind all extension headers with ICMPv6. It never matches a packet without such a protocol.
+func transport(op expr.CmpOp) statement {
+	return statement{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: simpleRegister},
+		&expr.Cmp{Op: op, Register: simpleRegister, Data: []byte{unix.IPPROTO_ICMPV6}},
 	}
 }
 

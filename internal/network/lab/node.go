@@ -65,7 +65,7 @@ func (n *Node) agentArgs() []string {
 		"--node", n.Plan.Name, "--uplink", uplink, "--mode", n.lab.Mode, "--prefix", n.Plan.AgentPrefix,
 		"--claims", filepath.Join(n.lab.dir, claimsDir), "--reuse-after", n.lab.ReuseAfter.String(),
 		"--cni-config-dir", n.dir("net.d"), "--cni-results-dir", cni.ResultsDir(n.dir("cni")), "--cni-leases-dir", n.dir("networks"),
-		stateFlag, n.dir("state.json"),
+		stateFlag, n.dir("state.json"), "--no-bridge-netfilter",
 	}
 }
 

@@ -36,13 +36,21 @@ func quiet(ns *netns.Namespace) error {
 	return errors.Join(ns.Sysctl("ipv6/conf/default/accept_dad", "0"), ns.Sysctl("ipv6/conf/default/accept_ra", "0"))
 }
 
+// NoBridgeFilter keeps frames between ports of a namespace's bridges out of filters of IP, if the kernel has the module for that.
+func NoBridgeFilter(ns *netns.Namespace) error {
+	const key = "bridge/bridge-nf-call-ip6tables"
+	if _, unknown := ns.ReadSysctl(key); unknown != nil {
+		return nil
+	}
+	return ns.Sysctl(key, "0")
+}
+
 // newProvider creates the provider in a namespace, and a server in another one, which is outside the cluster.
 func newProvider(ns, internet *netns.Namespace, mode string, mtu int) (*provider, error) {
 	p := &provider{mode: mode, ns: ns}
 	err := errors.Join(quiet(ns), quiet(internet), ns.Sysctl("ipv6/conf/all/forwarding", "1"))
-	// Frames between ports are for the bridge, not for filters of IP.
-	if _, unknown := ns.ReadSysctl("bridge/bridge-nf-call-ip6tables"); unknown == nil {
-		err = errors.Join(err, ns.Sysctl("bridge/bridge-nf-call-ip6tables", "0"))
+	if err == nil {
+		err = NoBridgeFilter(ns)
 	}
 	if err == nil {
 		err = ns.AddBridge(bridge, providerMAC, mtu)

@@ -52,6 +52,9 @@ func Create(name string) (*Namespace, error) {
 	if err := validateName(name); err != nil {
 		return nil, err
 	}
+	if err := shareDirectory(); err != nil {
+		return nil, fmt.Errorf("create network namespace %s: %w", name, err)
+	}
 	var fd netns.NsHandle
 	// netns.NewNamed leaves its thread in the new namespace.
 	err := onThread(func() (err error) {
@@ -66,6 +69,26 @@ func Create(name string) (*Namespace, error) {
 		return nil, errors.Join(err, n.Delete())
 	}
 	return n, nil
+}
+
+// shareDirectory makes the directory of the namespaces a shared mount point, as the program ip does when it first adds a
+// namespace. If ip did so later, it would mount what is there a second time below, and nothing there could be removed.
+func shareDirectory() error {
+	if err := os.MkdirAll(Directory, 0o755); err != nil {
+		return err
+	}
+	share := func() error { return unix.Mount("", Directory, "none", unix.MS_SHARED|unix.MS_REC, "") }
+	err := share()
+	if errors.Is(err, unix.EINVAL) { // it is not a mount point
+		err = unix.Mount(Directory, Directory, "none", unix.MS_BIND|unix.MS_REC, "")
+		if err == nil {
+			err = share()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("make %s a shared mount point: %w", Directory, err)
+	}
+	return nil
 }
 
 // Open opens the namespace with a name.
