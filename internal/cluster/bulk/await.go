@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -40,8 +39,7 @@ func AwaitPodsGone(ctx context.Context, clients *Clients, namespace string, o Op
 
 // await watches the objects of a kind until all objects of the range are in the state that c counts.
 func await(ctx context.Context, clients *Clients, kind kind, namespace string, example runtime.Object, o Options, stall time.Duration, c *matchCounter) error {
-	c.wanted, c.matching = o.Range.Names(), sets.New[string]()
-	c.synced = make(chan struct{})
+	c.begin(o.Range)
 	watchContext, stop := context.WithCancel(ctx)
 	defer stop()
 	source := cache.ToListWatcherWithWatchListSemantics(
@@ -75,23 +73,37 @@ func await(ctx context.Context, clients *Clients, kind kind, namespace string, e
 }
 
 // matchCounter counts the objects of a range that match a condition. It is the store of a reflector, but
-// keeps only the names of matching objects.
+// keeps only one bit of each object: there may be a million.
 type matchCounter struct {
 	matches      func(runtime.Object) bool
-	countMissing bool             // count the names that do not match, instead of those that match
-	wanted       sets.Set[string] // names of the range
-	synced       chan struct{}    // closed when the first list is complete
+	countMissing bool          // count the names that do not match, instead of those that match
+	names        Range         // the wanted names
+	synced       chan struct{} // closed when the first list is complete
 
 	mu       sync.Mutex
-	matching sets.Set[string] // names in wanted of objects that match
+	matching []bool // of the objects of the range, in the order of their numbers
+	count    int    // of those that match
 	syncOnce sync.Once
 }
 
-// match is what Transformer makes of an object: its name, and whether it matches.
-type match struct {
-	metav1.ObjectMeta
-	matches bool
+// begin sets the names that are counted.
+func (c *matchCounter) begin(names Range) {
+	c.names, c.matching, c.synced = names, make([]bool, names.Count), make(chan struct{})
 }
+
+// match is what Transformer makes of an object: its name, and whether it matches. A reflector needs no more of
+// [metav1.Object].
+type match struct {
+	metav1.Object
+	name, namespace string
+	matches         bool
+}
+
+// GetName implements [metav1.Object].
+func (m *match) GetName() string { return m.name }
+
+// GetNamespace implements [metav1.Object].
+func (m *match) GetNamespace() string { return m.namespace }
 
 // done counts the objects that are in the awaited state. synced is false until the first list is complete.
 func (c *matchCounter) done() (done int, synced bool) {
@@ -103,9 +115,9 @@ func (c *matchCounter) done() (done int, synced bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.countMissing {
-		return c.wanted.Len() - c.matching.Len(), true
+		return c.names.Count - c.count, true
 	}
-	return c.matching.Len(), true
+	return c.count, true
 }
 
 // Add implements [cache.ReflectorStore].
@@ -126,7 +138,7 @@ func (c *matchCounter) Delete(object any) error {
 	if err != nil {
 		return err
 	}
-	c.matching.Delete(transformed.(*match).Name)
+	c.set(transformed.(*match).name, false)
 	return nil
 }
 
@@ -135,7 +147,8 @@ func (c *matchCounter) Delete(object any) error {
 func (c *matchCounter) Replace(objects []any, _ string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.matching = sets.New[string]()
+	clear(c.matching)
+	c.count = 0
 	for _, object := range objects {
 		if err := c.record(object); err != nil {
 			return err
@@ -161,8 +174,7 @@ func (c *matchCounter) transform(object any) (any, error) {
 		return nil, err
 	}
 	return &match{
-		ObjectMeta: metav1.ObjectMeta{Name: accessor.GetName(), Namespace: accessor.GetNamespace()},
-		matches:    c.matches(object.(runtime.Object)),
+		name: accessor.GetName(), namespace: accessor.GetNamespace(), matches: c.matches(object.(runtime.Object)),
 	}, nil
 }
 
@@ -172,12 +184,20 @@ func (c *matchCounter) record(object any) error {
 		return err
 	}
 	transformed := result.(*match)
-	switch {
-	case !c.wanted.Has(transformed.Name):
-	case transformed.matches:
-		c.matching.Insert(transformed.Name)
-	default:
-		c.matching.Delete(transformed.Name)
-	}
+	c.set(transformed.name, transformed.matches)
 	return nil
+}
+
+// set notes whether an object matches, if its name is one of those that are counted.
+func (c *matchCounter) set(name string, matches bool) {
+	i, ok := c.names.Index(name)
+	if !ok || c.matching[i] == matches {
+		return
+	}
+	c.matching[i] = matches
+	if matches {
+		c.count++
+	} else {
+		c.count--
+	}
 }

@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 func pod(name string, phase corev1.PodPhase) *corev1.Pod {
@@ -13,7 +12,8 @@ func pod(name string, phase corev1.PodPhase) *corev1.Pod {
 }
 
 func TestMatchCounterCountsRunningPodsOfRange(t *testing.T) {
-	counter := &matchCounter{matches: PodRunning, wanted: sets.New("a", "b", "c"), matching: sets.New[string](), synced: make(chan struct{})}
+	counter := &matchCounter{matches: PodRunning}
+	counter.begin(Range{Prefix: "pod-", First: 7, Count: 3})
 	check := func(event string, want int) {
 		t.Helper()
 		if got, _ := counter.done(); got != want {
@@ -21,7 +21,7 @@ func TestMatchCounterCountsRunningPodsOfRange(t *testing.T) {
 		}
 	}
 	check("no event", 0)
-	transformed, err := counter.transform(pod("b", corev1.PodRunning))
+	transformed, err := counter.transform(pod("pod-000008", corev1.PodRunning))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,11 +31,11 @@ func TestMatchCounterCountsRunningPodsOfRange(t *testing.T) {
 		want  int
 	}{
 		{"the first list", func() error {
-			return counter.Replace([]any{pod("a", corev1.PodPending), transformed, pod("other", corev1.PodRunning)}, "")
+			return counter.Replace([]any{pod("pod-000007", corev1.PodPending), transformed, pod("pod-000010", corev1.PodRunning)}, "")
 		}, 1},
-		{"pod a started", func() error { return counter.Update(pod("a", corev1.PodRunning)) }, 2},
-		{"pod a failed", func() error { return counter.Update(pod("a", corev1.PodFailed)) }, 1},
-		{"pod b was deleted", func() error { return counter.Delete(pod("b", "")) }, 0},
+		{"pod a started", func() error { return counter.Update(pod("pod-000007", corev1.PodRunning)) }, 2},
+		{"pod a failed", func() error { return counter.Update(pod("pod-000007", corev1.PodFailed)) }, 1},
+		{"pod b was deleted", func() error { return counter.Delete(pod("pod-000008", "")) }, 0},
 	}
 	for _, step := range steps {
 		if err := step.send(); err != nil {
@@ -46,11 +46,12 @@ func TestMatchCounterCountsRunningPodsOfRange(t *testing.T) {
 }
 
 func TestCountOfDeletedPodsIsUnknownBeforeFirstList(t *testing.T) {
-	counter := &matchCounter{matches: PodRunning, countMissing: true, wanted: sets.New("a", "b"), matching: sets.New[string](), synced: make(chan struct{})}
+	counter := &matchCounter{matches: PodRunning, countMissing: true}
+	counter.begin(Range{Prefix: "pod-", First: 7, Count: 2})
 	if got, known := counter.done(); got != 0 || known {
 		t.Errorf("done() before the first list = %d, known: %v, want 0, known: false", got, known)
 	}
-	if err := counter.Replace([]any{pod("a", corev1.PodRunning)}, ""); err != nil {
+	if err := counter.Replace([]any{pod("pod-000007", corev1.PodRunning)}, ""); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := counter.done(); got != 1 {

@@ -54,6 +54,16 @@ func (r Range) Number(name string) (number int, ok bool) {
 	return number, found && err == nil && number >= 0
 }
 
+// Index returns the i for which Name returns name. ok is false if the name is not in the range.
+func (r Range) Index(name string) (i int, ok bool) {
+	number, ok := r.Number(name)
+	i = number - r.First
+	if !ok || i < 0 || i >= r.Count || r.Name(i) != name {
+		return 0, false
+	}
+	return i, true
+}
+
 // Names returns all names of the range.
 func (r Range) Names() sets.Set[string] {
 	names := sets.New[string]()
