@@ -91,13 +91,16 @@ func (c *matchCounter) begin(names Range) {
 	c.names, c.matching, c.synced = names, make([]bool, names.Count), make(chan struct{})
 }
 
-// match is what Transformer makes of an object: its name, and whether it matches. A reflector needs no more of
-// [metav1.Object].
+// match is what Transformer makes of an object: its name, and whether it matches. A reflector needs a [metav1.Object], but
+// [metav1.ObjectMeta] has 250 bytes.
 type match struct {
-	metav1.Object
+	metav1.Object   // noMeta
 	name, namespace string
 	matches         bool
 }
+
+// noMeta is what all matches have beside their names: nothing.
+var noMeta = &metav1.ObjectMeta{}
 
 // GetName implements [metav1.Object].
 func (m *match) GetName() string { return m.name }
@@ -174,7 +177,7 @@ func (c *matchCounter) transform(object any) (any, error) {
 		return nil, err
 	}
 	return &match{
-		name: accessor.GetName(), namespace: accessor.GetNamespace(), matches: c.matches(object.(runtime.Object)),
+		Object: noMeta, name: accessor.GetName(), namespace: accessor.GetNamespace(), matches: c.matches(object.(runtime.Object)),
 	}, nil
 }
 

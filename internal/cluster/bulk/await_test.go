@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 )
 
 func pod(name string, phase corev1.PodPhase) *corev1.Pod {
@@ -42,6 +43,22 @@ func TestMatchCounterCountsRunningPodsOfRange(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(step.event, step.want)
+	}
+}
+
+// A reflector keeps what it receives in such a store until the first list is complete.
+func TestReflectorStoresMatches(t *testing.T) {
+	counter := &matchCounter{matches: PodRunning}
+	transformed, err := counter.transform(pod("pod-000007", corev1.PodRunning))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	if err := store.Add(transformed); err != nil {
+		t.Fatal(err)
+	}
+	if keys := store.ListKeys(); len(keys) != 1 || keys[0] != "pod-000007" {
+		t.Errorf("the keys are %q", keys)
 	}
 }
 
