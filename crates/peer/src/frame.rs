@@ -14,6 +14,9 @@ use tokio::time::timeout;
 pub(crate) const HEADER_BYTES: usize = 5;
 /// Number of bytes that are read at once, at least.
 const READ_BYTES: usize = 16 << 10;
+/// The memory that a frame gets before its bytes have come. Most frames are shorter: then they are never moved, and only memory
+/// that has bytes is touched.
+const STEP_BYTES: usize = 256 << 10;
 
 /// What a frame contains. Members of different versions exchange them, so the numbers never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,8 +111,9 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
     /// Reads what has arrived, of which `missing` bytes are needed. Returns `false` at the end.
     async fn fill(&mut self, missing: usize) -> io::Result<bool> {
-        // What is said to come is not worth memory before as much has come.
-        self.buffer.reserve(missing.min(self.buffer.len()).max(READ_BYTES));
+        // Beyond a step, what is said to come is not worth memory before as much has come.
+        let step = missing.min(self.buffer.len().max(STEP_BYTES));
+        self.buffer.reserve(step.max(READ_BYTES));
         match timeout(self.silence, self.io.read_buf(&mut self.buffer)).await {
             Ok(read) => Ok(read? > 0),
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer is silent")),
@@ -204,7 +208,7 @@ mod tests {
         let bytes = [&[Kind::Message as u8][..], &u32::MAX.to_le_bytes(), &[0; 1000]].concat();
         let mut reader = reader(&bytes);
         assert!(reader.next(u32::MAX as usize).await.is_err());
-        assert!(reader.buffer.capacity() <= 4 * READ_BYTES, "{}", reader.buffer.capacity());
+        assert!(reader.buffer.capacity() <= 2 * STEP_BYTES, "{}", reader.buffer.capacity());
     }
 
     #[tokio::test]
