@@ -18,8 +18,8 @@ import (
 // router between these, which is the provider.
 type chain struct {
 	spaces []*netns.Namespace // a host, its router, the provider, the other router, its host
-	// toLeft and toRight are the links of the provider to the routers.
-	toLeft, toRight string
+	// bridge connects the provider with the routers; empty if it has a link to each.
+	bridge string
 }
 
 const (
@@ -28,9 +28,7 @@ const (
 	vxlanID     = 42
 	vxlanPort   = 4789
 	vxlanLink   = "vxlan0"
-	// provider is the number of the namespace of the provider, and bridge its bridge.
-	provider = 2
-	bridge   = "br0"
+	provider    = 2 // its index in chain.spaces
 )
 
 var (
@@ -45,7 +43,7 @@ var (
 // newChain builds a chain. With bridged set, the routers are ports of a bridge of the provider, as the nodes of a lab are; then the
 // difference to a lab is what is on its nodes.
 func newChain(name string, bridged bool) (c *chain, err error) {
-	c = &chain{toLeft: left, toRight: right}
+	c = &chain{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.remove())
@@ -63,13 +61,13 @@ func newChain(name string, bridged bool) (c *chain, err error) {
 		}
 	}
 	if bridged {
-		c.toLeft, c.toRight = bridge, bridge
-		if err := errors.Join(lab.NoBridgeFilter(c.spaces[provider]), c.spaces[provider].AddBridge(bridge, nil, chainMTU)); err != nil {
+		c.bridge = "br0"
+		if err := errors.Join(lab.NoBridgeNetfilter(c.spaces[provider]), c.spaces[provider].AddBridge(c.bridge, nil, chainMTU)); err != nil {
 			return c, err
 		}
 	}
 	for i := range segments {
-		if err := c.addLink(i, bridged); err != nil {
+		if err := c.addLink(i); err != nil {
 			return c, err
 		}
 	}
@@ -77,19 +75,27 @@ func newChain(name string, bridged bool) (c *chain, err error) {
 }
 
 // addLink connects a namespace with the next one.
-func (c *chain) addLink(segment int, bridged bool) error {
+func (c *chain) addLink(segment int) error {
 	a, b := netns.End{In: c.spaces[segment], Name: right}, netns.End{In: c.spaces[segment+1], Name: left}
-	nameA, nameB := right, left
-	switch {
-	case bridged && segment == provider:
-		a.Bridge, nameA = bridge, bridge
-	case bridged && segment+1 == provider:
-		b.Bridge, nameB = bridge, bridge
+	linkA, linkB := a.Name, b.Name // those that get the addresses
+	switch provider {
+	case segment:
+		a.Bridge, linkA = c.bridge, c.providerLink(right)
+	case segment + 1:
+		b.Bridge, linkB = c.bridge, c.providerLink(left)
 	}
 	return errors.Join(
 		netns.Veth(a, b, chainMTU),
-		a.In.AddAddress(nameA, netip.MustParsePrefix(segments[segment]+"1/64")), b.In.AddAddress(nameB, netip.MustParsePrefix(segments[segment]+"2/64")),
+		a.In.AddAddress(linkA, netip.MustParsePrefix(segments[segment]+"1/64")), b.In.AddAddress(linkB, netip.MustParsePrefix(segments[segment]+"2/64")),
 	)
+}
+
+// providerLink returns the link with the addresses of the provider on one side.
+func (c *chain) providerLink(side string) string {
+	if c.bridge != "" {
+		return c.bridge
+	}
+	return side
 }
 
 // addRoutes lets each host use its router, and each router the one between.
@@ -98,8 +104,8 @@ func (c *chain) addRoutes() error {
 	return errors.Join(
 		c.spaces[0].AddRoute(netns.Route{To: anywhere, Via: at(0, "2"), Link: right}),
 		c.spaces[1].AddRoute(netns.Route{To: anywhere, Via: at(1, "2"), Link: right}),
-		c.spaces[2].AddRoute(netns.Route{To: netip.MustParsePrefix(segments[0] + "/64"), Via: at(1, "1"), Link: c.toLeft}),
-		c.spaces[2].AddRoute(netns.Route{To: netip.MustParsePrefix(segments[3] + "/64"), Via: at(2, "2"), Link: c.toRight}),
+		c.spaces[provider].AddRoute(netns.Route{To: netip.MustParsePrefix(segments[0] + "/64"), Via: at(1, "1"), Link: c.providerLink(left)}),
+		c.spaces[provider].AddRoute(netns.Route{To: netip.MustParsePrefix(segments[3] + "/64"), Via: at(2, "2"), Link: c.providerLink(right)}),
 		c.spaces[3].AddRoute(netns.Route{To: anywhere, Via: at(2, "1"), Link: left}),
 		c.spaces[4].AddRoute(netns.Route{To: anywhere, Via: at(3, "1"), Link: left}),
 	)

@@ -73,6 +73,7 @@ func (b *bench) withModes(ctx context.Context, modes []string, contenders []cont
 	})
 }
 
+// takeTurns measures all contenders in each round.
 func (b *bench) takeTurns(ctx context.Context, contenders []contender) error {
 	rates := map[string][]float64{}
 	task := b.Display.Task("throughput", b.options.Rounds.N*len(contenders))
@@ -116,7 +117,7 @@ func (b *bench) reportThroughput(contenders []contender, rates map[string][]floa
 		}
 		b.Result.Compare(c.name, plainRouting, figure(middle), figure(median(append([]float64{}, plain...))))
 	}
-	b.Result.Note("Throughput: one TCP connection between two namespaces, through three routers: the nodes and the provider, whose bridge the nodes share. Plain routing and VXLAN have the same without bridge, agent and filter on the nodes. " +
+	b.Result.Note("Throughput: one TCP connection between two namespaces, through three routers: the nodes and the provider, whose bridge the nodes share. Plain routing has the same without bridge, agent and filter on the nodes. VXLAN has no bridge at the provider: compare it with plain routing without one. " +
 		"The ratio is the median of the ratios of the rounds, in which all ways are measured one after the other.")
 }
 

@@ -73,7 +73,7 @@ func await(ctx context.Context, clients *Clients, kind kind, namespace string, e
 }
 
 // matchCounter counts the objects of a range that match a condition. It is the store of a reflector, but
-// keeps only one bit of each object: there may be a million.
+// keeps only whether each object matches: there may be a million.
 type matchCounter struct {
 	matches      func(runtime.Object) bool
 	countMissing bool          // count the names that do not match, instead of those that match

@@ -64,15 +64,6 @@ func (r Range) Index(name string) (i int, ok bool) {
 	return i, true
 }
 
-// Names returns all names of the range.
-func (r Range) Names() sets.Set[string] {
-	names := sets.New[string]()
-	for i := range r.Count {
-		names.Insert(r.Name(i))
-	}
-	return names
-}
-
 // Job is an operation on every object of a range.
 type Job struct {
 	Range Range

@@ -90,10 +90,10 @@ func (c *Clients) delete(ctx context.Context, connection int, kind kind, namespa
 // existing returns the names of the range that exist. next is the highest number of an existing object
 // with the prefix of the range, plus 1.
 func (c *Clients) existing(ctx context.Context, kind kind, namespace string, names Range) (taken sets.Set[string], next int, err error) {
-	wanted, taken := names.Names(), sets.New[string]()
+	taken = sets.New[string]()
 	err = c.forEachPage(ctx, kind, namespace, func(page *metav1.PartialObjectMetadataList) {
 		for _, item := range page.Items {
-			if wanted.Has(item.Name) {
+			if _, ok := names.Index(item.Name); ok {
 				taken.Insert(item.Name)
 			}
 			if number, ok := names.Number(item.Name); ok {

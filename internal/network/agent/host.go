@@ -19,9 +19,6 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/network/netns"
 )
 
-// bridgeNetfilter is 1 by default, if the kernel has the module br_netfilter: IPv6 in frames of a bridge passes the filters of IP, too.
-const bridgeNetfilter = "bridge/bridge-nf-call-ip6tables"
-
 // prepareHost turns on forwarding, raises limits of the kernel and creates the bridge with the gateway of the pods.
 func (o *Options) prepareHost(pods netip.Prefix, mtu int, log *slog.Logger) error {
 	if err := netns.SetSysctl("ipv6/conf/all/forwarding", "1"); err != nil {
@@ -34,8 +31,8 @@ func (o *Options) prepareHost(pods netip.Prefix, mtu int, log *slog.Logger) erro
 			return err
 		}
 	}
-	if o.NoBridgeNetfilter && readNumber(bridgeNetfilter) > 0 {
-		if err := netns.SetSysctl(bridgeNetfilter, "0"); err != nil {
+	if o.NoBridgeNetfilter && readNumber(netns.BridgeNetfilter) > 0 {
+		if err := netns.SetSysctl(netns.BridgeNetfilter, "0"); err != nil {
 			return err
 		}
 	}

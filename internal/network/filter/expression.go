@@ -70,7 +70,7 @@ func in(set *nftables.Set, invert bool, fields ...field) (s statement) {
 	return append(s, &expr.Lookup{SourceRegister: firstRegister, SetName: set.Name, SetID: set.ID, Invert: invert})
 }
 
-// link matches packets that come from, or go to, a link, or any other one.
+// link compares the name of the link that a packet comes from, or goes to.
 func link(key expr.MetaKey, op expr.CmpOp, name string) statement {
 	return statement{
 		&expr.Meta{Key: key, Register: simpleRegister},
@@ -100,10 +100,10 @@ func addressIn(f field, p netip.Prefix) statement {
 }
 
 // isIPv6 matches frames that are IPv6, notIPv6 those that are not.
-func isIPv6() statement  { return protocol(expr.CmpOpEq) }
-func notIPv6() statement { return protocol(expr.CmpOpNeq) }
+func isIPv6() statement  { return compareIPv6(expr.CmpOpEq) }
+func notIPv6() statement { return compareIPv6(expr.CmpOpNeq) }
 
-func protocol(op expr.CmpOp) statement {
+func compareIPv6(op expr.CmpOp) statement {
 	return statement{
 		&expr.Payload{DestRegister: simpleRegister, Base: expr.PayloadBaseLLHeader, Offset: etherType, Len: etherTypeSize},
 		&expr.Cmp{Op: op, Register: simpleRegister, Data: binaryutil.BigEndian.PutUint16(unix.ETH_P_IPV6)},
@@ -112,17 +112,17 @@ func protocol(op expr.CmpOp) statement {
 
 // icmp6 matches messages of ICMPv6 with a type, also behind extension headers.
 func icmp6(messageType byte) statement {
-	return append(transport(expr.CmpOpEq),
+	return append(compareICMP6(expr.CmpOpEq),
 		&expr.Payload{DestRegister: simpleRegister, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: simpleRegister, Data: []byte{messageType}},
 	)
 }
 
 // notICMP6 matches packets that are no messages of ICMPv6.
-func notICMP6() statement { return transport(expr.CmpOpNeq) }
+func notICMP6() statement { return compareICMP6(expr.CmpOpNeq) }
 
-// transport compares the protocol behind all extension headers with ICMPv6. It never matches a packet without such a protocol.
-func transport(op expr.CmpOp) statement {
+// compareICMP6 compares the protocol behind all extension headers with ICMPv6. A packet without such a protocol never matches.
+func compareICMP6(op expr.CmpOp) statement {
 	return statement{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: simpleRegister},
 		&expr.Cmp{Op: op, Register: simpleRegister, Data: []byte{unix.IPPROTO_ICMPV6}},

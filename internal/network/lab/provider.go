@@ -36,13 +36,12 @@ func quiet(ns *netns.Namespace) error {
 	return errors.Join(ns.Sysctl("ipv6/conf/default/accept_dad", "0"), ns.Sysctl("ipv6/conf/default/accept_ra", "0"))
 }
 
-// NoBridgeFilter keeps frames between ports of a namespace's bridges out of filters of IP, if the kernel has the module for that.
-func NoBridgeFilter(ns *netns.Namespace) error {
-	const key = "bridge/bridge-nf-call-ip6tables"
-	if _, unknown := ns.ReadSysctl(key); unknown != nil {
+// NoBridgeNetfilter keeps frames of a namespace's bridges out of the filters of IP.
+func NoBridgeNetfilter(ns *netns.Namespace) error {
+	if _, unknown := ns.ReadSysctl(netns.BridgeNetfilter); unknown != nil {
 		return nil
 	}
-	return ns.Sysctl(key, "0")
+	return ns.Sysctl(netns.BridgeNetfilter, "0")
 }
 
 // newProvider creates the provider in a namespace, and a server in another one, which is outside the cluster.
@@ -50,7 +49,7 @@ func newProvider(ns, internet *netns.Namespace, mode string, mtu int) (*provider
 	p := &provider{mode: mode, ns: ns}
 	err := errors.Join(quiet(ns), quiet(internet), ns.Sysctl("ipv6/conf/all/forwarding", "1"))
 	if err == nil {
-		err = NoBridgeFilter(ns)
+		err = NoBridgeNetfilter(ns)
 	}
 	if err == nil {
 		err = ns.AddBridge(bridge, providerMAC, mtu)

@@ -52,7 +52,7 @@ func Create(name string) (*Namespace, error) {
 	if err := validateName(name); err != nil {
 		return nil, err
 	}
-	if err := shareDirectory(); err != nil {
+	if err := shareOnce(); err != nil {
 		return nil, fmt.Errorf("create network namespace %s: %w", name, err)
 	}
 	var fd netns.NsHandle
@@ -71,8 +71,11 @@ func Create(name string) (*Namespace, error) {
 	return n, nil
 }
 
+// shareOnce calls shareDirectory once in a process: it visits all namespaces that are mounted.
+var shareOnce = sync.OnceValue(shareDirectory)
+
 // shareDirectory makes the directory of the namespaces a shared mount point, as the program ip does when it first adds a
-// namespace. If ip did so later, it would mount what is there a second time below, and nothing there could be removed.
+// namespace. If ip did so later, it would mount all existing namespaces a second time, and their files could not be removed.
 func shareDirectory() error {
 	if err := os.MkdirAll(Directory, 0o755); err != nil {
 		return err
@@ -235,6 +238,10 @@ func (n *Namespace) Run(ctx context.Context, program string, args ...string) (st
 	}
 	return output.String(), err
 }
+
+// BridgeNetfilter is the kernel parameter that passes IPv6 in frames of bridges to the filters of IP. Only kernels with the module
+// br_netfilter have it, and there it is 1 by default.
+const BridgeNetfilter = "bridge/bridge-nf-call-ip6tables"
 
 // Sysctl sets a kernel parameter of the namespace. The key is the path below /proc/sys/net, such as
 // ipv6/conf/all/forwarding.
